@@ -1,0 +1,50 @@
+# Everything a person or CI does with this project. `make` alone says what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-from-lock
+
+ENV ?= CartPole-v1
+WORKERS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check format lock clean
+
+help: ## say what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with the locked versions
+
+$(STAMP): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $(PYTHON) is older than 3.11: give PYTHON=python3.11 or newer" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
+	$(BIN)/python launch_cluster.py --env-id $(ENV) --workers $(WORKERS) --mode child $(ARGS)
+
+test: setup ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## take the newest versions that pyproject.toml allows into requirements.lock
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --no-cache-dir '.[dev]'
+	{ echo "# Versions only: made by 'make lock' from the ranges in pyproject.toml."; \
+	  .venv-lock/bin/python -m pip freeze --exclude a3c-cluster | grep == ; } > requirements.lock
+	rm -rf .venv-lock
+
+clean: ## remove what can be made again (not runs/)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

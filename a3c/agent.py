@@ -1,0 +1,230 @@
+"""The worker's own copy of the network: acting and gradients in a plain local session.
+
+Nothing here talks to the cluster. A session on a server's target would pay the distributed master
+for every call, so acting and differentiating happen in this process's own session, and only
+`a3c.store` goes over the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box
+
+from a3c import losses, observations, optimizers
+from a3c.config import Config
+from a3c.layout import Layout, balance
+from a3c.network import Network
+
+SCOPE = "network"
+
+
+class Action(NamedTuple):
+    """What the network does about `[B]` observations."""
+
+    actions: np.ndarray  # [B, ...], as the policy stores them
+    values: np.ndarray  # [B]
+    state: np.ndarray  # [B, S]
+
+
+class Batch(NamedTuple):
+    """What the gradient is taken of, all `[T, B]` but the state."""
+
+    observations: np.ndarray  # [T, B, ...]
+    actions: np.ndarray  # [T, B, ...]
+    advantages: np.ndarray
+    returns: np.ndarray
+    mask: np.ndarray  # 1 where the row trains
+    starts: np.ndarray  # bool, true at the first observation of an episode
+    state: np.ndarray  # [B, S], before the first row
+
+
+class Gradient(NamedTuple):
+    """The gradient of one batch, clipped, and the parts of its loss."""
+
+    flat: np.ndarray  # [P], in the layout's order
+    norm: float  # before clipping
+    parts: dict[str, float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it may be pushed: one NaN or Inf would stay on the ps for good."""
+        return bool(np.isfinite(self.norm) and np.isfinite(self.parts["loss/total"]))
+
+
+class Agent:
+    """A network with its own weights, which acts and differentiates on this process's CPU."""
+
+    def __init__(
+        self,
+        network: Network,
+        observation_space: Box,
+        config: Config,
+        *,
+        seed: int,
+        num_ps: int = 1,
+        greedy: bool = False,
+    ) -> None:
+        self.network = network
+        self._space = observation_space
+        self._config = config
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf.compat.v1.set_random_seed(seed)
+            statistics = self._build_statistics()
+            inputs, outputs = self._build_acting(statistics, greedy)
+            self.layout: Layout = self._build_layout(num_ps)
+            assign, flat = self._build_assignment()
+            learn_inputs, learn_outputs = self._build_learning(statistics)
+            initialize = tf.compat.v1.global_variables_initializer()
+        self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
+        self._session.run(initialize)
+        self._graph.finalize()
+        self._act = self._session.make_callable(outputs, inputs)
+        self._value = self._session.make_callable(outputs.values, inputs)
+        self._assign = self._session.make_callable(assign, flat)
+        self._differentiate = self._session.make_callable(learn_outputs, learn_inputs)
+
+    # --- use ------------------------------------------------------------------------------------
+
+    def initial_state(self, batch: int) -> np.ndarray:
+        """The recurrent state at the start of an episode, `[B, S]`."""
+        return np.zeros((batch, self.network.state_size), np.float32)
+
+    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
+        """Choose actions for `[B, ...]` observations."""
+        return Action(*self._act(observations_, state, starts))
+
+    def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Values of `[B, ...]` observations; the caller's recurrent state stays as it is."""
+        return self._value(observations_, state, starts)
+
+    def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
+        """The clipped gradient of the loss over one batch, with respect to the local weights."""
+        flat, norm, parts = self._differentiate(*batch, entropy_weight)
+        named = zip(self._part_names, parts.tolist(), strict=True)
+        return Gradient(flat, float(norm), dict(named))
+
+    def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
+        """Take over parameters and observation statistics as the ps sent them."""
+        self._assign(flat, statistics)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The local weights by name."""
+        named = {_short_name(v): v for v in self._graph.get_collection("trainable_variables")}
+        return self._session.run({name: named[name] for name in self.layout.names})
+
+    @property
+    def statistics_size(self) -> int:
+        """Length of the observation statistics vector: a count, sums, sums of squares."""
+        if not self._config.env.normalize_observations:
+            return 0
+        return 1 + 2 * int(np.prod(observations.statistics_shape(self._space), dtype=int))
+
+    def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """What a rollout adds to the observation statistics, as one float64 vector."""
+        if not self.statistics_size:
+            return np.zeros(0)
+        count, total, squares = observations.moments(observations_, mask, self._space)
+        return np.concatenate([np.atleast_1d(count), np.ravel(total), np.ravel(squares)])
+
+    # --- building -------------------------------------------------------------------------------
+
+    def _build_statistics(self) -> Any:
+        self._statistics = tf.compat.v1.get_variable(
+            "observation_statistics",
+            shape=[self.statistics_size],
+            dtype=tf.float64,
+            initializer=tf.compat.v1.zeros_initializer(),
+            trainable=False,
+            use_resource=True,
+        )
+        if not self.statistics_size:
+            return None
+        shape = observations.statistics_shape(self._space)
+        size = int(np.prod(shape, dtype=int))
+        count, total, squares = tf.split(self._statistics, [1, size, size])
+        return tf.reshape(count, []), tf.reshape(total, shape), tf.reshape(squares, shape)
+
+    def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
+        prepared = observations.prepare(inputs, self._space, statistics)
+        with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
+            return self.network.forward(prepared, state, starts)
+
+    def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
+        shape, dtype = self._space.shape, self._space.dtype
+        inputs = tf.compat.v1.placeholder(dtype, [None, *shape], "observations")
+        state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
+        starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
+        output = self._forward(inputs[None], state, starts[None], statistics)
+        policy, parameters = self.network.policy, output.policy_parameters[0]
+        actions = policy.mode(parameters) if greedy else policy.sample(parameters)
+        return [inputs, state, starts], Action(actions, output.values[0], output.state)
+
+    def _build_layout(self, num_ps: int) -> Layout:
+        variables = tf.compat.v1.trainable_variables()
+        return balance({_short_name(v): tuple(v.shape.as_list()) for v in variables}, num_ps)
+
+    def _in_wire_order(self) -> list[Any]:
+        named = {_short_name(v): v for v in tf.compat.v1.trainable_variables()}
+        return [named[name] for name in self.layout.names]
+
+    def _build_assignment(self) -> tuple[Any, list[Any]]:
+        flat = tf.compat.v1.placeholder(tf.float32, [self.layout.num_parameters], "parameters")
+        statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
+        parts = tf.split(flat, self.layout.sizes)
+        assigns = [
+            variable.assign(tf.reshape(part, variable.shape), read_value=False)
+            for variable, part in zip(self._in_wire_order(), parts, strict=True)
+        ]
+        assigns.append(self._statistics.assign(statistics, read_value=False))
+        return tf.group(*assigns), [flat, statistics]
+
+    def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
+        policy, space, learning = self.network.policy, self._space, self._config.learning
+        batch = Batch(
+            observations=tf.compat.v1.placeholder(space.dtype, [None, None, *space.shape]),
+            actions=tf.compat.v1.placeholder(
+                policy.action_dtype, [None, None, *policy.action_shape]
+            ),
+            advantages=tf.compat.v1.placeholder(tf.float32, [None, None]),
+            returns=tf.compat.v1.placeholder(tf.float32, [None, None]),
+            mask=tf.compat.v1.placeholder(tf.float32, [None, None]),
+            starts=tf.compat.v1.placeholder(tf.bool, [None, None]),
+            state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
+        )
+        entropy_weight = tf.compat.v1.placeholder(tf.float32, [])
+        output = self._forward(batch.observations, batch.state, batch.starts, statistics)
+        loss = losses.total(
+            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
+            entropies=policy.entropy(output.policy_parameters),
+            values=output.values,
+            advantages=batch.advantages,
+            returns=batch.returns,
+            mask=batch.mask,
+            value_loss_weight=learning.value_loss_weight,
+            entropy_weight=entropy_weight,
+            normalize_advantages=learning.normalize_advantages,
+        )
+        gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
+        flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
+        flat, norm = optimizers.clip_flat(flat, learning.max_gradient_norm)
+        parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
+        parts |= {"entropy": loss.entropy, **loss.extras}
+        self._part_names = tuple(f"loss/{name}" for name in parts)
+        return [*batch, entropy_weight], [flat, norm, tf.stack(list(parts.values()))]
+
+
+def _short_name(variable: Any) -> str:
+    """The name of a weight without the scope around the network, `conv1/weights`."""
+    return variable.op.name.removeprefix(SCOPE + "/")
+
+
+def _session_config(config: Config) -> Any:
+    return tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=config.cluster.worker_threads,
+        inter_op_parallelism_threads=1,
+        device_count={"GPU": 0},
+    )

@@ -1,0 +1,226 @@
+"""Durable snapshots on disk: write, verify, list, pick, prune.
+
+A checkpoint is a directory `checkpoints/<step>/` that holds one TensorFlow checkpoint and a
+`manifest.json` with the size and SHA-256 of every file. It appears under its name whole or not at
+all: it is written beside, fsynced, and renamed. What is in the manifest is data, never code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from a3c.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PREFIX = "variables"  # of the TensorFlow checkpoint inside
+_TEMPORARY = ".writing-"
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint that can't be trusted; the message says why."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is a snapshot of."""
+
+    step: int
+    num_updates: int
+    wall_s: float
+    written_at: float
+    reason: str
+    config: dict[str, Any]
+    config_digest: str
+    identity: dict[str, Any]
+    episodes: int = 0
+    recent_returns: list[float] = field(default_factory=list)
+    mean_return_100: float | None = None
+    format: int = FORMAT
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
+    """Write `root/<step>/`; `save(prefix)` writes the variables under the prefix it is given.
+
+    On any error the directory is removed and the error goes up; earlier checkpoints are untouched.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    final = root / str(manifest.step)
+    temporary = root / f"{_TEMPORARY}{manifest.step}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(mode=0o700)
+        save(temporary / PREFIX)
+        (temporary / "checkpoint").unlink(missing_ok=True)
+        manifest = _sealed(manifest, temporary)
+        _write_synced(temporary / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+        _sync_directory(temporary)
+        _replace(temporary, final)
+        _sync_directory(root)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return final
+
+
+def _sealed(manifest: Manifest, directory: Path) -> Manifest:
+    """The manifest with the sizes and hashes of the files, each of them synced to disk."""
+    files = {}
+    for path in sorted(directory.iterdir()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    values = asdict(manifest) | {"files": files}
+    return Manifest(**values)
+
+
+def _replace(temporary: Path, final: Path) -> None:
+    """Move a finished checkpoint into place, over an older one of the same step if need be."""
+    if final.exists():
+        old = final.with_name(f"{_TEMPORARY}old-{final.name}-{os.getpid()}")
+        final.rename(old)
+        temporary.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        temporary.rename(final)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def verify(directory: Path) -> Manifest:
+    """The manifest of a checkpoint of which every byte is as it was written.
+
+    Raises DamagedCheckpointError. Files that the manifest doesn't name are ignored; a link never
+    stands for a file, so that nothing outside the directory is read.
+    """
+    manifest = read_manifest(directory)
+    for name, expected in manifest.files.items():
+        path = directory / name
+        if Path(name).name != name or path.is_symlink() or not path.is_file():
+            raise DamagedCheckpointError(f"{name} is missing")
+        if path.stat().st_size != expected["bytes"]:
+            raise DamagedCheckpointError(
+                f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
+            )
+        if _sha256(path) != expected["sha256"]:
+            raise DamagedCheckpointError(f"{name} does not match its SHA-256")
+    if f"{PREFIX}.index" not in manifest.files:
+        raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest alone, its shape checked but not the files."""
+    try:
+        tables = json.loads((directory / MANIFEST).read_bytes())
+        manifest = Manifest(**tables)
+        good = (
+            isinstance(manifest.step, int)
+            and isinstance(manifest.config, dict)
+            and isinstance(manifest.recent_returns, list)
+            and all(set(f) == {"bytes", "sha256"} for f in manifest.files.values())
+        )
+    except OSError as error:
+        raise DamagedCheckpointError(f"{MANIFEST}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise DamagedCheckpointError(f"{MANIFEST} is not readable") from None
+    if not good or manifest.format != FORMAT:
+        raise DamagedCheckpointError(f"{MANIFEST} is not of format {FORMAT}")
+    return manifest
+
+
+def steps(root: Path) -> list[Path]:
+    """The checkpoints of a run by step, oldest first, verified or not."""
+    found = [p for p in root.glob("*") if p.name.isascii() and p.name.isdigit() and p.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
+    """The newest checkpoint that verifies, or None where there never was one.
+
+    Damaged ones are walked past and named in the log. Where all of them are damaged this refuses:
+    a silent fresh start would throw the run away.
+    """
+    candidates = steps(root)
+    for path in reversed(candidates):
+        try:
+            return path, verify(path)
+        except DamagedCheckpointError as error:
+            log.warning("checkpoint %s is damaged (%s); trying the one before", path, error)
+    if candidates:
+        raise UserError(
+            f"all {len(candidates)} checkpoints in {root} are damaged: "
+            "restore one from a backup, or start a new run in another --run-dir"
+        )
+    return None
+
+
+def best(root: Path) -> Path | None:
+    """The checkpoint with the highest mean return over its last 100 episodes, if any has it."""
+    scored = []
+    for path in steps(root):
+        with contextlib.suppress(DamagedCheckpointError):
+            mean = read_manifest(path).mean_return_100
+            if mean is not None:
+                scored.append((mean, int(path.name), path))
+    return max(scored)[2] if scored else None
+
+
+def prune(root: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints and the best; and what died half-written."""
+    spare = {*steps(root)[-keep:], best(root)}
+    doomed: Iterable[Path] = [path for path in steps(root) if path not in spare]
+    for path in doomed:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in root.glob(f"{_TEMPORARY}*"):
+        if time.time() - path.stat().st_mtime > 3600:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
+    """Raise UserError, naming both, where a checkpoint is of another game or network."""
+    for section, values in wanted.items():
+        there = manifest.identity.get(section)
+        if there == values:
+            continue
+        for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
+            old = there.get(key) if isinstance(there, dict) else there
+            if old != value:
+                raise UserError(
+                    f"{source} was trained with {key} {old!r}, not {value!r}: "
+                    "resume with the same, or start a new run in another --run-dir"
+                )

@@ -1,0 +1,249 @@
+"""Who is in the cluster and where: addresses by role, read from flags or TF_CONFIG and checked.
+
+TensorFlow is not imported here; `as_dict` is what `tf.train.ClusterSpec` takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from a3c.errors import RetryableError, UserError
+
+JOBS = ("ps", "worker")
+CHIEF = 0
+
+# gRPC honours proxies for cluster traffic too, and a dead one would cut the cluster off.
+PROXY_VARIABLES = frozenset(
+    name
+    for word in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy")
+    for name in (word, word.upper())
+)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The addresses of every process, `host:port`, in the order of their tasks."""
+
+    ps: tuple[str, ...]
+    workers: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """The dictionary that `tf.train.ClusterSpec` takes."""
+        return {"ps": list(self.ps), "worker": list(self.workers)}
+
+    def addresses(self, job: str) -> tuple[str, ...]:
+        """The addresses of one job."""
+        return self.ps if job == "ps" else self.workers
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a cluster: its job and its number in it."""
+
+    job: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name in logs, panes and file names, `worker-0`."""
+        return f"{self.job}-{self.index}"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the worker that initialises, saves and judges the run."""
+        return self.job == "worker" and self.index == CHIEF
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; UserError where it is neither."""
+    host, colon, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    is_v6 = host.startswith("[") and host.endswith("]")
+    plain = bare.replace("-", "").replace(".", "").replace("_", "")
+    if is_v6:
+        with contextlib.suppress(ValueError):
+            ipaddress.IPv6Address(bare)
+            plain = "v6"
+    good_host = (is_v6 and plain == "v6") or (not is_v6 and plain.isascii() and plain.isalnum())
+    good_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
+    if not (colon and good_host and good_port):
+        raise UserError(
+            f"address {address!r} is refused: give host:port with a port from 1 to 65535"
+        )
+    return bare, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: bool) -> Cluster:
+    """A checked cluster: every address valid, none twice, none public without being asked for."""
+    cluster = Cluster(tuple(ps), tuple(workers))
+    for job in JOBS:
+        if not cluster.addresses(job):
+            raise UserError(f"the cluster has no {job}: give at least one address in --{job}-hosts")
+    seen: set[tuple[str, int]] = set()
+    for address in (*cluster.ps, *cluster.workers):
+        place = split_address(address)
+        if place in seen:
+            raise UserError(f"address {address} is given twice: every process needs its own")
+        seen.add(place)
+        if not trusted_network and not is_loopback(address):
+            raise UserError(
+                f"address {address} is not loopback: whoever reaches it can run code there; "
+                "give --trusted-network if you trust every host that can"
+            )
+    return cluster
+
+
+def split_hosts(text: str) -> list[str]:
+    """The addresses of a comma-separated list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+# --- TF_CONFIG ----------------------------------------------------------------------------------
+
+
+def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
+    """Cluster and task from the JSON that Kubeflow and others put into TF_CONFIG.
+
+    A `chief` or `master` job, where there is one, becomes worker 0 and the workers move up by one.
+    """
+    tables = _tf_config_tables(text)
+    jobs = {job: _addresses(tables["cluster"], job) for job in (*JOBS, "chief", "master")}
+    heads = jobs["chief"] + jobs["master"]
+    cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
+    job, index = str(tables["task"].get("type")), tables["task"].get("index", 0)
+    if job not in jobs:
+        raise UserError(f"TF_CONFIG: task type {job!r} is unknown: give ps, worker or chief")
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
+        index = int(index)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
+        raise UserError(
+            f"TF_CONFIG: task index {index!r} is out of range: "
+            f"the cluster has {len(jobs[job])} {job}"
+        )
+    if job == "worker":
+        return cluster, Task("worker", index + len(heads))
+    return cluster, Task("ps" if job == "ps" else "worker", index)
+
+
+def _tf_config_tables(text: str) -> dict[str, Any]:
+    try:
+        tables = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}") from None
+    for key in ("cluster", "task"):
+        if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
+            raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
+    return tables
+
+
+def _addresses(cluster: dict[str, Any], job: str) -> list[str]:
+    addresses = cluster.get(job, [])
+    if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
+        raise UserError(f"TF_CONFIG: cluster.{job} is not a list of host:port texts")
+    return addresses
+
+
+def check_task(cluster: Cluster, job: str, index: int) -> Task:
+    """The task, or a UserError where the cluster has none of that number."""
+    if not 0 <= index < len(cluster.addresses(job)):
+        raise UserError(
+            f"--task {index} is out of range: the cluster has {len(cluster.addresses(job))} {job}"
+        )
+    return Task(job, index)
+
+
+# --- ports and peers ----------------------------------------------------------------------------
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on, all different."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("", 0))
+            ports.append(listener.getsockname()[1])
+        return ports
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on the port of this machine now."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+        return True
+
+
+def wait_for_peer(
+    name: str, address: str, timeout_s: float, on_wait: Callable[[str], None] | None = None
+) -> None:
+    """Block until something listens at `address`; RetryableError that names it after `timeout_s`.
+
+    TensorFlow would wait for an absent peer forever, and say nothing.
+    """
+    host, port = split_address(address)
+    deadline = time.monotonic() + timeout_s
+    said = False
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=2.0):
+                return
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if time.monotonic() >= deadline:
+            raise RetryableError(
+                f"{name} at {address} can't be reached after {timeout_s:g} s ({reason}): "
+                "is it started?"
+            )
+        if on_wait and not said:
+            on_wait(f"waiting for {name} at {address} ({reason})")
+            said = True
+        time.sleep(0.1)
+
+
+def process_environment(base: Mapping[str, str], threads: int) -> dict[str, str]:
+    """The environment of a cluster process: the user's own, less what harms, plus thread counts.
+
+    The thread counts have to be there before TensorFlow is imported.
+    """
+    environment = {key: value for key, value in base.items() if key not in PROXY_VARIABLES}
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment[name] = str(threads)
+    environment["CUDA_VISIBLE_DEVICES"] = "-1"  # looking for a GPU costs memory and noise
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # faults come as exceptions
+    environment.setdefault("GRPC_VERBOSITY", "ERROR")
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    return environment
+
+
+def adopt_environment(threads: int) -> None:
+    """Apply `process_environment` to this process, before TensorFlow is imported."""
+    wanted = process_environment(os.environ, threads)
+    for name in set(os.environ) - set(wanted):
+        del os.environ[name]
+    os.environ.update(wanted)

@@ -1,0 +1,305 @@
+"""Every setting of a run: frozen dataclasses, each with one default, one help text and one range.
+
+A configuration is put together from four layers, the later ones winning: the defaults here, a
+preset (`presets/NAME.toml`), a file (`--config FILE`, TOML, or the JSON that a run left behind) and
+flags. `a3c.options` reads the layers and holds the command line; this module only says what exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from a3c.errors import UserError
+
+
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    flag: str | None = None,
+    everyday: bool = False,
+) -> Any:
+    """A dataclass field that the command line, presets and files can all set.
+
+    `low` and `high` are inclusive, `above` is exclusive. `everyday` options are in `--help`, the
+    others only in `--help-all`.
+    """
+    metadata = {
+        "help": help_text,
+        "low": low,
+        "high": high,
+        "above": above,
+        "flag": flag,
+        "everyday": everyday,
+    }
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """What is played, how many at once, and what the network gets to see of it."""
+
+    env_id: str = option(
+        "ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own", everyday=True
+    )
+    envs_per_worker: int = option(
+        16, "environments that one worker plays at once (K)", low=1, high=4096, everyday=True
+    )
+    env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
+    max_episode_steps: int | None = option(
+        None, "cut episodes after so many env steps (the environment's own limit if unset)", low=1
+    )
+    preprocessing: Literal["auto", "atari", "universe", "none"] = option(
+        "auto",
+        "atari: 84x84 grey, stacked; universe: 42x42 crop and rescale; auto: atari for Atari games",
+    )
+    frame_skip: int = option(4, "Atari: frames that one action is held for", low=1, high=60)
+    frame_stack: int = option(4, "Atari: frames that one observation holds", low=1, high=16)
+    noop_max: int = option(
+        30, "Atari: up to so many no-ops at the start of a game", low=0, high=250
+    )
+    fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
+    sticky_actions: float | None = option(
+        None,
+        "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
+        low=0.0,
+        high=1.0,
+    )
+    episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
+    actions: tuple[int, ...] = option((), "Discrete: play only these actions", low=0)
+    normalize_observations: bool = option(
+        False, "subtract the running mean and divide by the deviation, shared by all workers"
+    )
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The network by name, and its policy head."""
+
+    network: Literal["auto", "mlp", "mlp-lstm", "a3c-ff", "a3c-lstm", "nature", "universe"] = (
+        option("auto", "network by name (auto: a3c-ff for images, mlp for vectors)", everyday=True)
+    )
+    hidden_sizes: tuple[int, ...] = option(
+        (64, 64), "mlp: units of each hidden layer", low=1, high=65536
+    )
+    activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
+    lstm_size: int = option(256, "units of the LSTM, in networks that have one", low=1, high=65536)
+    separate_value: bool = option(
+        False, "give policy and value a trunk each instead of a shared one"
+    )
+    initialization: Literal["orthogonal", "paper"] = option(
+        "orthogonal", "initial weights: orthogonal, or the paper's uniform 1/sqrt(fan-in)"
+    )
+    gaussian_deviation: Literal["state-independent", "state-dependent"] = option(
+        "state-independent", "Box actions: where the policy's standard deviation comes from"
+    )
+    action_bounds: Literal["clip", "squash"] = option(
+        "clip", "Box actions: clip samples to the bounds, or squash them through tanh"
+    )
+    initial_log_deviation: float = option(
+        0.0, "Box actions: log of the initial standard deviation", low=-10.0, high=5.0
+    )
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """The update: returns, loss, optimizer and their schedules."""
+
+    rollout_length: int = option(
+        20, "env steps of each environment in one update (T)", low=1, high=100_000, everyday=True
+    )
+    gamma: float = option(0.99, "discount factor", low=0.0, high=1.0, everyday=True)
+    gae_lambda: float = option(
+        1.0, "lambda of generalised advantage estimation (1: n-step returns)", low=0.0, high=1.0
+    )
+    optimizer: Literal["adam", "rmsprop", "sgd"] = option(
+        "adam", "optimizer, its statistics shared by all workers on the ps", everyday=True
+    )
+    learning_rate: float = option(3e-4, "learning rate", above=0.0, high=100.0, everyday=True)
+    learning_rate_range: tuple[float, ...] = option(
+        (),
+        "draw the learning rate log-uniformly from LOW HIGH, once per run",
+        above=0.0,
+        high=100.0,
+    )
+    learning_rate_schedule: Literal["constant", "linear"] = option(
+        "constant", "constant, or linear to zero at --anneal-steps"
+    )
+    anneal_steps: int | None = option(
+        None, "env steps over which schedules run (--max-env-steps if unset)", low=1
+    )
+    critic_learning_rate_scale: float = option(
+        1.0, "learning rate of value-only weights, as a multiple", above=0.0, high=100.0
+    )
+    adam_beta1: float = option(0.9, "Adam: decay of the mean", low=0.0, high=0.999999)
+    adam_beta2: float = option(0.999, "Adam: decay of the mean square", low=0.0, high=0.99999999)
+    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=0.0, high=1.0)
+    rmsprop_alpha: float = option(
+        0.99, "RMSProp: decay of the mean square", low=0.0, high=0.99999999
+    )
+    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=0.0, high=10.0)
+    rmsprop_initial_mean_square: float = option(
+        0.0, "RMSProp: initial mean square of the gradients", low=0.0, high=1e6
+    )
+    max_gradient_norm: float = option(
+        0.5, "clip gradients to this global norm (0: never)", low=0.0, high=1e9
+    )
+    value_loss_weight: float = option(0.5, "weight of the value loss", low=0.0, high=1e6)
+    entropy_weight: float = option(
+        0.01, "weight of the policy's entropy", low=0.0, high=1e6, everyday=True
+    )
+    entropy_weight_final: float | None = option(
+        None, "anneal the entropy weight to this at --anneal-steps", low=0.0, high=1e6
+    )
+    normalize_advantages: bool = option(
+        False, "scale advantages of a rollout to mean 0, deviation 1"
+    )
+    reward_clip: float = option(
+        0.0, "clip rewards to plus or minus this, for learning only (0: never)", low=0.0, high=1e9
+    )
+    reward_scale: float = option(
+        1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
+    )
+    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", low=0.0, high=1.0)
+    epsilon_greedy_final: float = option(
+        0.0, "anneal that chance to this at --anneal-steps", low=0.0, high=1.0
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """When the run ends, and what it leaves on disk."""
+
+    seed: int = option(1, "seed of everything random", low=0, high=2**31 - 1, everyday=True)
+    max_env_steps: int = option(
+        10_000_000, "end after so many env steps of the cluster", low=1, high=2**62, everyday=True
+    )
+    stop_at_return: float | None = option(
+        None, "end as solved when the mean of the last 100 episodes gets here", everyday=True
+    )
+    checkpoint_interval_s: float = option(
+        60.0,
+        "seconds between checkpoints",
+        low=0.1,
+        high=1e7,
+        flag="--checkpoint-interval",
+        everyday=True,
+    )
+    keep_checkpoints: int = option(
+        5, "newest checkpoints to keep, besides the best", low=1, high=10_000
+    )
+    log_interval_s: float = option(
+        2.0, "seconds between rows of metrics", low=0.05, high=3600.0, flag="--log-interval"
+    )
+    evaluation_episodes: int = option(
+        20, "whole games played by the trained agent at the end (0: none)", low=0, high=100_000
+    )
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How many processes, where, and how long they wait for each other."""
+
+    workers: int = option(2, "worker processes", low=1, high=100_000, everyday=True)
+    ps: int = option(1, "parameter servers", low=1, high=1000, everyday=True)
+    base_port: int | None = option(
+        None,
+        "first port; the others follow (free ports if unset)",
+        low=1,
+        high=65535,
+        everyday=True,
+    )
+    worker_threads: int = option(
+        1, "TensorFlow threads for one operation in a worker", low=1, high=256
+    )
+    ps_threads: int = option(1, "TensorFlow threads for one operation in a ps", low=1, high=256)
+    connect_timeout_s: float = option(
+        60.0,
+        "seconds to wait for a peer at the start",
+        above=0.0,
+        high=86400.0,
+        flag="--connect-timeout",
+    )
+    ps_timeout_s: float = option(
+        60.0,
+        "seconds after which a silent ps counts as lost",
+        above=0.0,
+        high=86400.0,
+        flag="--ps-timeout",
+    )
+    trusted_network: bool = option(
+        False,
+        "allow addresses other than loopback: whoever reaches a port of the run can run code "
+        "there, so only on a network where you trust every host",
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """The complete configuration of a run."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    learning: LearningConfig = field(default_factory=LearningConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    @property
+    def anneal_steps(self) -> int:
+        """Env steps over which every schedule of the run goes from its start to its end."""
+        return self.learning.anneal_steps or self.run.max_env_steps
+
+
+SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]
+
+
+def validate(config: Config) -> Config:
+    """Check what no single field can know; returns `config` or raises UserError."""
+    learning = config.learning
+    rates = learning.learning_rate_range
+    if rates and (len(rates) != 2 or rates[0] > rates[1]):
+        raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
+    if not config.network.hidden_sizes and config.network.network in ("mlp", "mlp-lstm"):
+        raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
+    if len(set(config.env.actions)) != len(config.env.actions):
+        raise UserError(f"actions {list(config.env.actions)}: name each action once")
+    target = config.run.stop_at_return
+    if target is not None and not math.isfinite(target):
+        raise UserError(f"stop_at_return {target}: give a finite number")
+    return config
+
+
+def to_dict(config: Config) -> dict[str, dict[str, Any]]:
+    """The configuration as plain data, ready for JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The settings that a checkpoint's variables depend on: what is played and by what network."""
+    env = dataclasses.asdict(config.env)
+    del env["envs_per_worker"], env["episodic_life"], env["max_episode_steps"]
+    return json.loads(
+        json.dumps(
+            {
+                "env": env,
+                "network": dataclasses.asdict(config.network),
+                "optimizer": config.learning.optimizer,
+            }
+        )
+    )
+
+
+def digest(config: Config) -> str:
+    """A short hash of the complete configuration."""
+    text = json.dumps(to_dict(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

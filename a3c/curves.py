@@ -1,0 +1,187 @@
+"""Curves as data: moving means, common grids, bands, and which runs belong together.
+
+Pure functions over NumPy arrays and plain configurations; nothing here reads files or draws.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Settings that leave what is learnt as it is: runs that differ in these alone are one experiment.
+NOT_COMPARED = frozenset(
+    {
+        "run.seed",
+        "run.checkpoint_interval_s",
+        "run.keep_checkpoints",
+        "run.log_interval_s",
+        "run.evaluation_episodes",
+        "cluster.base_port",
+        "cluster.connect_timeout_s",
+        "cluster.ps_timeout_s",
+        "cluster.trusted_network",
+    }
+)
+MAX_LABEL = 60  # characters
+
+
+class Series(NamedTuple):
+    """Values along an axis: `x` never falls, and both are finite."""
+
+    x: np.ndarray  # [N]
+    y: np.ndarray  # [N]
+
+
+class Band(NamedTuple):
+    """Several curves on one grid, as their mean and the range they span."""
+
+    x: np.ndarray  # [N]
+    mean: np.ndarray  # [N]
+    low: np.ndarray  # [N]
+    high: np.ndarray  # [N]
+
+
+def series(x: np.ndarray, y: np.ndarray) -> Series:
+    """The finite ones of the points `[N]`, in the order of `x`."""
+    kept = np.isfinite(x) & np.isfinite(y)
+    x, y = x[kept], y[kept]
+    order = np.argsort(x, kind="stable")
+    return Series(x[order], y[order])
+
+
+# --- smoothing and grids --------------------------------------------------------------------------
+
+
+def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of each value and the `window - 1` before it; of fewer where there are fewer."""
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def smooth(points: Series, window: int) -> Series:
+    """The series with the moving mean of its values."""
+    return Series(points.x, moving_mean(points.y, window))
+
+
+def bin_means(points: Series, num_bins: int) -> Series:
+    """One point for each of `num_bins` equal parts of the x-axis that holds any: their mean."""
+    if len(points.x) <= 1:
+        return points
+    edges = np.linspace(points.x[0], points.x[-1], num_bins + 1)
+    bins = np.clip(np.searchsorted(edges, points.x, side="right") - 1, 0, num_bins - 1)
+    counts = np.bincount(bins, minlength=num_bins)
+    held = counts > 0
+    x, y = (np.bincount(bins, part, num_bins)[held] / counts[held] for part in points)
+    return Series(x, y)
+
+
+def interpolate(points: Series, grid: np.ndarray) -> np.ndarray:
+    """Values at the places of `grid`, on straight lines between points; NaN beyond the ends."""
+    return np.interp(grid, points.x, points.y, left=np.nan, right=np.nan)
+
+
+def wide_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
+    """Places from where the first curve starts to where the last one ends."""
+    start, end = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
+    return np.linspace(start, end, num_points if end > start else 1)
+
+
+def shared_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
+    """Places that all curves cover; none where they have nothing in common."""
+    start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
+    if end < start:
+        return np.empty(0)
+    return np.linspace(start, end, num_points if end > start else 1)
+
+
+def band(curves: Sequence[Series], grid: np.ndarray) -> Band:
+    """Mean, lowest and highest of the curves at each place of `grid` that any of them covers."""
+    values = np.stack([interpolate(curve, grid) for curve in curves])  # [curves, N]
+    covered = np.isfinite(values).any(axis=0)
+    values = values[:, covered]
+    return Band(
+        grid[covered],
+        np.nanmean(values, axis=0),
+        np.nanmin(values, axis=0),
+        np.nanmax(values, axis=0),
+    )
+
+
+def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
+    """The band of noisy rows, each averaged in as many parts as the grid has; None without any."""
+    curves = [bin_means(points, num_points) for points in rows if len(points.x)]
+    if not curves:
+        return None
+    return band(curves, wide_grid(curves, num_points))
+
+
+def across_seeds(curves: Sequence[Series], num_points: int) -> Band:
+    """The band over the range that all curves cover.
+
+    Beyond it the mean would jump to that of the runs that are left, which are the slow ones where
+    runs end as soon as they are solved.
+    """
+    return band(curves, shared_grid(curves, num_points))
+
+
+def wall_at(env_steps: np.ndarray, known_steps: np.ndarray, known_wall_s: np.ndarray) -> np.ndarray:
+    """Seconds of training at given env steps, by what the chief noted, and 0 at the start."""
+    return np.interp(
+        env_steps, np.concatenate([[0.0], known_steps]), np.concatenate([[0.0], known_wall_s])
+    )
+
+
+# --- which runs belong together -------------------------------------------------------------------
+
+Settings = Mapping[str, Any]  # a configuration's tables as plain data
+
+
+def group_runs(configs: Sequence[Settings | None]) -> list[list[int]]:
+    """Indices of runs that differ in their seed at most, in the order of their first ones.
+
+    A run whose configuration isn't known is a group of its own.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, config in enumerate(configs):
+        known = config is not None
+        key = json.dumps(_compared(config), sort_keys=True) if known else f"unknown {index}"
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def label_groups(configs: Sequence[Settings | None], names: Sequence[str]) -> list[str]:
+    """What tells each group from the others: the settings they differ in, or else its name."""
+    flat = [_compared(config) if config is not None else None for config in configs]
+    known = [settings for settings in flat if settings is not None]
+    if len(known) < len(flat) or len(known) < 2:
+        return list(names)
+    keys = sorted({key for settings in known for key in settings})
+    differing = [key for key in keys if len({_shown(s.get(key)) for s in known}) > 1]
+    labels = [
+        ", ".join(f"{key.split('.', 1)[1]} {_shown(settings.get(key))}" for key in differing)
+        for settings in known
+    ]
+    if len(set(labels)) < len(labels) or max(map(len, labels)) > MAX_LABEL:
+        return list(names)
+    return labels
+
+
+def _compared(config: Settings) -> dict[str, Any]:
+    """The settings that count, by `section.name`."""
+    return {
+        f"{section}.{name}": value
+        for section, values in config.items()
+        for name, value in values.items()
+        if f"{section}.{name}" not in NOT_COMPARED
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -1,0 +1,37 @@
+"""The errors that end a process, and the exit code each one maps to.
+
+UserError        2   the user can mend it: the message names the value and the remedy
+RetryableError  75   worth another try: the ps is lost, or a peer is not there yet
+FatalError      70   a fault that a restart can't mend
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_FATAL = 70
+EXIT_RETRY = 75
+
+
+class A3CError(Exception):
+    """An error with a one-line message for people and an exit code for machines."""
+
+    exit_code = EXIT_FATAL
+
+
+class UserError(A3CError):
+    """A mistake in what the user gave; the message names the value and the remedy."""
+
+    exit_code = EXIT_USAGE
+
+
+class RetryableError(A3CError):
+    """Something outside this process is missing for now; its keeper starts it again."""
+
+    exit_code = EXIT_RETRY
+
+
+class FatalError(A3CError):
+    """A bug or a fault that starting again can't mend."""
+
+    exit_code = EXIT_FATAL

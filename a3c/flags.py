@@ -1,0 +1,48 @@
+"""The few variables on the first ps by which the processes of a run agree on its state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+FIRST_PS = "/job:ps/task:0"
+
+
+class Flags:
+    """`ready`, `finished` and who is `attached`, added to the current graph.
+
+    They are found by name, so that processes with different graphs share them, and are never saved:
+    a restored run is neither finished nor attached to.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        with tf.device(FIRST_PS):
+            self.ready = self._variable("ready", (), tf.bool)
+            self.finished = self._variable("finished", (), tf.int64)
+            self.attached = self._variable("attached", (num_workers,), tf.int64)
+            self.set_ready = self.ready.assign(True, read_value=False)
+            self.set_finished = self.finished.assign(1, read_value=False)
+            self.read_finished = self.finished.read_value()
+            self.read_attached = self.attached.read_value()
+            self.worker = tf.compat.v1.placeholder(tf.int64, [])
+            self.presence = tf.compat.v1.placeholder(tf.int64, [])
+            self.set_attached = tf.compat.v1.scatter_update(
+                self.attached, [self.worker], [self.presence]
+            ).op
+
+    @property
+    def variables(self) -> list[Any]:
+        """All of them."""
+        return [self.ready, self.finished, self.attached]
+
+    @staticmethod
+    def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        return tf.compat.v1.get_variable(
+            name,
+            shape=shape,
+            dtype=dtype,
+            initializer=tf.compat.v1.zeros_initializer(),
+            trainable=False,
+            use_resource=True,
+        )

@@ -1,0 +1,271 @@
+"""Layers for TensorFlow graphs: a few lines each over `tf.nn` and `get_variable`.
+
+Keras layers do not work in graphs of `tf.compat.v1`. Each layer here makes its variables in a
+variable scope of its name (`conv1/weights`, `conv1/biases`), so whoever calls a network twice under
+`reuse=tf.compat.v1.AUTO_REUSE` shares them. Tensors keep their leading `[T, B]` axes throughout.
+
+Initial values come in two kinds. `orthogonal`: orthogonal weights times a gain, biases zero (Saxe
+et al. 2014, as in OpenAI's baselines). `paper`: weights and biases uniform within ±1/sqrt(fan-in),
+the default of Torch, which DeepMind's networks for Atari came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple
+
+import tensorflow as tf
+
+from a3c.errors import UserError
+
+Initialization = Literal["orthogonal", "paper"]
+Activation = Literal["tanh", "relu", "elu"]
+
+HIDDEN_GAIN = math.sqrt(2.0)
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+_Step = Callable[[Any, Any], tuple[Any, Any]]
+
+_ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
+    None: lambda x: x,
+    "tanh": tf.tanh,
+    "relu": tf.nn.relu,
+    "elu": tf.nn.elu,
+}
+
+
+class Record(NamedTuple):
+    """One layer of a graph under construction, for tables and diagrams."""
+
+    name: str  # the variable scope
+    kind: str
+    output_shape: tuple[int, ...]  # without [T, B]
+    inputs: tuple[Any, ...]
+    output: Any
+
+
+_records: ContextVar[list[Record] | None] = ContextVar("_records", default=None)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[Record]]:
+    """Collect a record of every layer that is built inside the context."""
+    records: list[Record] = []
+    token = _records.set(records)
+    try:
+        yield records
+    finally:
+        _records.reset(token)
+
+
+def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, output: Any) -> None:
+    """Make a layer known to `recording`; `name` is relative to the current variable scope.
+
+    A name that was there before, as when a layer is used twice, gets a number.
+    """
+    records = _records.get()
+    if records is None:
+        return
+    scope = tf.compat.v1.get_variable_scope().name
+    full_name = f"{scope}/{name}" if scope else name
+    taken = {earlier.name for earlier in records}
+    numbered = itertools.chain([full_name], (f"{full_name}_{i}" for i in itertools.count(2)))
+    unique_name = next(candidate for candidate in numbered if candidate not in taken)
+    records.append(Record(unique_name, kind, output_shape, tuple(inputs), output))
+
+
+def dense(
+    inputs: Any,
+    units: int,
+    name: str,
+    *,
+    activation: Activation | None = None,
+    gain: float = HIDDEN_GAIN,
+    initialization: Initialization = "orthogonal",
+    initial_bias: float | None = None,
+) -> Any:
+    """A fully connected layer, `[..., features]` to `[..., units]`.
+
+    `initial_bias` replaces the initial biases of either kind of initialisation.
+    """
+    features = inputs.shape[-1]
+    weights_start, biases_start = initial_values(initialization, gain, features)
+    if initial_bias is not None:
+        biases_start = tf.compat.v1.constant_initializer(initial_bias)
+    with tf.compat.v1.variable_scope(name):
+        weights = variable("weights", [features, units], weights_start)
+        biases = variable("biases", [units], biases_start)
+        rows = tf.matmul(_rows(inputs, 1), weights) + biases
+        outputs = _unrows(_ACTIVATIONS[activation](rows), inputs, 1)
+    record(name, _kind("dense", activation), (units,), [inputs], outputs)
+    return outputs
+
+
+def conv2d(
+    inputs: Any,
+    filters: int,
+    kernel: int,
+    stride: int,
+    name: str,
+    *,
+    activation: Activation | None = "relu",
+    padding: Literal["VALID", "SAME"] = "VALID",
+    initialization: Initialization = "orthogonal",
+) -> Any:
+    """A convolution with a square kernel over images, channels last, with any leading axes.
+
+    Raises UserError where a VALID kernel is larger than its input.
+    """
+    height, width, channels = inputs.shape[-3:].as_list()
+    if padding == "VALID" and min(height, width) < kernel:
+        raise UserError(
+            f"layer {name}: a {kernel}x{kernel} kernel does not fit into {height}x{width} pixels: "
+            "give larger images or another network"
+        )
+    weights_start, biases_start = initial_values(
+        initialization, HIDDEN_GAIN, kernel * kernel * channels
+    )
+    with tf.compat.v1.variable_scope(name):
+        weights = variable("weights", [kernel, kernel, channels, filters], weights_start)
+        biases = variable("biases", [filters], biases_start)
+        images = tf.nn.conv2d(_rows(inputs, 3), weights, stride, padding)
+        images = _ACTIVATIONS[activation](tf.nn.bias_add(images, biases))
+        outputs = _unrows(images, inputs, 3)
+    kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "")
+    record(name, _kind(kind, activation), tuple(images.shape[1:].as_list()), [inputs], outputs)
+    return outputs
+
+
+def flatten(inputs: Any, name: str = "flatten") -> Any:
+    """Join all axes after `[T, B]`; vectors stay as they are."""
+    if inputs.shape.rank == 3:
+        return inputs
+    kept = inputs.shape.rank - 2
+    features = math.prod(inputs.shape[2:].as_list())
+    outputs = _unrows(tf.reshape(_rows(inputs, kept), [-1, features]), inputs, kept)
+    record(name, "flatten", (features,), [inputs], outputs)
+    return outputs
+
+
+def add(left: Any, right: Any, name: str) -> Any:
+    """The sum of two tensors, as a layer of its own in tables and diagrams."""
+    outputs = left + right
+    record(name, "sum", tuple(outputs.shape[2:].as_list()), [left, right], outputs)
+    return outputs
+
+
+def lstm(
+    inputs: Any,
+    state: Any,
+    starts: Any,
+    units: int,
+    name: str = "lstm",
+    *,
+    initialization: Initialization = "orthogonal",
+) -> tuple[Any, Any]:
+    """An LSTM over time, `[T, B, features]` to `[T, B, units]` and the state after the last step.
+
+    `state` is `[B, 2 * units]`, the cell and the output side by side; it is zero before a step
+    whose `starts` `[T, B]` is true. Gates are in the order input, forget, candidate, output, and
+    the forget gates' biases start at 1 (Jozefowicz et al. 2015). A static T of 1, as when acting,
+    needs no loop; any other runs in TensorFlow's, which is as fast as an unrolled graph.
+    """
+    features = inputs.shape[-1]
+    with tf.compat.v1.variable_scope(name):
+        weights, recurrent, biases = _lstm_variables(features, units, initialization)
+        # One product for all steps: only the recurrent one has to wait for the step before.
+        rows = tf.matmul(_rows(inputs, 1), weights) + biases
+        projected = _unrows(rows, inputs, 1)  # [T, B, 4 * units]
+        starts = tf.cast(starts, tf.bool)[..., None]  # [T, B, 1]
+
+        def step(carry: Any, now: Any) -> tuple[Any, Any]:
+            projected, starts = now
+            cell, output = (tf.where(starts, 0.0, part) for part in carry)
+            return _lstm_step(cell, output, projected, recurrent)
+
+        run = _one_step if projected.shape[0] == 1 else _all_steps
+        outputs, last_state = run(step, tuple(tf.split(state, 2, axis=1)), projected, starts)
+    record(name, "LSTM", (units,), [inputs], outputs)
+    return outputs, last_state
+
+
+def variable(name: str, shape: list[int], initializer: Any) -> Any:
+    """A trainable float32 variable in the current variable scope."""
+    return tf.compat.v1.get_variable(name, shape, tf.float32, initializer, use_resource=True)
+
+
+def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any, Any]:
+    """The initialisers of a layer's weights and biases."""
+    if kind == "paper":
+        bound = 1.0 / math.sqrt(fan_in)
+        uniform = tf.compat.v1.random_uniform_initializer(-bound, bound)
+        return uniform, uniform
+    return tf.compat.v1.orthogonal_initializer(gain), tf.compat.v1.zeros_initializer()
+
+
+# --- the LSTM -----------------------------------------------------------------------------------
+
+
+def _lstm_variables(features: int, units: int, kind: Initialization) -> tuple[Any, Any, Any]:
+    # Torch's LSTM takes the number of units as the fan-in of all of its weights.
+    weights_start, biases_start = initial_values(kind, 1.0, units)
+
+    def each_gate(shape: Any, dtype: Any) -> Any:
+        rows, columns = shape
+        gates = [weights_start([rows, columns // 4], dtype) for _ in range(4)]
+        return tf.concat(gates, axis=1)
+
+    def open_forget_gates(shape: Any, dtype: Any) -> Any:
+        forget = tf.repeat(tf.constant([0.0, 1.0, 0.0, 0.0], dtype), units)
+        return biases_start(shape, dtype) + forget
+
+    return (
+        variable("weights", [features, 4 * units], each_gate),
+        variable("recurrent_weights", [units, 4 * units], each_gate),
+        variable("biases", [4 * units], open_forget_gates),
+    )
+
+
+def _lstm_step(cell: Any, output: Any, projected: Any, recurrent: Any) -> tuple[Any, Any]:
+    """One step of cell and output `[B, units]` (Hochreiter and Schmidhuber; Gers et al. 2000)."""
+    gates = projected + tf.matmul(output, recurrent)  # [B, 4 * units]
+    input_gate, forget_gate, candidate, output_gate = tf.split(gates, 4, axis=1)
+    cell = tf.sigmoid(forget_gate) * cell + tf.sigmoid(input_gate) * tf.tanh(candidate)
+    return cell, tf.sigmoid(output_gate) * tf.tanh(cell)
+
+
+def _one_step(step: _Step, carry: Any, projected: Any, starts: Any) -> tuple[Any, Any]:
+    cell, output = step(carry, (projected[0], starts[0]))
+    return output[None], tf.concat([cell, output], axis=1)
+
+
+def _all_steps(step: _Step, carry: Any, projected: Any, starts: Any) -> tuple[Any, Any]:
+    cells, outputs = tf.scan(step, (projected, starts), initializer=carry)  # [T, B, units] each
+    return outputs, tf.concat([cells[-1], outputs[-1]], axis=1)
+
+
+# --- shapes -------------------------------------------------------------------------------------
+
+
+def _rows(inputs: Any, kept: int) -> Any:
+    """Join all but the last `kept` axes."""
+    return tf.reshape(inputs, [-1, *inputs.shape[-kept:].as_list()])
+
+
+def _unrows(rows: Any, inputs: Any, kept: int) -> Any:
+    """Give `rows` the leading axes that `_rows(inputs, kept)` joined."""
+    static = inputs.shape[:-kept].as_list()
+    leading = tf.shape(inputs)[:-kept]
+    outputs = tf.reshape(rows, tf.concat([leading, rows.shape[1:]], axis=0))
+    outputs.set_shape([*static, *rows.shape[1:]])
+    return outputs
+
+
+def _kind(kind: str, activation: str | None) -> str:
+    words = {None: "", "tanh": ", tanh", "relu": ", ReLU", "elu": ", ELU"}
+    return kind + words[activation]

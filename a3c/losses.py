@@ -1,0 +1,149 @@
+"""The actor-critic loss of a rollout, and the parts it is made of, in TensorFlow.
+
+Every loss is a mean over the samples that train. Arguments are float tensors `[T, B]`; `mask` is 1
+where a sample trains and 0 where it does not (the dead transition of an environment that resets
+itself in the next step). Masked samples add exactly nothing to a loss, its gradient or its extras,
+whatever advantages, returns or values they hold.
+
+Each loss gives `(loss, extras)`: a scalar to minimise, and scalars to report by name, so that
+metrics need no second computation. Advantages and returns are constants: no gradient flows into
+them. The equations are those of Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement
+Learning", arXiv:1602.01783.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# Deviations this small are rounding: advantages that are all alike must not be blown up to
+# deviation 1, nor a critic of constant returns be called infinitely bad.
+_ROUNDING = 1e-6
+
+
+class LossParts(NamedTuple):
+    """A loss to minimise and what to report about it."""
+
+    loss: Any  # []
+    extras: dict[str, Any]  # name -> []
+
+
+class ActorCriticLoss(NamedTuple):
+    """The scalar that training minimises, its parts before weighting, and what to report."""
+
+    total: Any  # [], policy + value_loss_weight × value - entropy_weight × entropy
+    policy: Any  # []
+    value: Any  # []
+    entropy: Any  # [], the mean entropy: more is more random
+    extras: dict[str, Any]  # name -> []
+
+
+def policy_gradient(
+    log_probabilities: Any, advantages: Any, mask: Any, normalize: bool = False
+) -> LossParts:
+    """The policy-gradient loss: the mean of -A·log π(a|s), with A constant.
+
+    Its gradient is minus that of Mnih et al. 2016, section 4, ∇log π(a|s; θ')·(R - V(s)), meaned
+    over samples. `normalize` first brings the advantages to mean 0 and deviation 1 over the
+    samples that train. The extras `mean_advantage` and `advantage_deviation` are from before that.
+    Raises ValueError on shapes that don't fit.
+    """
+    _check_shapes(log_probabilities=log_probabilities, advantages=advantages, mask=mask)
+    mask = tf.cast(mask, advantages.dtype)
+    advantages = tf.stop_gradient(advantages)  # [T, B]
+    mean, deviation = _moments(advantages, mask)
+    used = (advantages - mean) / (deviation + _ROUNDING) if normalize else advantages
+    loss = -_mean(_kept(log_probabilities, mask) * used, mask)
+    return LossParts(loss, {"mean_advantage": mean, "advantage_deviation": deviation})
+
+
+def value(values: Any, returns: Any, mask: Any) -> LossParts:
+    """The value loss: the mean of 0.5·(R - V(s))², with R constant.
+
+    Mnih et al. 2016, algorithm S3, without the half: with it the gradient of a sample is V(s) - R.
+    Extras: `mean_value`, `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R) over the
+    samples that train: 1 is a perfect critic, 0 one as good as a constant (and the answer where
+    all returns are the same). Raises ValueError on shapes that don't fit.
+    """
+    _check_shapes(values=values, returns=returns, mask=mask)
+    mask = tf.cast(mask, values.dtype)
+    returns = tf.stop_gradient(returns)
+    errors = _kept(returns - values, mask)  # [T, B]
+    mean_return, return_deviation = _moments(returns, mask)
+    _, error_deviation = _moments(errors, mask)
+    varies = return_deviation > _ROUNDING * tf.abs(mean_return)
+    unexplained = tf.math.divide_no_nan(error_deviation, return_deviation) ** 2
+    extras = {
+        "mean_value": _mean(values, mask),
+        "mean_return": mean_return,
+        "explained_variance": tf.where(varies, 1 - unexplained, tf.zeros_like(unexplained)),
+    }
+    return LossParts(0.5 * _mean(errors**2, mask), extras)
+
+
+def entropy(entropies: Any, mask: Any) -> LossParts:
+    """The entropy loss: minus the mean entropy, so that minimising it keeps the policy random.
+
+    Mnih et al. 2016, section 4, after Williams and Peng 1991. The extra `entropy` is the mean
+    itself. Raises ValueError on shapes that don't fit.
+    """
+    _check_shapes(entropies=entropies, mask=mask)
+    mean = _mean(entropies, tf.cast(mask, entropies.dtype))
+    return LossParts(-mean, {"entropy": mean})
+
+
+def total(
+    *,
+    log_probabilities: Any,
+    values: Any,
+    entropies: Any,
+    advantages: Any,
+    returns: Any,
+    mask: Any,
+    value_loss_weight: float | Any,
+    entropy_weight: float | Any,
+    normalize_advantages: bool = False,
+) -> ActorCriticLoss:
+    """The whole loss: policy + value_loss_weight × value - entropy_weight × mean entropy.
+
+    `entropy_weight` may be a scalar tensor, fed as it is annealed. The extras are those of the
+    parts and `num_samples`, how many samples trained. Raises ValueError on shapes that don't fit.
+    """
+    policy_parts = policy_gradient(log_probabilities, advantages, mask, normalize_advantages)
+    value_parts = value(values, returns, mask)
+    entropy_parts = entropy(entropies, mask)
+    loss = (
+        policy_parts.loss
+        + value_loss_weight * value_parts.loss
+        + entropy_weight * entropy_parts.loss
+    )
+    num_samples = tf.reduce_sum(tf.cast(mask, values.dtype))
+    extras = {**policy_parts.extras, **value_parts.extras, "num_samples": num_samples}
+    mean_entropy = entropy_parts.extras["entropy"]
+    return ActorCriticLoss(loss, policy_parts.loss, value_parts.loss, mean_entropy, extras)
+
+
+def _kept(samples: Any, mask: Any) -> Any:
+    """`samples` with masked ones replaced by 0: unlike a product, this stops NaN too."""
+    return tf.where(mask > 0, samples, tf.zeros_like(samples))
+
+
+def _mean(samples: Any, mask: Any) -> Any:
+    """The mean over the samples that train, 0 where none does."""
+    return tf.reduce_sum(mask * _kept(samples, mask)) / tf.maximum(tf.reduce_sum(mask), 1)
+
+
+def _moments(samples: Any, mask: Any) -> tuple[Any, Any]:
+    """The mean and the population deviation over the samples that train."""
+    mean = _mean(samples, mask)
+    return mean, tf.sqrt(_mean((samples - mean) ** 2, mask))
+
+
+def _check_shapes(**tensors: Any) -> None:
+    """Raise ValueError, naming every shape, unless all tensors are `[T, B]` and may be alike."""
+    shapes = [tensor.shape for tensor in tensors.values()]
+    fits = all(shape.rank == 2 and shape.is_compatible_with(shapes[0]) for shape in shapes)
+    if not fits:
+        listed = ", ".join(f"{name} {shape}" for name, shape in zip(tensors, shapes, strict=True))
+        raise ValueError(f"expected equal shapes [T, B], got {listed}")

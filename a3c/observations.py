@@ -1,0 +1,132 @@
+"""Observations as networks get them: images in 0..1 with channels last, all else flat float32.
+
+A Box of three or four dimensions is an image, and so is a two-dimensional one of uint8. Of the
+first and the last axis of a frame the shorter one holds the channels (the last one where they are
+equal); the first axis of a four-dimensional Box is a stack of frames, folded into the channels, the
+oldest frame's first. Images are divided by the highest value that their space allows: 255 for
+frames. Every other Box is flattened to `[features]`.
+
+Running normalisation works on what comes out of that, with one mean and deviation per feature, or
+one of each for all pixels of an image.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box
+
+# Fewer samples than this give a deviation too rough to divide by.
+MIN_COUNT = 100
+CLIP = 10.0
+_EPSILON = 1e-8
+
+
+class Statistics(NamedTuple):
+    """Sums over observations, float64, which add up over rollouts and workers."""
+
+    count: Any  # []
+    sum: Any  # statistics_shape
+    sum_of_squares: Any  # statistics_shape
+
+
+def is_image(space: Box) -> bool:
+    """Whether networks get observations of this space as `[height, width, channels]`."""
+    rank = len(space.shape)
+    return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
+
+
+def prepared_shape(space: Box) -> tuple[int, ...]:
+    """The shape of one prepared observation: `(height, width, channels)` or `(features,)`."""
+    if not is_image(space):
+        return (math.prod(space.shape),)
+    if len(space.shape) == 2:
+        return (*space.shape, 1)
+    *stack, first, second, third = space.shape
+    height, width, channels = (
+        (second, third, first) if _channels_first(space) else (first, second, third)
+    )
+    return height, width, channels * math.prod(stack)
+
+
+def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
+    """Turn raw observations `[T, B, *space.shape]` into float32 `[T, B, *prepared_shape(space)]`.
+
+    `statistics` is a `Statistics`, or its three tensors or arrays in order; None leaves prepared
+    observations as they are.
+    """
+    features = tf.cast(observations, tf.float32)
+    if is_image(space):
+        features = _channels_last(features, space) * (1.0 / _highest(space))
+    leading = tf.shape(observations)[:2]
+    static = observations.shape[:2].as_list()
+    shape = prepared_shape(space)
+    features = tf.reshape(features, tf.concat([leading, shape], axis=0))
+    features.set_shape([*static, *shape])
+    return features if statistics is None else normalise(features, statistics)
+
+
+def normalise(features: Any, statistics: Any) -> Any:
+    """Subtract the mean and divide by the deviation, clipped to ±10.
+
+    (x - mean) / sqrt(variance + 1e-8); the identity while fewer than `MIN_COUNT` samples are known.
+    """
+    count, total, squares = (tf.cast(part, tf.float64) for part in statistics)
+    safe_count = tf.maximum(count, 1.0)
+    mean = total / safe_count
+    variance = tf.maximum(squares / safe_count - mean**2, 0.0)
+    scale = 1.0 / tf.sqrt(variance + _EPSILON)
+    centred = features - tf.cast(mean, tf.float32)
+    scaled = tf.clip_by_value(centred * tf.cast(scale, tf.float32), -CLIP, CLIP)
+    return tf.where(count < MIN_COUNT, features, scaled)
+
+
+def statistics_shape(space: Box) -> tuple[int, ...]:
+    """The shape of the sums: one number a feature of a vector, a single one for an image."""
+    return () if is_image(space) else prepared_shape(space)
+
+
+def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistics:
+    """What a rollout's raw observations `[T, B, ...]` add to the statistics.
+
+    Only observations where `mask` `[T, B]` is true count, and of those only the ones that are
+    finite in float32: a single NaN would stay in the sums for good.
+    """
+    features = math.prod(space.shape)
+    shape = statistics_shape(space)
+    count, total, squares = 0, np.zeros(shape), np.zeros(shape)
+    # One time step after the other: float64 copies of a whole rollout of frames take much memory.
+    for step, kept in zip(observations, np.asarray(mask) > 0, strict=True):
+        rows = step[kept].reshape(np.count_nonzero(kept), features).astype(np.float64)
+        rows = rows[(np.abs(rows) <= np.finfo(np.float32).max).all(axis=1)]
+        if is_image(space):
+            rows = (rows / _highest(space)).reshape(-1)  # [N * F]
+        count += len(rows)
+        total += rows.sum(axis=0)
+        squares += (rows**2).sum(axis=0)
+    return Statistics(np.float64(count), total, squares)
+
+
+def _channels_first(space: Box) -> bool:
+    """Whether the frames of an image space are `[channels, height, width]`."""
+    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
+
+
+def _channels_last(images: Any, space: Box) -> Any:
+    """Transpose `[T, B, *space.shape]` so that a reshape gives height, width, channels."""
+    rank = len(space.shape)
+    if rank == 2:
+        return images
+    if rank == 3:
+        return tf.transpose(images, [0, 1, 3, 4, 2]) if _channels_first(space) else images
+    axes = [0, 1, 4, 5, 2, 3] if _channels_first(space) else [0, 1, 3, 4, 2, 5]
+    return tf.transpose(images, axes)
+
+
+def _highest(space: Box) -> float:
+    """What images of this space are divided by: their upper bound, or 1 where they have none."""
+    highest = float(np.max(space.high))
+    return highest if np.isfinite(highest) and highest > 0 else 1.0

@@ -1,0 +1,359 @@
+"""The one argument parser, and the layers a configuration is put together from.
+
+Defaults < preset < `--config FILE` < flags. Each layer is checked the same way: an unknown key, a
+wrong type or a value out of range is one line that names the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import fnmatch
+import json
+import math
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from a3c.config import SECTIONS, Config, validate
+from a3c.errors import UserError
+
+PRESETS = Path(__file__).resolve().parent.parent / "presets"
+
+
+class Option(typing.NamedTuple):
+    """One setting: where it lives, what it takes, how it is said."""
+
+    section: str
+    name: str
+    kind: Any  # int, float, str, bool, dict, or a tuple (item kind, ...)
+    choices: tuple[str, ...]
+    optional: bool
+    field: dataclasses.Field[Any]
+
+    @property
+    def flag(self) -> str:
+        """The flag on the command line."""
+        return self.field.metadata["flag"] or "--" + self.name.replace("_", "-")
+
+    @property
+    def allowed(self) -> str:
+        """What the setting takes, for people."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.kind is bool:
+            return "true or false"
+        if self.kind is dict:
+            return "a table, or a JSON object"
+        item = self.kind[0] if isinstance(self.kind, tuple) else self.kind
+        words = {int: "a whole number", float: "a number", str: "a text"}[item]
+        if isinstance(self.kind, tuple):
+            words = f"a list, each {words}"
+        return words + _range_words(self.field.metadata) + (" (or unset)" if self.optional else "")
+
+
+def _range_words(limits: Any) -> str:
+    low, high, above = limits["low"], limits["high"], limits["above"]
+    if above is not None:
+        return f" above {above:g}" + (f", at most {high:g}" if high is not None else "")
+    if low is not None and high is not None:
+        return f" from {low:g} to {high:g}"
+    if low is not None:
+        return f" of at least {low:g}"
+    return ""
+
+
+def _option(section: str, field: dataclasses.Field[Any], hint: Any) -> Option:
+    optional = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+        optional = True
+    origin = typing.get_origin(hint)
+    choices: tuple[str, ...] = ()
+    kind: Any = hint
+    if origin is Literal:
+        choices, kind = typing.get_args(hint), str
+    elif origin is tuple:
+        kind = (typing.get_args(hint)[0], ...)
+    elif origin is dict:
+        kind = dict
+    return Option(section, field.name, kind, choices, optional, field)
+
+
+def _all_options() -> dict[str, Option]:
+    found: dict[str, Option] = {}
+    for section, cls in SECTIONS.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            assert field.name not in found, f"two options are named {field.name}"
+            found[field.name] = _option(section, field, hints[field.name])
+    return found
+
+
+OPTIONS: dict[str, Option] = _all_options()
+
+
+# --- checking one value -------------------------------------------------------------------------
+
+
+def coerce(option: Option, value: Any, source: str) -> Any:
+    """The value as the dataclass holds it, or a UserError that says what is allowed."""
+    if value is None and option.optional:
+        return None
+    try:
+        if isinstance(option.kind, tuple):
+            if not isinstance(value, list | tuple):
+                raise ValueError
+            return tuple(_coerce_item(option, option.kind[0], item) for item in value)
+        return _coerce_item(option, option.kind, value)
+    except ValueError:
+        raise UserError(f"{source} = {_shown(value)} is refused: give {option.allowed}") from None
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
+    """Check one item; ValueError where it doesn't fit. A bool is never a number."""
+    if kind is dict or kind is bool or kind is str:
+        if not isinstance(value, kind):
+            raise ValueError
+        if option.choices and value not in option.choices:
+            raise ValueError
+        if isinstance(value, str) and (not value or not value.isprintable()):
+            raise ValueError
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    if kind is int and value != int(value if math.isfinite(value) else 0.5):
+        raise ValueError
+    if not math.isfinite(value):
+        raise ValueError
+    number = kind(value)
+    limits = option.field.metadata
+    low, high, above = limits["low"], limits["high"], limits["above"]
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise ValueError
+    if above is not None and number <= above:
+        raise ValueError
+    return number
+
+
+def parse_text(option: Option, text: Any) -> Any:
+    """A flag's text as the plain value that `coerce` checks."""
+    if isinstance(text, list):
+        return [parse_text(option._replace(kind=option.kind[0]), item) for item in text]
+    if option.kind is str or isinstance(text, bool):
+        return text
+    if option.optional and text == "none":
+        return None
+    try:
+        if option.kind is dict:
+            return json.loads(text)
+        return int(text) if option.kind is int else float(text)
+    except (ValueError, RecursionError):
+        try:  # 1e6 is a fine way to write a whole number
+            return float(text)
+        except ValueError:
+            return text
+
+
+# --- layers -------------------------------------------------------------------------------------
+
+Layer = dict[str, dict[str, Any]]
+
+
+def from_tables(tables: Any, source: str) -> Layer:
+    """Check the sections and keys of a TOML or JSON file."""
+    if not isinstance(tables, dict):
+        raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
+    layer: Layer = {}
+    for section, values in tables.items():
+        if section not in SECTIONS or not isinstance(values, dict):
+            raise UserError(f"{source}: unknown table {section!r}: {_known(section, SECTIONS)}")
+        names = [option.name for option in OPTIONS.values() if option.section == section]
+        for name, value in values.items():
+            if name not in names:
+                raise UserError(f"{source}: unknown key {section}.{name}: {_known(name, names)}")
+            key = f"{source}: {section}.{name}"
+            layer.setdefault(section, {})[name] = coerce(OPTIONS[name], value, key)
+    return layer
+
+
+def _known(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return "did you mean " + " or ".join(near) + "?" if near else "known are " + ", ".join(known)
+
+
+def read_file(path: Path) -> Layer:
+    """A layer from a TOML file, or from the config.json that a run left behind."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".json":
+            tables = json.loads(data)
+            tables = tables.get("config", tables) if isinstance(tables, dict) else tables
+        else:
+            tables = tomllib.loads(data.decode())
+            tables.pop("for_env_ids", None)
+    except OSError as error:
+        raise UserError(f"--config {path}: {error.strerror}; give a readable file") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--config {path} is not valid {path.suffix[1:]}: {reason}") from None
+    return from_tables(tables, str(path))
+
+
+def preset_names() -> list[str]:
+    """Every preset that there is, by name."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def read_preset(name: str) -> Layer:
+    """The layer of a preset, by name."""
+    if name not in preset_names():
+        raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
+    tables = tomllib.loads((PRESETS / f"{name}.toml").read_text())
+    tables.pop("for_env_ids", None)
+    return from_tables(tables, f"preset {name}")
+
+
+def preset_for(env_id: str) -> str | None:
+    """The preset that fits an environment best: the longest matching pattern wins."""
+    best: tuple[str, str | None] = ("", None)
+    for name in preset_names():
+        tables = tomllib.loads((PRESETS / f"{name}.toml").read_text())
+        for pattern in tables.get("for_env_ids", []):
+            if fnmatch.fnmatchcase(env_id, pattern) and len(pattern) > len(best[0]):
+                best = (pattern, name)
+    return best[1]
+
+
+def merge(layers: Sequence[Layer]) -> Config:
+    """One configuration from layers, the later ones winning."""
+    merged: Layer = {section: {} for section in SECTIONS}
+    for layer in layers:
+        for section, values in layer.items():
+            merged[section].update(values)
+    sections = {name: cls(**merged[name]) for name, cls in SECTIONS.items()}
+    return validate(Config(**sections))
+
+
+def from_dict(tables: Any, source: str) -> Config:
+    """A configuration from plain data, checked like any other layer."""
+    return merge([from_tables(tables, source)])
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose refusals are one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line, with a near flag where one was mistyped."""
+        if message.startswith("unrecognized arguments: "):
+            word = message.split(": ", 1)[1].split()[0]
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(word.split("=")[0], flags, n=2)
+            message = f"unknown argument {word}" + (
+                f": did you mean {' or '.join(near)}?" if near else ": see --help"
+            )
+        line = " ".join(message.split())
+        self.exit(2, f"{Path(self.prog).name}: {line}\n")
+
+
+def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -> None:
+    """Add every setting as a flag; those that are not for every day show with `everything`."""
+    layers = parser.add_argument_group("configuration: defaults < preset < file < flags")
+    layers.add_argument(
+        "--preset",
+        default="auto",
+        metavar="NAME",
+        help=f"auto (by environment), none, {', '.join(preset_names())}",
+    )
+    layers.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file, or a run's config.json"
+    )
+    for section in SECTIONS:
+        group = parser.add_argument_group(section)
+        for option in OPTIONS.values():
+            if option.section == section:
+                _add_flag(group, option, shown=everything or option.field.metadata["everyday"])
+
+
+def _add_flag(group: Any, option: Option, *, shown: bool) -> None:
+    help_text = option.field.metadata["help"].replace("%", "%%") if shown else argparse.SUPPRESS
+    settings: dict[str, Any] = {
+        "dest": f"config.{option.name}",
+        "default": argparse.SUPPRESS,
+        "help": help_text,
+    }
+    if option.kind is bool:
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
+        return
+    metavar = "{" + ",".join(option.choices) + "}" if option.choices else _metavar(option.kind)
+    nargs = "*" if isinstance(option.kind, tuple) else None
+    group.add_argument(option.flag, nargs=nargs, metavar=metavar, **settings)
+
+
+def _metavar(kind: Any) -> str:
+    item = kind[0] if isinstance(kind, tuple) else kind
+    return {int: "N", float: "X", str: "TEXT", dict: "JSON"}[item]
+
+
+def flag_layer(namespace: argparse.Namespace) -> Layer:
+    """The layer of the flags that were given."""
+    layer: Layer = {}
+    for key, text in vars(namespace).items():
+        if key.startswith("config."):
+            option = OPTIONS[key.removeprefix("config.")]
+            value = coerce(option, parse_text(option, text), option.flag)
+            layer.setdefault(option.section, {})[option.name] = value
+    return layer
+
+
+def config_from(namespace: argparse.Namespace) -> tuple[Config, str | None]:
+    """The configuration that parsed arguments ask for, and the preset it started from."""
+    flags = flag_layer(namespace)
+    file_layer = read_file(namespace.config) if namespace.config else {}
+    preset = namespace.preset
+    if preset == "auto":
+        named = merge([file_layer, flags]).env.env_id
+        preset = None if _is_complete(file_layer) else preset_for(named)
+    elif preset == "none":
+        preset = None
+    layers = [read_preset(preset)] if preset else []
+    return merge([*layers, file_layer, flags]), preset
+
+
+def _is_complete(layer: Layer) -> bool:
+    """Whether a file set everything, as a run's config.json does: no preset belongs under it."""
+    return sum(len(values) for values in layer.values()) == len(OPTIONS)
+
+
+def parse_config(
+    argv: Sequence[str] | None,
+    prog: str,
+    description: str,
+    extra: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> tuple[Config, argparse.Namespace]:
+    """Parse a command line of settings and `extra` arguments; refusals exit with code 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = Parser(prog=prog, description=description, allow_abbrev=False)
+    parser.add_argument("--help-all", action="help", help="show every setting")
+    if extra:
+        extra(parser)
+    add_config_arguments(parser, everything="--help-all" in arguments)
+    namespace = parser.parse_args(arguments)
+    try:
+        config, namespace.preset = config_from(namespace)
+    except UserError as error:
+        parser.error(str(error))
+    return config, namespace

@@ -1,0 +1,144 @@
+"""The look of all pictures: page, axes, colours, numbers, and the PNG file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from a3c.errors import UserError
+
+INK, FAINT, GRID = "#24292f", "#57606a", "#d8dee4"
+# Okabe and Ito's colours, which people who are colour-blind can tell apart too.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
+DASHES = ("-", "--", ":", "-.")
+
+DPI = 100
+SIZE = (12.0, 7.0)  # inches
+_HEADER = 0.92  # inches
+_LETTER = 0.105  # mean width of a subtitle's letter in inches
+
+
+class TimeUnit(NamedTuple):
+    """The unit that a span of time is drawn in."""
+
+    seconds: float
+    name: str
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def short(value: float, _position: object = None) -> str:
+    """A number as an axis shows it: 0.0003, 250, 1,500, 20k, 2.5M."""
+    size = abs(value)
+    for limit, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if size >= limit * (1 - 1e-9):
+            return f"{value / divisor:.6g}{letter}".replace("-", "−")
+    if size >= 1000:
+        return f"{value:,.0f}".replace("-", "−")
+    text = f"{value:.6g}"
+    if "e" in text:
+        digits, exponent = text.split("e")
+        text = f"{digits}e{int(exponent)}"
+    return text.replace("-", "−") if "e" not in text else text
+
+
+def time_unit(longest_s: float) -> TimeUnit:
+    """The unit in which a span of this length is easy to read."""
+    for unit in (TimeUnit(86_400.0, "days"), TimeUnit(3600.0, "h"), TimeUnit(60.0, "min")):
+        if longest_s > 3 * unit.seconds:
+            return unit
+    return TimeUnit(1.0, "s")
+
+
+# --- page and axes ---------------------------------------------------------------------------------
+
+
+def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
+    """A page with its heading; axes and legends arrange themselves in the rest."""
+    width, height = size
+    figure = Figure(figsize=size, dpi=DPI, facecolor="white", layout="constrained")
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(  # type: ignore[call-arg]
+        rect=(0.0, 0.0, 1.0, 1 - _HEADER / height), w_pad=0.14, h_pad=0.12, wspace=0.02, hspace=0.02
+    )
+    left = 0.22 / width
+    figure.text(left, 1 - 0.2 / height, title, size=18, weight="bold", color=INK, va="top")
+    room = int((width - 0.4) / _LETTER)
+    text = subtitle if len(subtitle) <= room else subtitle[: room - 1] + "…"
+    figure.text(left, 1 - 0.58 / height, text, size=12.5, color=FAINT, va="top")
+    return figure
+
+
+def dress(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
+    """Give axes the house look; call it once their scales are set."""
+    axes.set_title(title, loc="left", size=13.5, weight="bold", color=INK)
+    axes.set_xlabel(xlabel, size=12.5, color=FAINT)
+    axes.set_ylabel(ylabel, size=12.5, color=FAINT)
+    axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GRID)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(short))
+        axis.set_minor_formatter(NullFormatter())
+        if axis.get_scale() == "linear":
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all axes, under them, each label once."""
+    entries: dict[str, object] = {}
+    for part in axes:
+        for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return
+    longest = max(map(len, entries))
+    columns = max(1, min(len(entries), 4, math.floor(110 / (longest + 8))))
+    legend = figure.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=12,
+        labelcolor=INK,
+        frameon=False,
+    )
+    for handle in legend.legend_handles:
+        if handle is not None and (handle.get_alpha() or 1.0) < 0.5 and not _is_area(handle):
+            handle.set_alpha(0.6)
+
+
+def _is_area(handle: object) -> bool:
+    return type(handle).__name__ == "Rectangle"
+
+
+def line_style(index: int) -> dict[str, str]:
+    """Colour and dash of the index-th line."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
+    }
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a PNG file; UserError where it can't be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=DPI)
+    except OSError as error:
+        raise UserError(
+            f"picture {path} can't be written ({error.strerror}): choose another --output"
+        ) from error
+    return path

@@ -1,0 +1,128 @@
+"""The whole cluster as a value, before anything starts: every process, where and with what."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from a3c import cluster, keeper_options
+from a3c.cluster import Cluster, Task
+from a3c.config import Config
+from a3c.errors import UserError
+from a3c.keeper_options import KeeperSpec
+from a3c.rundir import REPOSITORY, RunDir
+
+LOOPBACK = "127.0.0.1"
+HEARTBEAT_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the cluster as it will be started."""
+
+    name: str
+    role: str
+    task: int
+    address: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]  # beyond what the launcher was started with
+    log: str
+
+    def shell(self) -> str:
+        """The process as a line for a shell."""
+        variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
+        return " ".join(["env", *variables, shlex.join(self.argv)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every process of a run."""
+
+    run_dir: str
+    processes: tuple[Process, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        return asdict(self)
+
+    def of_role(self, role: str) -> list[Process]:
+        """The processes of one role."""
+        return [process for process in self.processes if process.role == role]
+
+
+def choose_ports(config: Config) -> list[int]:
+    """Ports for every process: from `--base-port` on and checked, or any free ones."""
+    count = config.cluster.ps + config.cluster.workers
+    base = config.cluster.base_port
+    if base is None:
+        return cluster.free_ports(count)
+    if base + count - 1 > 65535:
+        raise UserError(f"--base-port {base} leaves no room for {count} ports: give a lower one")
+    for port in range(base, base + count):
+        if not cluster.port_is_free(port):
+            raise UserError(f"port {port} is in use{_owner(port)}: give another --base-port")
+    return list(range(base, base + count))
+
+
+def _owner(port: int) -> str:
+    from a3c.processes import port_owner
+
+    owner = port_owner(port)
+    return f" by {owner[1]}, pid {owner[0]}" if owner else ""
+
+
+def make(config: Config, run: RunDir, ports: list[int]) -> Plan:
+    """The plan of a run on this machine."""
+    addresses = [f"{LOOPBACK}:{port}" for port in ports]
+    here = Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+    tasks = [Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))]
+    return Plan(str(run.path), tuple(_process(task, here, config, run) for task in tasks))
+
+
+def _process(task: Task, here: Cluster, config: Config, run: RunDir) -> Process:
+    threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
+    argv = (
+        sys.executable,
+        str(REPOSITORY / "worker.py"),
+        *("--job", task.job, "--task", str(task.index)),
+        *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
+        *("--config", str(run.config), "--run-dir", str(run.path)),
+    )
+    return Process(
+        name=task.name,
+        role=task.job,
+        task=task.index,
+        address=here.addresses(task.job)[task.index],
+        argv=argv,
+        environment=cluster.process_environment({}, threads),
+        log=str(run.log(task.name)),
+    )
+
+
+def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
+    """The command that keeps a process alive."""
+    spec = KeeperSpec(
+        record=run.record(process.name),
+        name=process.name,
+        role=process.role,
+        task=process.task,
+        address=process.address,
+        log=Path(process.log),
+        heartbeat=run.heartbeat(process.name),
+        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        argv=process.argv,
+        env=tuple(process.environment.items()),
+        **changes,
+    )
+    return keeper_options.command(spec)
+
+
+def keeper_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a keeper needs to find its code from any directory, with the user's environment kept."""
+    paths = [str(REPOSITORY), *filter(None, [base.get("PYTHONPATH")])]
+    return {**base, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,343 @@
+"""The processes of a run as their keepers wrote them down, and what of it can be believed.
+
+A keeper writes `processes/<name>.json` in the run directory; everybody else only reads. A pid by
+itself proves nothing, since numbers are used anew: it is believed together with its create time, or
+better its birth, which no step of the wall clock can change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from a3c.errors import UserError
+
+ENDED_STATES = ("done", "failed", "stopped")
+DEAD = "dead"
+
+_MAX_RECORD_BYTES = 1 << 20
+_CREATE_TIME_SLACK_S = 1.5  # the kernel gives the time of its boot in whole seconds
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process that can't be mistaken for a later one with the same pid.
+
+    `create_time` is in seconds since 1970 as psutil gives it; `birth` (Linux) is the boot's id and
+    the kernel's ticks since then.
+    """
+
+    pid: int
+    create_time: float
+    birth: str | None = None
+
+
+@dataclass(frozen=True)
+class LastExit:
+    """How a process ended last, by `code` or by `signal`, and why its keeper ended it, if it did.
+
+    `reason` is heartbeat, start-timeout, restart, stop, hangup or parent.
+    """
+
+    code: int | None
+    signal: str | None
+    at: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """One kept process. Times are ISO 8601 in UTC.
+
+    `pid` and `create_time` are None while no child runs. `first_error` holds the last lines of the
+    first failure since the process last worked. `started_at` is of the present child, or the last.
+    """
+
+    name: str
+    role: str
+    task: int
+    address: str
+    pid: int | None
+    create_time: float | None
+    birth: str | None
+    state: str
+    restarts: int
+    last_exit: LastExit | None
+    first_error: tuple[str, ...] | None
+    output_tail: tuple[str, ...]
+    started_at: str
+    updated_at: str
+    keeper: Identity
+    host: str
+    log: str
+    heartbeat: str | None
+    argv: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The record as its file holds it."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+
+class Listener(NamedTuple):
+    """An address on which a process takes connections."""
+
+    host: str
+    port: int
+
+
+class _Seen(NamedTuple):
+    create_time: float
+    birth: str | None
+
+
+def read_records(run_dir: Path) -> list[ProcessRecord]:
+    """The records of a run, by role and task; files that are no records are passed over."""
+    records = []
+    for path in sorted((run_dir / "processes").glob("*.json")):
+        record = read_record(path)
+        if record is not None:
+            records.append(record)
+    return sorted(records, key=lambda record: (record.role, record.task, record.name))
+
+
+def read_record(path: Path) -> ProcessRecord | None:
+    """The record in `path`, or None where there is none that can be read."""
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            data = json.loads(file.read(_MAX_RECORD_BYTES))
+        return _parse_record(data)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def write_record(path: Path, record: ProcessRecord) -> None:
+    """Put the record in place whole, for its owner only; raises OSError and leaves the old one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            file.write(record.to_json())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def identify(pid: int) -> Identity | None:
+    """Who has this pid now; None where nobody has, or a zombie that awaits its parent."""
+    seen = _look_at(pid)
+    return None if seen is None else Identity(pid, seen.create_time, seen.birth)
+
+
+def is_alive(pid: int | None, create_time: float | None, birth: str | None = None) -> bool:
+    """Whether the process that was given this pid at this time still runs, on this machine."""
+    if pid is None or create_time is None:
+        return False
+    seen = _look_at(pid)
+    if seen is None:
+        return False
+    if birth is not None and seen.birth is not None:
+        return birth == seen.birth
+    return abs(seen.create_time - create_time) < _CREATE_TIME_SLACK_S
+
+
+def live_state(record: ProcessRecord) -> str:
+    """The state of a process now: as recorded, or "dead" where the record outlived its process.
+
+    Between a child's end and the next record only the keeper lives: that is "restarting". What a
+    keeper on another host wrote can't be checked from here and is passed on.
+    """
+    if record.state in ENDED_STATES or record.host != this_host():
+        return record.state
+    child_lives = is_alive(record.pid, record.create_time, record.birth)
+    if child_lives:
+        return record.state
+    keeper = record.keeper
+    if is_alive(keeper.pid, keeper.create_time, keeper.birth):
+        return record.state if record.pid is None else "restarting"
+    return DEAD
+
+
+def terminate(record: ProcessRecord, now: bool = False) -> bool:
+    """Ask a process's keeper to end it, at once if `now`; False where that keeper isn't there.
+
+    Does not wait. `now` is SIGQUIT, which every keeper takes for KILL.
+    """
+    return _signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
+
+
+def request_restart(record: ProcessRecord) -> bool:
+    """Ask a process's keeper to end it and start it again; False where that keeper isn't there."""
+    return _signal_keeper(record, signal.SIGUSR1)
+
+
+def listeners(pid: int) -> list[Listener]:
+    """The TCP addresses that a process listens on; none where it is gone or not ours to look at."""
+    import psutil
+
+    try:
+        connections = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.Error:
+        return []
+    found = {
+        Listener(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN
+    }
+    return sorted(found)
+
+
+def port_owner(port: int) -> tuple[int, str] | None:
+    """Pid and name of the process that listens on a TCP port; None where none can be seen.
+
+    A process of another user can be invisible: that a port has no owner doesn't make it free.
+    """
+    import psutil
+
+    try:
+        connections = psutil.net_connections(kind="tcp")
+        pids = [
+            c.pid
+            for c in connections
+            if c.pid and c.laddr and c.laddr.port == port and c.status == psutil.CONN_LISTEN
+        ]
+    except psutil.AccessDenied:  # macOS tells root only
+        pids = [p for p in psutil.pids() if any(a.port == port for a in listeners(p))]
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            return pid, psutil.Process(pid).name()
+    return None
+
+
+def this_host() -> str:
+    """The name by which records tell hosts apart."""
+    return os.uname().nodename
+
+
+def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
+    """Signal a believed keeper; through a pidfd the pid can't change hands before the signal."""
+    keeper = record.keeper
+    if record.host != this_host():
+        return False
+    try:
+        pidfd = os.pidfd_open(keeper.pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # an old kernel; a pid that can't be
+        pidfd = None
+    try:
+        if not is_alive(keeper.pid, keeper.create_time, keeper.birth):
+            return False
+        if pidfd is not None:
+            signal.pidfd_send_signal(pidfd, signum)
+        else:
+            os.kill(keeper.pid, signum)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise UserError(
+            f"{record.name}: its keeper (pid {keeper.pid}) belongs to another user; "
+            "stop the run as the user who started it"
+        ) from error
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+    return True
+
+
+def _look_at(pid: int) -> _Seen | None:
+    if not 0 < pid < 2**31:
+        return None
+    if Path("/proc/self/stat").exists():
+        return _look_in_proc(pid)
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        zombie = process.status() == psutil.STATUS_ZOMBIE
+        return None if zombie else _Seen(process.create_time(), None)
+    except psutil.Error:
+        return None
+
+
+def _look_in_proc(pid: int) -> _Seen | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    # The name, in brackets, may hold spaces and brackets: fields are counted from the last one.
+    fields = stat.rpartition(b")")[2].split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    ticks = int(fields[19])
+    booted = next(int(line.split()[1]) for line in boot_lines if line.startswith("btime "))
+    return _Seen(booted + ticks / os.sysconf("SC_CLK_TCK"), f"{boot_id}/{ticks}")
+
+
+def _parse_record(data: Any) -> ProcessRecord:
+    """A record out of parsed JSON; raises KeyError, TypeError or ValueError where it is none."""
+    last_exit = data["last_exit"]
+    keeper = data["keeper"]
+    return ProcessRecord(
+        name=_take(data, "name", str),
+        role=_take(data, "role", str),
+        task=_take(data, "task", int),
+        address=_take(data, "address", str),
+        pid=_maybe(data, "pid", int),
+        create_time=_maybe(data, "create_time", float),
+        birth=_maybe(data, "birth", str),
+        state=_take(data, "state", str),
+        restarts=_take(data, "restarts", int),
+        last_exit=None if last_exit is None else _parse_exit(last_exit),
+        first_error=None if data["first_error"] is None else _lines(data, "first_error"),
+        output_tail=_lines(data, "output_tail"),
+        started_at=_take(data, "started_at", str),
+        updated_at=_take(data, "updated_at", str),
+        keeper=Identity(
+            _take(keeper, "pid", int),
+            _take(keeper, "create_time", float),
+            _maybe(keeper, "birth", str),
+        ),
+        host=_take(data, "host", str),
+        log=_take(data, "log", str),
+        heartbeat=_maybe(data, "heartbeat", str),
+        argv=_lines(data, "argv"),
+    )
+
+
+def _parse_exit(data: Any) -> LastExit:
+    return LastExit(
+        _maybe(data, "code", int),
+        _maybe(data, "signal", str),
+        _take(data, "at", str),
+        _maybe(data, "reason", str),
+    )
+
+
+def _take(data: Any, key: str, kind: type) -> Any:
+    value = data[key]
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{key} is {value!r}")
+    return value
+
+
+def _maybe(data: Any, key: str, kind: type) -> Any:
+    return None if key not in data or data[key] is None else _take(data, key, kind)
+
+
+def _lines(data: Any, key: str) -> tuple[str, ...]:
+    value = data[key]
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+        raise TypeError(f"{key} is {value!r}")
+    return tuple(value)

@@ -1,0 +1,173 @@
+"""What a run says of itself in plain lines: at its start, on the way, and in its summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from a3c import checkpoint, processes, rundir
+from a3c.checkpoint import DamagedCheckpointError, Manifest
+from a3c.config import Config
+from a3c.rundir import RunDir
+
+LINE_INTERVAL_S = 5.0
+
+
+def opening(run: RunDir, config: Config, preset: str | None) -> str:
+    """What is being started, in two lines."""
+    cluster, env = config.cluster, config.env
+    return (
+        f"training {env.env_id}: {cluster.ps} ps, {cluster.workers} workers x "
+        f"{env.envs_per_worker} environments, {f'preset {preset}' if preset else 'no preset'}\n"
+        f"run directory {_nice(run.path)}"
+    )
+
+
+class Progress:
+    """Prints a line every few seconds, and whenever a process changes its state."""
+
+    def __init__(self, run: RunDir, config: Config, say: Callable[..., None]) -> None:
+        self._run = run
+        self._config = config
+        self._say = say
+        self._said = time.monotonic()
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._last_step = -1
+
+    def poll(self) -> None:
+        """Look at the run's files, and say what is new."""
+        for record in processes.read_records(self._run.path):
+            now = (record.state, record.restarts)
+            before = self._seen.get(record.name)
+            self._seen[record.name] = now
+            if before != now and record.state in ("restarting", "failed"):
+                self._say("%s: %s", record.name, _trouble(record))
+        if time.monotonic() - self._said >= LINE_INTERVAL_S:
+            self._said = time.monotonic()
+            self._line()
+
+    def _line(self) -> None:
+        row = last_cluster_row(self._run)
+        if row is None or row["env_steps"] == self._last_step:
+            return
+        self._last_step = row["env_steps"]
+        target = self._config.run.stop_at_return
+        mean = row.get("cluster/mean_return_100")
+        goal = f" (goal {target:g})" if target is not None else ""
+        score = f"mean return {mean:.1f}{goal}" if mean is not None else "no game over yet"
+        self._say(
+            "%6.0f s  %11s env steps  %7s/s  %s",
+            row.get("wall_s", 0.0),
+            f"{row['env_steps']:,}",
+            f"{row.get('cluster/env_steps_per_s', 0):,.0f}",
+            score,
+        )
+
+
+def _trouble(record: processes.ProcessRecord) -> str:
+    last = record.last_exit
+    how = (
+        f"ended by {last.signal}"
+        if last and last.signal
+        else f"left with {last.code if last else '?'}"
+    )
+    said = f": {record.output_tail[-1]}" if record.output_tail else ""
+    return f"{record.state}, {how}{said}"
+
+
+def last_cluster_row(run: RunDir) -> dict[str, Any] | None:
+    """The chief's newest row about the whole cluster."""
+    path = run.metrics("worker-0")
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 65536))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if "cluster/env_steps_per_s" in row:
+            return row
+    return None
+
+
+def newest_manifest(run: RunDir) -> tuple[Path, Manifest] | None:
+    """The newest checkpoint whose manifest can be read; its files are not verified here."""
+    for path in reversed(checkpoint.steps(run.checkpoints)):
+        try:
+            return path, checkpoint.read_manifest(path)
+        except DamagedCheckpointError:
+            continue
+    return None
+
+
+def summarise(run: RunDir, state: str, evaluation: dict[str, Any] | None) -> dict[str, Any]:
+    """Write `summary.json`, and give what is in it."""
+    newest = newest_manifest(run)
+    path, manifest = newest if newest else (None, None)
+    summary = {
+        "state": state,
+        "solved": bool(manifest and manifest.reason == "solved" and state == "done"),
+        "env_steps": manifest.step if manifest else 0,
+        "wall_s": manifest.wall_s if manifest else 0.0,
+        "env_steps_per_s": round(manifest.step / manifest.wall_s, 1)
+        if manifest and manifest.wall_s
+        else 0.0,
+        "mean_return_100": manifest.mean_return_100 if manifest else None,
+        "episodes": manifest.episodes if manifest else 0,
+        "evaluation": evaluation,
+        "checkpoint": str(path) if path else None,
+    }
+    rundir.write_json(run.summary, summary)
+    return summary
+
+
+def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
+    """The summary for people."""
+    word = "solved" if summary["solved"] else summary["state"]
+    lines = [
+        "",
+        f"{word}: {summary['env_steps']:,} env steps in {summary['wall_s']:,.0f} s, "
+        f"{summary['env_steps_per_s']:,.0f} env steps/s",
+    ]
+    if summary["mean_return_100"] is not None:
+        lines.append(
+            f"  mean return  {summary['mean_return_100']:.1f} (last 100 games in training)"
+        )
+    if summary["evaluation"]:
+        lines += _score_table(summary["evaluation"])
+    lines.append(
+        f"  checkpoint   {_nice(Path(summary['checkpoint'])) if summary['checkpoint'] else 'none'}"
+    )
+    lines += [f"  curve        {_nice(Path(picture))}" for picture in pictures]
+    lines.append(f"  summary      {_nice(run.summary)}")
+    lines.append(f"  go on with   python launch_cluster.py --resume --run-dir {_nice(run.path)}")
+    lines.append(f"  evaluate     python evaluate.py {_nice(run.path)}")
+    return "\n".join(lines)
+
+
+def _score_table(evaluation: dict[str, Any]) -> list[str]:
+    names = ("episodes", "mean", "median", "stderr", "min", "max")
+    cells = [
+        f"{evaluation[name]:g}" if name == "episodes" else f"{evaluation[name]:.1f}"
+        for name in names
+    ]
+    return [
+        "  evaluation   " + "".join(f"{name:>10}" for name in names),
+        "               " + "".join(f"{cell:>10}" for cell in cells),
+    ]
+
+
+def _nice(path: Path) -> str:
+    """The path from here, where it is below here."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

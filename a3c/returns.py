@@ -1,0 +1,89 @@
+"""Rewards and values of a rollout to returns and advantages, in NumPy.
+
+Arrays are `[T, B]`: step t of environment b. The last step of an episode has discount 0, whether it
+terminated or was truncated; a truncated one first has the value of its final observation added to
+its reward by `bootstrap_truncations`, since truncation is not termination.
+
+Mnih et al. 2016 is "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783;
+Schulman et al. 2016 is "High-Dimensional Continuous Control Using Generalized Advantage
+Estimation", arXiv:1506.02438.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float32]
+
+
+def gae(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    bootstrap_value: ArrayLike,
+    discounts: ArrayLike,
+    lambda_: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Generalised advantage estimates and the returns that the critic learns, both `[T, B]`.
+
+    With d_t the discounts and V_T the `bootstrap_value` `[B]`, the value of the observation after
+    the last step (Schulman et al. 2016, equations 11 to 16, cut off at the end of the rollout):
+
+        δ_t = r_t + d_t V_{t+1} - V_t
+        A_t = δ_t + d_t λ A_{t+1},  A_T = 0
+        R_t = A_t + V_t
+
+    `discounts` is γ where the episode goes on and 0 at its last step: nothing that comes after
+    that step, not even a NaN, changes what comes before. λ = 1 gives the n-step returns of Mnih et
+    al. 2016, algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD (Schulman et
+    al. 2016, equations 17 and 18).
+
+    Sums are taken in float64 and rounded once, to float32. Non-finite input gives non-finite
+    output without a warning: the learner drops such a rollout. Raises ValueError on shapes that
+    don't fit.
+    """
+    r, v, d = (np.asarray(array, np.float64) for array in (rewards, values, discounts))
+    v_end = np.asarray(bootstrap_value, np.float64)
+    _check_shapes(rewards=r, values=v, discounts=d)
+    if r.ndim != 2:
+        raise ValueError(f"expected shapes [T, B], got rewards {r.shape}")
+    if v_end.shape != r.shape[1:]:
+        raise ValueError(
+            f"bootstrap_value has shape {v_end.shape}, expected {r.shape[1:]} for rewards {r.shape}"
+        )
+    next_values = np.concatenate([v[1:], v_end[None]])  # [T, B]
+    advantages = np.empty_like(r)
+    advantage = np.zeros_like(v_end)  # [B]
+    with np.errstate(invalid="ignore", over="ignore"):
+        for t in reversed(range(len(r))):
+            future = next_values[t] + lambda_ * advantage
+            # 0 × NaN is NaN: an ended episode must not even look at the future.
+            advantage = r[t] - v[t] + np.where(d[t] == 0.0, 0.0, d[t] * future)
+            advantages[t] = advantage
+        returns = advantages + v
+        return advantages.astype(np.float32), returns.astype(np.float32)
+
+
+def bootstrap_truncations(
+    rewards: ArrayLike, truncated: ArrayLike, final_values: ArrayLike, gamma: float
+) -> FloatArray:
+    """Rewards with γ·V(final observation) added where an episode was truncated.
+
+    Arrays are of one shape, `[T, B]` for a rollout or `[B]` for a step.
+    `truncated` is true at the last step of an episode that was cut off but did not terminate; a
+    step that did both is terminated, so the caller leaves it out. `final_values` is the value of
+    the episode's own last observation (not of the next episode's first) and is looked at only
+    where `truncated` is true. Raises ValueError on shapes that don't fit.
+    """
+    r, v = np.asarray(rewards, np.float64), np.asarray(final_values, np.float64)
+    is_cut = np.asarray(truncated, bool)
+    _check_shapes(rewards=r, truncated=is_cut, final_values=v)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(is_cut, r + gamma * v, r).astype(np.float32)
+
+
+def _check_shapes(**arrays: NDArray) -> None:
+    """Raise ValueError, naming every shape, unless all are the same."""
+    if len({array.shape for array in arrays.values()}) != 1:
+        listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"expected equal shapes, got {listed}")

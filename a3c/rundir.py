@@ -1,0 +1,197 @@
+"""A run on disk: where its files are, who holds it, and what it was started with."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from a3c import config as settings
+from a3c import options
+from a3c.checkpoint import Manifest, newest_valid, refuse_other_identity
+from a3c.config import Config
+from a3c.errors import UserError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RUNS = Path("runs")
+LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What people call the run."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The complete configuration, with versions."""
+        return self.path / "config.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A directory a checkpoint, by env step."""
+        return self.path / "checkpoints"
+
+    @property
+    def summary(self) -> Path:
+        """What came of the run, written at its end."""
+        return self.path / "summary.json"
+
+    def record(self, process: str) -> Path:
+        """What a process's keeper writes about it."""
+        return self.path / "processes" / f"{process}.json"
+
+    def heartbeat(self, process: str) -> Path:
+        """What a process touches while it is alive."""
+        return self.path / "processes" / f"{process}.heartbeat"
+
+    def log(self, process: str) -> Path:
+        """Everything that a process said."""
+        return self.path / "logs" / f"{process}.log"
+
+    def metrics(self, process: str) -> Path:
+        """A process's rows of metrics."""
+        return self.path / "metrics" / f"{process}.jsonl"
+
+
+def new_path(env_id: str, now: float) -> Path:
+    """A fresh place for a run: the game and the time."""
+    slug = re.sub(r"[^a-z0-9]+", "-", env_id.split(":")[-1].split("/")[-1].lower()).strip("-")
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    path = RUNS / f"{slug or 'run'}-{stamp}"
+    number = 2
+    while path.exists():
+        path = RUNS / f"{slug or 'run'}-{stamp}-{number}"
+        number += 1
+    return path
+
+
+def find(name: str | None) -> RunDir:
+    """The run of that name or path, or the newest one; UserError where there is none."""
+    if name is not None:
+        for path in (Path(name), RUNS / name):
+            if (path / "config.json").is_file():
+                return RunDir(path.absolute())
+        raise UserError(f"no run {name!r}: give a run directory, or a name from `list`")
+    runs = all_runs()
+    if not runs:
+        raise UserError(f"there is no run in {RUNS.absolute()}: start one, or give its directory")
+    return runs[-1]
+
+
+def all_runs() -> list[RunDir]:
+    """The runs of this folder, oldest first."""
+    found = [path.parent for path in RUNS.glob("*/config.json")]
+    found.sort(key=lambda path: (path / "config.json").stat().st_mtime)
+    return [RunDir(path.absolute()) for path in found]
+
+
+def create(path: Path, config: Config, preset: str | None, *, resume: bool) -> RunDir:
+    """Make the directory, or take up an old one, and write `config.json`."""
+    run = RunDir(path.absolute())
+    run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for part in ("processes", "metrics", "events", "logs", "checkpoints"):
+        (run.path / part).mkdir(exist_ok=True, mode=0o700)
+    run.summary.unlink(missing_ok=True)
+    contents = {
+        "config": settings.to_dict(config),
+        "config_digest": settings.digest(config),
+        "preset": preset,
+        "resumed": resume,
+        "git_commit": git_commit(),
+        "versions": versions(),
+        "started_at": time.time(),
+    }
+    write_json(run.config, contents)
+    return run
+
+
+def check_free(path: Path, *, resume: bool) -> None:
+    """Refuse a directory that holds a run already, or something else."""
+    if not path.exists():
+        if resume:
+            raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
+        return
+    if not path.is_dir():
+        raise UserError(f"--run-dir {path} is not a directory: give another")
+    if resume and not (path / "config.json").is_file():
+        raise UserError(f"--resume: {path} holds no run: give the directory of one")
+    if not resume and any(path.iterdir()):
+        raise UserError(
+            f"run directory {path} is in use: give --resume to go on with it, or another --run-dir"
+        )
+
+
+def check_resumable(path: Path, config: Config) -> Manifest | None:
+    """The manifest that `--resume` goes on from; refuses another game or network."""
+    found = newest_valid(path / "checkpoints")
+    if found is None:
+        return None
+    checkpoint, manifest = found
+    refuse_other_identity(manifest, settings.identity(config), checkpoint)
+    return manifest
+
+
+@contextlib.contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Hold a run directory; a second launcher of it is refused. Freed even by SIGKILL."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"run directory {path} is in use by a running launcher: stop that one first"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_config(run: RunDir) -> Config:
+    """The configuration that a run was started with."""
+    return options.merge([options.read_file(run.config)])
+
+
+def write_json(path: Path, contents: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(contents, indent=1) + "\n")
+    temporary.chmod(0o600)
+    temporary.replace(path)
+
+
+def git_commit() -> str | None:
+    """The commit of this code, `-dirty` where files differ from it; None outside a checkout."""
+    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -1,0 +1,57 @@
+"""What changes as a run goes on: learning rate, entropy weight and random actions.
+
+Each is a pure function of the configuration and the env steps of the cluster so far, so all workers
+agree without talking and a resumed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from a3c.config import Config
+
+
+def initial_learning_rate(config: Config) -> float:
+    """The learning rate at the start: as configured, or drawn once per run from its range.
+
+    The draw is log-uniform, as in the experiments of Mnih et al. 2016 (arXiv:1602.01783), and
+    depends on the run's seed and the range alone: every worker, and a resumed run, draws the same.
+    """
+    if not config.learning.learning_rate_range:
+        return config.learning.learning_rate
+    low, high = config.learning.learning_rate_range
+    generator = random.Random(f"learning rate of run {config.run.seed}")
+    rate = math.exp(generator.uniform(math.log(low), math.log(high)))
+    return min(max(rate, low), high)  # exp(log(x)) may miss x by a rounding
+
+
+def learning_rate(config: Config, env_steps: int) -> float:
+    """The learning rate after `env_steps`: constant, or linear to 0 at `config.anneal_steps`."""
+    start = initial_learning_rate(config)
+    if config.learning.learning_rate_schedule == "constant":
+        return start
+    return _linear(start, 0.0, _progress(config, env_steps))
+
+
+def entropy_weight(config: Config, env_steps: int) -> float:
+    """The weight of the entropy after `env_steps`: constant unless a final weight is set."""
+    start, end = config.learning.entropy_weight, config.learning.entropy_weight_final
+    return start if end is None else _linear(start, end, _progress(config, env_steps))
+
+
+def epsilon_greedy(config: Config, env_steps: int) -> float:
+    """The chance of a uniformly random action after `env_steps`: linear, then constant."""
+    learning = config.learning
+    progress = _progress(config, env_steps)
+    return _linear(learning.epsilon_greedy, learning.epsilon_greedy_final, progress)
+
+
+def _progress(config: Config, env_steps: int) -> float:
+    """How much of the annealing is done: 0 at the start, 1 at its end, more after it."""
+    return env_steps / config.anneal_steps
+
+
+def _linear(start: float, end: float, progress: float) -> float:
+    """The point at `progress` between `start` and `end`, which it reaches exactly and keeps."""
+    return end if progress >= 1.0 else start + (end - start) * progress

@@ -1,0 +1,67 @@
+"""Leaving when asked to: the first signal asks, the second insists, and a deadline makes sure."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+
+log = logging.getLogger(__name__)
+
+LEAVE_WITHIN_S = 9.0
+
+
+class StopRequest:
+    """Becomes set at the first SIGTERM or SIGINT, even while the main thread is inside TensorFlow.
+
+    A Python signal handler has to wait for the main thread; the wake-up pipe does not, and the
+    thread that reads it ends the process at the second signal, or when the deadline has passed.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep, but no longer than until a signal comes."""
+        return self._event.wait(timeout_s)
+
+    def install(self) -> None:
+        """Start listening; call it from the main thread."""
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._listen, args=(reader, writer), daemon=True).start()
+
+    def _listen(self, reader: socket.socket, _writer: socket.socket) -> None:
+        while True:
+            for number in reader.recv(64):
+                if self.requested:
+                    leave_now(128 + number)
+                log.info("%s: leaving", signal.Signals(number).name)
+                self.signal = number
+                self._event.set()
+                timer = threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + number])
+                timer.daemon = True
+                timer.start()
+
+
+def leave_now(code: int) -> None:
+    """End this process at once, its output flushed.
+
+    TensorFlow's server can't be stopped and a session on a lost ps can't be closed, so an orderly
+    interpreter exit could hang for ever.
+    """
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    os._exit(code)

@@ -1,0 +1,329 @@
+"""The shared state of the cluster on the ps, and the calls that a worker makes to it.
+
+Everything global lives here: the parameters, the optimizer's statistics, `global_step`, the running
+observation statistics, the queue of episode reports and a few flags. One `exchange` pushes a
+gradient, counts the steps and pulls what is new; there is no lock and no barrier between workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import optimizers
+from a3c.cluster import Cluster, Task
+from a3c.config import Config
+from a3c.errors import EXIT_RETRY, FatalError, RetryableError
+from a3c.flags import FIRST_PS, Flags
+from a3c.layout import Layout
+
+log = logging.getLogger(__name__)
+
+EPISODE_QUEUE_CAPACITY = 100_000
+EPISODE_FIELDS = 4  # worker, return, length, env step at its end
+
+# What the ps says, by letting go of the connection or of its memory, when it is gone.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+
+
+class Reply(NamedTuple):
+    """What the ps answers to an exchange."""
+
+    parameters: np.ndarray  # [P], read after this worker's own push
+    statistics: np.ndarray
+    global_step: int
+    num_updates: int
+    finished: bool
+
+
+class Store:
+    """The cluster's shared variables as one process sees them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        task: Task,
+        target: str,
+        layout: Layout,
+        statistics_size: int,
+        config: Config,
+    ) -> None:
+        self._layout = layout
+        self._task = task
+        self._config = config
+        self._timeout_s = config.cluster.connect_timeout_s
+        self.graph = tf.Graph()
+        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, task, layout)):
+            self._build_variables(statistics_size, len(cluster.workers))
+            exchange = self._build_exchange(statistics_size)
+            pull = self._build_pull()
+            self._build_reports()
+            self._build_saving()
+        self.graph.finalize()
+        self._session = tf.compat.v1.Session(
+            target, graph=self.graph, config=_session_config(config, task)
+        )
+        self._exchange = self._session.make_callable(exchange[1], exchange[0])
+        self._pull = self._session.make_callable(pull)
+        self._report = self._session.make_callable(self._enqueue, [self._reports_in])
+        self._drain = self._session.make_callable(self._dequeue)
+
+    # --- the life of a worker -------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether the ps holds a whole model; where one variable is missing it counts as blank."""
+        with _leave_if_stuck(self._timeout_s, "the ps does not answer"), _or_lost():
+            if not self._session.run(self._all_exist):
+                return False
+            return bool(self._session.run(self._is_ready))
+
+    def initialize(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write a blank ps: every variable its initial value, then `values` over that.
+
+        `ready` is written last, so that a chief that dies in here leaves a ps that counts as blank.
+        """
+        unknown = sorted(set(values) - set(self._inputs))
+        if unknown:
+            raise FatalError(f"the ps has no variable {unknown[0]!r}")
+        with _or_lost():
+            self._session.run(self._initializer)
+            names = sorted(values)
+            self._session.run(
+                [self._assigns[name] for name in names],
+                {self._inputs[name]: values[name] for name in names},
+            )
+            self._session.run(self._flags.set_ready)
+
+    def attach(self) -> None:
+        """Say that this worker is at work, so that the ps waits for it at the end."""
+        with _or_lost():
+            self._set_presence(1)
+
+    def detach(self) -> None:
+        """Say that this worker leaves; its last push is in."""
+        with _or_lost():
+            self._set_presence(0)
+
+    def _set_presence(self, presence: int) -> None:
+        flags = self._flags
+        feed = {flags.worker: self._task.index, flags.presence: presence}
+        self._session.run(flags.set_attached, feed)
+
+    def pull(self) -> Reply:
+        """The newest of everything, without pushing."""
+        with _or_lost():
+            return self._reply(self._pull())
+
+    def exchange(
+        self, gradient: np.ndarray, moments: np.ndarray, num_steps: int, learning_rate: float
+    ) -> Reply:
+        """Push a gradient, count its steps, pull: one call to the cluster."""
+        header = np.concatenate([[learning_rate, num_steps], moments])
+        with _or_lost():
+            return self._reply(self._exchange(header, *self._layout.split(gradient)))
+
+    def report(self, episodes: np.ndarray) -> bool:
+        """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
+        with _or_lost():
+            return bool(self._report(episodes))
+
+    # --- the chief's calls ----------------------------------------------------------------------
+
+    def drain(self) -> np.ndarray:
+        """Take all episode reports out of the queue, `[N, 4]`. Only the chief may."""
+        with _or_lost():
+            return self._drain()
+
+    def finish(self) -> None:
+        """Tell every process that the run is over."""
+        with _or_lost():
+            self._session.run(self._flags.set_finished)
+
+    def attached(self) -> np.ndarray:
+        """Which workers are at work, `[num_workers]`."""
+        with _or_lost():
+            return self._session.run(self._flags.read_attached) != 0
+
+    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every variable that a checkpoint holds, by name."""
+        return {name: tuple(value.shape.as_list()) for name, value in self._saved.items()}
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Every variable that a checkpoint holds, by name."""
+        with _or_lost():
+            return self._session.run(self._saved)
+
+    # --- building -------------------------------------------------------------------------------
+
+    def _build_variables(self, statistics_size: int, num_workers: int) -> None:
+        layout = self._layout
+        self._parameters = [
+            _variable(name, shape, tf.float32)
+            for name, shape in zip(layout.names, layout.shapes, strict=True)
+        ]
+        self.global_step = _variable("global_step", (), tf.int64)
+        self._num_updates = _variable("num_updates", (), tf.int64)
+        self._statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
+        self._flags = Flags(num_workers)
+
+    def _build_exchange(self, statistics_size: int) -> tuple[list[Any], list[Any]]:
+        header = tf.compat.v1.placeholder(tf.float64, [2 + statistics_size], "header")
+        flats = [
+            tf.compat.v1.placeholder(tf.float32, [size], f"gradient_{ps}")
+            for ps, size in enumerate(self._layout.ps_sizes())
+        ]
+        with tf.device(FIRST_PS):
+            learning_rate = tf.cast(header[0], tf.float32)
+            num_steps = tf.cast(header[1], tf.int64)
+            moments = header[2:]
+        gradients = [g for ps, flat in enumerate(flats) for g in self._unpack(ps, flat)]
+        optimizer = optimizers.make(self._config.learning, learning_rate)
+        push = optimizer.apply(list(zip(gradients, self._parameters, strict=True)))
+        with tf.control_dependencies([push]):
+            counts = [
+                self.global_step.assign_add(num_steps, read_value=False),
+                self._num_updates.assign_add(1, read_value=False),
+                self._statistics.assign_add(moments, read_value=False),
+            ]
+        with tf.control_dependencies(counts):
+            return [header, *flats], self._build_pull()
+
+    def _unpack(self, ps: int, flat: Any) -> list[Any]:
+        """The parts of one ps's flat gradient, cut up on that ps."""
+        mine = [i for i, owner in enumerate(self._layout.ps) if owner == ps]
+        with tf.device(f"/job:ps/task:{ps}"):
+            parts = tf.split(flat, [self._layout.sizes[i] for i in mine])
+            shapes = [self._layout.shapes[i] for i in mine]
+            return [tf.reshape(p, s) for p, s in zip(parts, shapes, strict=True)]
+
+    def _build_pull(self) -> list[Any]:
+        """Reads of everything new, made under the caller's control dependencies."""
+        flats = []
+        for ps in range(self._layout.num_ps):
+            with tf.device(f"/job:ps/task:{ps}"):
+                mine = [
+                    v
+                    for v, owner in zip(self._parameters, self._layout.ps, strict=True)
+                    if owner == ps
+                ]
+                flats.append(tf.concat([tf.reshape(v.read_value(), [-1]) for v in mine], axis=0))
+        with tf.device(FIRST_PS):
+            counts = (self.global_step, self._num_updates, self._flags.finished)
+            counters = tf.stack([v.read_value() for v in counts])
+            statistics = self._statistics.read_value()
+        return [counters, statistics, *flats]
+
+    @staticmethod
+    def _reply(fetched: list[np.ndarray]) -> Reply:
+        counters, statistics, *flats = fetched
+        flat = flats[0] if len(flats) == 1 else np.concatenate(flats)
+        step, updates, finished = (int(c) for c in counters)
+        return Reply(flat, statistics, step, updates, bool(finished))
+
+    def _build_reports(self) -> None:
+        """The episode queue; no end of it blocks: a full one refuses, an empty one gives []."""
+        self._reports_in = tf.compat.v1.placeholder(tf.float64, [None, EPISODE_FIELDS])
+        with tf.device(FIRST_PS):
+            queue = tf.queue.FIFOQueue(
+                EPISODE_QUEUE_CAPACITY, [tf.float64], [[EPISODE_FIELDS]], shared_name="episodes"
+            )
+            room = EPISODE_QUEUE_CAPACITY - queue.size() >= tf.shape(self._reports_in)[0]
+
+            def put() -> Any:
+                with tf.control_dependencies([queue.enqueue_many([self._reports_in])]):
+                    return tf.constant(True)
+
+            self._enqueue = tf.cond(room, put, lambda: tf.constant(False))
+            waiting = queue.size()
+            self._dequeue = tf.cond(
+                waiting > 0,
+                lambda: queue.dequeue_many(waiting),
+                lambda: tf.zeros([0, EPISODE_FIELDS], tf.float64),
+            )
+
+    def _build_saving(self) -> None:
+        variables = tf.compat.v1.global_variables()
+        left_out = {v.op.name for v in self._flags.variables}
+        kept = [v for v in variables if v.op.name not in left_out]
+        self._saved = {v.op.name: v.read_value() for v in kept}
+        self._initializer = tf.compat.v1.variables_initializer(variables)
+        self._is_ready = self._flags.ready.read_value()
+        self._all_exist = tf.reduce_all(
+            tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
+        )
+        self._inputs = {v.op.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in kept}
+        self._assigns = {
+            v.op.name: v.assign(self._inputs[v.op.name], read_value=False) for v in kept
+        }
+
+
+def _device_setter(cluster: Cluster, task: Task, layout: Layout) -> Callable[[Any], str]:
+    """Variables on the ps that the layout gives them, everything else on this process's CPU."""
+    place = dict(zip(layout.names, layout.ps, strict=True))
+    return tf.compat.v1.train.replica_device_setter(
+        worker_device=f"/job:{task.job}/task:{task.index}",
+        cluster=tf.train.ClusterSpec(cluster.as_dict()),
+        ps_strategy=lambda op: place.get(op.name, 0),
+    )
+
+
+def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    return tf.compat.v1.get_variable(
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=tf.compat.v1.zeros_initializer(),
+        use_resource=True,
+    )
+
+
+def _session_config(config: Config, task: Task) -> Any:
+    """Filters keep a session from waiting for peers that it never talks to."""
+    return tf.compat.v1.ConfigProto(
+        device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"],
+        operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
+    )
+
+
+@contextlib.contextmanager
+def _or_lost() -> Iterator[None]:
+    """Turn the runtime's ways of saying that the ps is gone into one."""
+    try:
+        yield
+    except LOST as error:
+        reason = str(error.message).splitlines()[0][:200]
+        raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
+
+
+@contextlib.contextmanager
+def _leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
+    """End this process where the runtime would wait for its peer forever."""
+
+    def leave() -> None:
+        log.error("%s within %g s; leaving with %d", reason, timeout_s, EXIT_RETRY)
+        logging.shutdown()
+        os._exit(EXIT_RETRY)
+
+    timer = threading.Timer(timeout_s, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

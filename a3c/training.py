@@ -1,0 +1,201 @@
+"""A worker's whole life: join the cluster, play and learn, leave."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from a3c import schedules, seeding
+from a3c.agent import Agent
+from a3c.chief import Chief, prepare
+from a3c.cluster import Cluster, Task, wait_for_peer
+from a3c.config import Config
+from a3c.heartbeat import Heartbeat
+from a3c.learner import Learner, Update
+from a3c.metrics import JsonlSink, Sink, WorkerTracker
+from a3c.rollout import Episode, Player, Rollout, Stopwatch
+from a3c.serving import start_server
+from a3c.signals import StopRequest
+from a3c.store import Store
+from a3c.tensorboard import TensorBoardSink
+
+log = logging.getLogger(__name__)
+
+REPORT_INTERVAL_S = 0.5
+WAIT_INTERVAL_S = 0.25
+
+
+class Worker:
+    """One worker, attached to the cluster and ready to play."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        task: Task,
+        config: Config,
+        run_dir: Path,
+        *,
+        make_envs: Callable[..., Any],
+        build_network: Callable[..., Any],
+        stop: StopRequest,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._task, self._config, self._stop = task, config, stop
+        self._heartbeat = heartbeat
+        seed = seeding.training_seed(config.run.seed, task.index)
+        envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
+        network = build_network(
+            envs.single_observation_space, envs.single_action_space, config.network
+        )
+        self._agent = Agent(
+            network, envs.single_observation_space, config, seed=seed, num_ps=len(cluster.ps)
+        )
+        self._store = _connect(cluster, task, config, self._agent)
+        manifest = self._wait_until_ready(run_dir)
+        self._store.attach()
+        self._stopwatch = Stopwatch()
+        self._learner = Learner(self._agent, self._store, config, self._stopwatch)
+        self._chief = (
+            Chief(self._store, config, run_dir, self._learner.reply, manifest)
+            if task.is_chief
+            else None
+        )
+        self._player = Player(
+            envs,
+            self._agent,
+            network.policy,
+            config,
+            seed=seed,
+            epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
+            stopwatch=self._stopwatch,
+        )
+        self._sinks: list[Sink] = [
+            JsonlSink(run_dir / "metrics" / f"{task.name}.jsonl"),
+            TensorBoardSink(run_dir / "events" / task.name),
+        ]
+
+    def _wait_until_ready(self, run_dir: Path) -> Any:
+        """The chief makes the ps ready; the others wait for it and say so."""
+        if self._task.is_chief:
+            checkpoints = run_dir / "checkpoints"
+            return prepare(self._store, self._config, checkpoints, self._agent.parameters)
+        said = False
+        while not self._stop.requested and not self._store.is_ready():
+            if not said:
+                log.info("waiting for worker-0 to initialise the ps")
+                said = True
+            self._heartbeat.beat()
+            self._stop.wait(WAIT_INTERVAL_S)
+        return None
+
+    def run(self) -> None:
+        """Play and learn until the run is over or a signal comes; then leave in order."""
+        self._restart_sinks()
+        tracker = WorkerTracker(time.monotonic())
+        reporter = _Reporter(self._store, self._task.index)
+        logged = time.monotonic()
+        reason: str | None = None
+        self._stopwatch.take()
+        for rollout in self._player.rollouts():
+            update = self._learner.update(rollout)
+            self._heartbeat.beat()
+            self._account(tracker, reporter, rollout, update)
+            now = time.monotonic()
+            if now - logged >= self._config.run.log_interval_s:
+                logged = now
+                self._log_row(tracker)
+            reason = self._chief.tick(update.reply) if self._chief else None
+            self._stopwatch.lap("other")
+            over = update.reply.global_step >= self._config.run.max_env_steps
+            if reason or over or update.reply.finished or self._stop.requested:
+                break
+        reporter.flush()
+        self._log_row(tracker)
+        self._leave(reason)
+
+    def _account(
+        self, tracker: WorkerTracker, reporter: _Reporter, rollout: Rollout, update: Update
+    ) -> None:
+        tracker.add(update.metrics, rollout.num_env_steps, update.pushed, rollout.episodes)
+        if not update.pushed:
+            log.warning(
+                "dropped a rollout: loss %s, gradient norm %s",
+                update.metrics["loss/total"],
+                update.metrics["train/gradient_norm"],
+            )
+        reporter.add(rollout.episodes, update.reply.global_step)
+        tracker.dropped_reports = reporter.dropped
+
+    def _leave(self, reason: str | None) -> None:
+        """Save and say good-bye; the chief ends the run for everyone where it has a reason to."""
+        if self._chief and reason:
+            log.info("the run is over: %s", reason)
+            self._chief.end_run(reason)
+        elif self._chief:
+            self._chief.save("interrupted")
+        self._store.detach()
+
+    def _restart_sinks(self) -> None:
+        for sink in self._sinks:
+            sink.restart(self._learner.reply.global_step)
+
+    def _log_row(self, tracker: WorkerTracker) -> None:
+        reply = self._learner.reply
+        row = tracker.row(time.monotonic(), self._stopwatch.take(), reply.parameters)
+        if self._chief:
+            row |= self._chief.row(reply)
+        for sink in self._sinks:
+            sink.write(reply.global_step, row)
+        log.info("%s", _line(reply.global_step, row))
+
+
+class _Reporter:
+    """Collects ended games and sends them to the chief now and then."""
+
+    def __init__(self, store: Store, worker: int) -> None:
+        self._store = store
+        self._worker = worker
+        self._waiting: list[tuple[float, float, float, float]] = []
+        self._sent = time.monotonic()
+        self.dropped = 0
+
+    def add(self, episodes: list[Episode], env_steps: int) -> None:
+        """Take note of games that ended; they travel at most twice a second."""
+        self._waiting += [(self._worker, e.episode_return, e.length, env_steps) for e in episodes]
+        if time.monotonic() - self._sent >= REPORT_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        self._sent = time.monotonic()
+        if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
+            self.dropped += len(self._waiting)
+        self._waiting.clear()
+
+
+def _connect(cluster: Cluster, task: Task, config: Config, agent: Agent) -> Store:
+    for index, address in enumerate(cluster.ps):
+        wait_for_peer(f"ps-{index}", address, config.cluster.connect_timeout_s, log.info)
+    server = start_server(cluster, task, config.cluster.worker_threads)
+    return Store(cluster, task, server.target, agent.layout, agent.statistics_size, config)
+
+
+def _line(env_steps: int, row: dict[str, float]) -> str:
+    """The row for people."""
+    parts = [f"env steps {env_steps:,}"]
+    for label, name, form in (
+        ("cluster/s", "cluster/env_steps_per_s", ",.0f"),
+        ("mine/s", "worker/env_steps_per_s", ",.0f"),
+        ("mean return", "cluster/mean_return_100", ".2f"),
+        ("return", "episode/return", ".2f"),
+        ("loss", "loss/total", ".4f"),
+        ("entropy", "loss/entropy", ".3f"),
+    ):
+        if name in row:
+            parts.append(f"{label} {row[name]:{form}}")
+    return "  ".join(parts)

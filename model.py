@@ -1,0 +1,198 @@
+"""The networks: edit this file to bring your own.
+
+`build` is what the workers call. A network is a function that turns prepared observations into a
+list of features; the policy's head and the value's head go on top of it. To add one, write such a
+function and give it a name in `NETWORKS`, or replace `build` (see `examples/own_network.py`).
+
+    python model.py --preset pong        prints the layers and draws them to a PNG file
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from gymnasium.spaces import Box, Space
+
+from a3c import layers, observations
+from a3c.config import NetworkConfig
+from a3c.distributions import for_space
+from a3c.errors import UserError
+from a3c.network import Network, NetworkOutput
+from a3c.options import parse_config
+
+# --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
+
+
+def mlp(x: Any, config: NetworkConfig) -> Any:
+    """Dense layers of the configured sizes."""
+    x = layers.flatten(x)
+    for number, units in enumerate(config.hidden_sizes, start=1):
+        x = layers.dense(
+            x,
+            units,
+            f"hidden{number}",
+            activation=config.activation,
+            initialization=config.initialization,
+        )
+    return x
+
+
+def a3c(x: Any, config: NetworkConfig) -> Any:
+    """The network of the A3C paper (Mnih et al. 2016; first in Mnih et al. 2013)."""
+    init = config.initialization
+    x = layers.conv2d(x, 16, 8, 4, "conv1", initialization=init)
+    x = layers.conv2d(x, 32, 4, 2, "conv2", initialization=init)
+    x = layers.flatten(x)
+    return layers.dense(x, 256, "dense", activation="relu", initialization=init)
+
+
+def nature(x: Any, config: NetworkConfig) -> Any:
+    """The network of the DQN paper in Nature (Mnih et al. 2015)."""
+    init = config.initialization
+    x = layers.conv2d(x, 32, 8, 4, "conv1", initialization=init)
+    x = layers.conv2d(x, 64, 4, 2, "conv2", initialization=init)
+    x = layers.conv2d(x, 64, 3, 1, "conv3", initialization=init)
+    x = layers.flatten(x)
+    return layers.dense(x, 512, "dense", activation="relu", initialization=init)
+
+
+def universe(x: Any, config: NetworkConfig) -> Any:
+    """The convolutions of OpenAI's universe-starter-agent, for 42×42 pixels."""
+    for number in range(1, 5):
+        x = layers.conv2d(
+            x,
+            32,
+            3,
+            2,
+            f"conv{number}",
+            activation="elu",
+            padding="SAME",
+            initialization=config.initialization,
+        )
+    return layers.flatten(x)
+
+
+class Architecture(NamedTuple):
+    """A network by name: its features, and whether an LSTM comes after them."""
+
+    features: Callable[[Any, NetworkConfig], Any]
+    recurrent: bool = False
+    min_side: int = 0  # pixels; 0: takes vectors too
+
+
+NETWORKS = {
+    "mlp": Architecture(mlp),
+    "mlp-lstm": Architecture(mlp, recurrent=True),
+    "a3c-ff": Architecture(a3c, min_side=20),
+    "a3c-lstm": Architecture(a3c, recurrent=True, min_side=20),
+    "nature": Architecture(nature, min_side=36),
+    "universe": Architecture(universe, recurrent=True, min_side=1),
+}
+
+
+# --- building one -------------------------------------------------------------------------------
+
+
+def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:
+    """The network that `config` names, for these spaces; raises UserError where it doesn't fit."""
+    name = resolve(config.network, observation_space)
+    architecture = NETWORKS[name]
+    policy = for_space(action_space, config)
+    num_trunks = 2 if config.separate_value else 1
+
+    def trunk(x: Any, state: Any, starts: Any) -> tuple[Any, Any]:
+        x = architecture.features(x, config)
+        if not architecture.recurrent:
+            return x, state
+        return layers.lstm(x, state, starts, config.lstm_size, initialization=config.initialization)
+
+    def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
+        if config.separate_value:
+            policy_state, value_state = tf.split(state, 2, axis=1)
+            with tf.compat.v1.variable_scope("policy_trunk"):
+                features, policy_state = trunk(observations, policy_state, starts)
+            with tf.compat.v1.variable_scope("value_trunk"):
+                value_features, value_state = trunk(observations, value_state, starts)
+            state = tf.concat([policy_state, value_state], axis=1)
+        else:
+            features, state = trunk(observations, state, starts)
+            value_features = features
+        parameters = policy.head(features)
+        values = layers.dense(
+            value_features,
+            1,
+            "value",
+            gain=layers.VALUE_GAIN,
+            initialization=config.initialization,
+        )
+        return NetworkOutput(parameters, values[..., 0], state)
+
+    return Network(
+        forward=forward,
+        policy=policy,
+        state_size=2 * config.lstm_size * num_trunks if architecture.recurrent else 0,
+        description=(name, "two trunks" if num_trunks == 2 else "one trunk", policy.describe()),
+    )
+
+
+def resolve(name: str, observation_space: Box) -> str:
+    """The network that a name stands for; raises UserError where it can't take the observations.
+
+    `auto` is a3c-ff for images that are large enough for it, and mlp for everything else.
+    """
+    shape = observations.prepared_shape(observation_space)
+    side = min(shape[:2]) if observations.is_image(observation_space) else 0
+    if name == "auto":
+        return "a3c-ff" if side >= NETWORKS["a3c-ff"].min_side else "mlp"
+    needed = NETWORKS[name].min_side
+    if side < needed:
+        raise UserError(
+            f"network {name} needs images of at least {needed}x{needed} pixels, but observations "
+            f"are {observation_space.shape}: use --network mlp or mlp-lstm"
+        )
+    return name
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the layers of the configured network and draw them to a PNG file."""
+    # Workers import this module too, and need neither of these from it.
+    import envs
+    from a3c import diagram
+
+    config, arguments = parse_config(
+        argv, "model.py", "Print and draw the network of a configuration.", _add_output
+    )
+    try:
+        observation_space, action_space = envs.check(config.env)
+        assert isinstance(observation_space, Box)
+        network = build(observation_space, action_space, config.network)
+        rows = diagram.layer_table(network, observation_space)
+        name, *details = network.description or ("network",)
+        title = f"{name} on {config.env.env_id}"
+        path = arguments.output or Path(f"{name}.png")
+        total = f"{diagram.total_parameters(rows):,} parameters"
+        diagram.draw(rows, title, " · ".join((*details, total)), path)
+    except UserError as error:
+        sys.stderr.write(f"model.py: {error}\n")
+        return error.exit_code
+    diagram.show(rows, title)
+    sys.stdout.write(f"diagram: {path}\n")
+    return 0
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the diagram (default: ./<network>.png)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

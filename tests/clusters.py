@@ -1,0 +1,80 @@
+"""Real clusters for tests: TensorFlow servers on free ports of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box, Discrete
+
+import model
+from a3c import cluster as addresses
+from a3c import options
+from a3c.agent import Agent
+from a3c.cluster import Cluster, Task
+from a3c.config import Config
+from a3c.store import Store
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+OBSERVATIONS = Box(-1.0, 1.0, (3,), np.float32)
+ACTIONS = Discrete(2)
+
+
+def config(**settings: Any) -> Config:
+    """A configuration from settings by name, whatever section they are in."""
+    layer: options.Layer = {}
+    for name, value in settings.items():
+        option = options.OPTIONS[name]
+        layer.setdefault(option.section, {})[name] = options.coerce(option, value, name)
+    return options.merge([layer])
+
+
+def small_config(**settings: Any) -> Config:
+    """A configuration whose network is tiny."""
+    return config(**{"network": "mlp", "hidden_sizes": [8], **settings})
+
+
+def agent(settings: Config, *, num_ps: int = 1, seed: int = 1, **changes: Any) -> Agent:
+    """An agent with a small network on three numbers and two actions."""
+    network = model.build(OBSERVATIONS, ACTIONS, settings.network)
+    return Agent(network, OBSERVATIONS, settings, seed=seed, num_ps=num_ps, **changes)
+
+
+class InProcessCluster:
+    """A ps and workers whose servers all live in this process; they end with it."""
+
+    def __init__(self, num_ps: int = 1, num_workers: int = 2) -> None:
+        ports = [f"127.0.0.1:{port}" for port in addresses.free_ports(num_ps + num_workers)]
+        self.cluster = Cluster(tuple(ports[:num_ps]), tuple(ports[num_ps:]))
+        spec = tf.train.ClusterSpec(self.cluster.as_dict())
+        self.servers = {
+            (job, i): tf.distribute.Server(spec, job_name=job, task_index=i)
+            for job in addresses.JOBS
+            for i in range(len(self.cluster.addresses(job)))
+        }
+
+    def store(self, settings: Config, worker: int, of: Agent) -> Store:
+        """The store as one worker sees it."""
+        target = self.servers["worker", worker].target
+        task = Task("worker", worker)
+        return Store(self.cluster, task, target, of.layout, of.statistics_size, settings)
+
+
+def replace(settings: Config, section: str, **changes: Any) -> Config:
+    """The configuration with changes in one section."""
+    changed = dataclasses.replace(getattr(settings, section), **changes)
+    return dataclasses.replace(settings, **{section: changed})
+
+
+def launcher(*arguments: str) -> list[str]:
+    """The command line of the launcher in child mode, without the end-of-run extras."""
+    return [
+        sys.executable,
+        str(REPOSITORY / "launch_cluster.py"),
+        *("--mode", "child", "--evaluation-episodes", "0"),
+        *arguments,
+    ]

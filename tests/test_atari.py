@@ -1,0 +1,326 @@
+import itertools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import envs
+from a3c import atari
+from a3c.config import EnvConfig
+from a3c.errors import UserError
+from a3c.resize import area_resize
+
+Envs = VectorEnv[Any, Any, Any]
+
+
+def make(num_envs: int = 1, render_mode: str | None = None, **settings: Any) -> Envs:
+    config = EnvConfig(**{"env_id": "ALE/Pong-v5", **settings})
+    return envs.make(config.env_id, num_envs, 0, config, render_mode)
+
+
+def play(games: Envs, num_steps: int, seed: int = 3) -> list[tuple[Any, ...]]:
+    """What reset and `num_steps` random steps return, always with the same actions."""
+    observations, info = games.reset(seed=seed)
+    num_games = len(observations)
+    nothing = np.zeros(num_games)
+    history: list[tuple[Any, ...]] = [(observations, nothing, nothing, nothing, info)]
+    games.action_space.seed(0)
+    history += [games.step(games.action_space.sample()) for _ in range(num_steps)]
+    games.close()
+    return history
+
+
+def exact_area_means(frame: NDArray[np.uint8], height: int, width: int) -> NDArray[np.float64]:
+    """Blow a side up so that each target pixel covers whole pixels, average them; so both sides."""
+    rows = frame.astype(float).repeat(height, axis=0).reshape(height, frame.shape[0], -1)
+    columns = rows.mean(axis=1).repeat(width, axis=1).reshape(height, width, frame.shape[1])
+    return columns.mean(axis=2)
+
+
+# --- one preprocessing, two implementations -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_steps", "min_ends"),
+    [
+        ({"env_id": "ALE/Pong-v5", "noop_max": 0, "max_episode_steps": 120}, 300, 2),
+        ({"env_id": "ALE/Breakout-v5", "noop_max": 0, "num_envs": 2}, 400, 2),
+        ({"env_id": "ALE/Seaquest-v5", "noop_max": 0}, 400, 1),
+        ({"env_id": "BreakoutNoFrameskip-v4", "num_envs": 2}, 300, 2),
+        ({"env_id": "ALE/Qbert-v5", "frame_skip": 1, "max_episode_steps": 70}, 150, 2),
+        ({"env_id": "ALE/Breakout-v5", "frame_skip": 3, "frame_stack": 1, "noop_max": 7}, 300, 1),
+        ({"env_id": "ALE/Breakout-v5", "fire_on_reset": False, "sticky_actions": 0.6}, 150, 0),
+        ({"env_id": "ALE/Pong-v5", "actions": (0, 2, 3), "max_episode_steps": 50}, 110, 2),
+        ({"env_id": "ALE/Breakout-v5", "env_kwargs": {"full_action_space": True}}, 300, 1),
+        ({"env_id": "ALE/Breakout-v5", "env_kwargs": {"continuous": True}}, 300, 1),
+        ({"env_id": "ALE/Pong-v5", "preprocessing": "universe", "max_episode_steps": 60}, 200, 3),
+        ({"preprocessing": "universe", "env_id": "ALE/Breakout-v5", "num_envs": 2}, 300, 2),
+        ({"preprocessing": "universe", "env_id": "ALE/AirRaid-v5", "frame_stack": 1}, 150, 0),
+    ],
+    ids=str,
+)
+def test_evaluation_plays_what_training_played_to_the_last_bit(
+    settings: dict[str, Any], num_steps: int, min_ends: int
+) -> None:
+    training = play(make(**settings), num_steps)
+    evaluation = play(make(**settings, render_mode="rgb_array"), num_steps)
+    num_ends = 0
+    for expected, actual in zip(training, evaluation, strict=True):
+        for one, other in zip(expected[:4], actual[:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+        for key in ("lives", "frame_number", "episode_frame_number"):
+            np.testing.assert_array_equal(expected[4][key], actual[4][key])
+        for k in np.flatnonzero(np.logical_or(expected[2], expected[3])):
+            np.testing.assert_array_equal(expected[4]["final_obs"][k], actual[4]["final_obs"][k])
+            num_ends += 1
+    assert num_ends >= min_ends
+
+
+def test_resizing_agrees_with_the_written_out_mean_of_areas() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (3, 210, 160), dtype=np.uint8)
+    for height, width in ((84, 84), (42, 42), (50, 159), (209, 33)):
+        for frame, small in zip(frames, area_resize(frames, height, width), strict=True):
+            # Half a grey level of rounding, and what float32 adds to it.
+            assert np.abs(exact_area_means(frame, height, width) - small).max() <= 0.501
+
+
+@given(st.integers(0, 255), st.integers(1, 60), st.integers(1, 60))
+def test_resizing_leaves_even_grey_as_it_is(grey: int, height: int, width: int) -> None:
+    frame = np.full((1, 60, 60), grey, np.uint8)
+    assert (area_resize(frame, height, width) == grey).all()
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(0, 250))
+def test_noops_stay_below_their_maximum(seed: int, noop_max: int) -> None:
+    generator = np.random.RandomState(seed)
+    draws = [atari.draw_noops(generator, noop_max) for _ in range(20)]
+    assert min(draws) >= 0
+    assert max(draws) <= max(noop_max - 1, 0)
+
+
+# --- what is seen -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ({}, (4, 84, 84)),
+        ({"preprocessing": "atari", "frame_stack": 2}, (2, 84, 84)),
+        ({"preprocessing": "universe"}, (4, 42, 42)),
+        ({"preprocessing": "universe", "frame_stack": 1}, (1, 42, 42)),
+        ({"preprocessing": "none"}, (210, 160, 3)),
+    ],
+)
+def test_spaces_say_what_comes(
+    settings: dict[str, Any], shape: tuple[int, ...], render_mode: str | None
+) -> None:
+    games = make(1, render_mode, **settings)
+    assert games.single_observation_space == Box(0, 255, shape, np.uint8)
+    assert games.single_action_space == Discrete(6)
+    assert games.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    for observations, *_ in play(games, 2):
+        assert observations.dtype == np.uint8
+        assert observations.shape == (1, *shape)
+        assert observations in games.observation_space
+
+
+def test_universe_frames_are_the_playing_field_at_42_by_42() -> None:
+    keywords: dict[str, Any] = {"img_height": 210, "img_width": 160, "stack_num": 1}
+    keywords |= {"autoreset_mode": "SameStep", "repeat_action_probability": 0.0}
+    screens = play(gymnasium.make_vec("ALE/Breakout-v5", 1, **keywords), 20)
+    frames = play(make(env_id="Breakout-v4", preprocessing="universe", frame_stack=1), 20)
+    for (screen, *_), (frame, *_) in zip(screens, frames, strict=True):
+        field = exact_area_means(screen[0, 0, 34:194], 42, 42)
+        assert np.abs(field - frame[0, 0]).max() <= 0.501
+
+
+@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
+def test_stacks_go_from_old_to_new_and_are_black_before_the_start(preprocessing: str) -> None:
+    history = play(make(preprocessing=preprocessing), 4)
+    first = history[0][0]
+    assert not first[:, :3].any()
+    assert first[:, 3].any(axis=(1, 2)).all()
+    for (earlier, *_), (later, *_) in itertools.pairwise(history):
+        np.testing.assert_array_equal(earlier[:, 1:], later[:, :3])
+
+
+@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
+def test_final_observations_continue_the_episode_that_ended(preprocessing: str) -> None:
+    history = play(make(preprocessing=preprocessing, max_episode_steps=5), 5)
+    before, (after, *_, truncations, info) = history[-2][0], history[-1]
+    assert truncations.all()
+    np.testing.assert_array_equal(info["final_obs"][:, :3], before[:, 1:])
+    assert info["final_obs"][:, 3].any(axis=(1, 2)).all()
+    assert not after[:, :3].any()
+
+
+@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_observations_that_were_handed_out_stay_as_they_are(
+    preprocessing: str, render_mode: str | None
+) -> None:
+    games = make(render_mode=render_mode, preprocessing=preprocessing, max_episode_steps=3)
+    observations, _ = games.reset(seed=1)
+    kept = []
+    for _ in range(8):
+        kept.append((observations, observations.copy()))
+        observations, *_ = games.step(games.action_space.sample())
+    for observed, copy in kept:
+        np.testing.assert_array_equal(observed, copy)
+
+
+def test_rendering_shows_the_screen_in_colour() -> None:
+    games = make(1, "rgb_array")
+    games.reset(seed=0)
+    screens = games.render()
+    assert screens is not None
+    assert np.shape(screens[0]) == (210, 160, 3)
+    assert games.metadata["render_fps"] == 15
+
+
+# --- what is played -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env_id", "rom", "stickiness"),
+    [
+        ("ALE/Pong-v5", "pong", 0.25),
+        ("Pong-v4", "pong", 0.0),
+        ("Pong-v0", "pong", 0.25),
+        ("PongDeterministic-v4", "pong", 0.0),
+        ("PongDeterministic-v0", "pong", 0.25),
+        ("PongNoFrameskip-v4", "pong", 0.0),
+        ("PongNoFrameskip-v0", "pong", 0.25),
+        ("MsPacmanNoFrameskip-v4", "ms_pacman", 0.0),
+        ("ALE/TicTacToe3D-v5", "tic_tac_toe_3d", 0.25),
+    ],
+)
+def test_old_and_new_ids_name_a_game_and_its_stickiness(
+    env_id: str, rom: str, stickiness: float
+) -> None:
+    game = atari.find(env_id)
+    assert game is not None
+    assert (game.rom, game.stickiness) == (rom, stickiness)
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "CartPole-v1",
+        "Pong-v5",
+        "ALE/Pong-v4",
+        "ALE/PongNoFrameskip-v5",
+        "Pong-ram-v4",
+        "Pogn-v4",
+        "",
+    ],
+)
+def test_other_ids_are_no_atari_games(env_id: str) -> None:
+    assert atari.find(env_id) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "sticky"),
+    [
+        ({"env_id": "ALE/Pong-v5"}, True),
+        ({"env_id": "PongDeterministic-v4", "preprocessing": "universe"}, False),
+        ({"env_id": "Pong-v0", "preprocessing": "none"}, True),
+        ({"env_id": "Pong-v4", "preprocessing": "none"}, False),
+        ({"env_id": "ALE/Pong-v5", "sticky_actions": 0.0}, False),
+        ({"env_id": "PongNoFrameskip-v4", "sticky_actions": 0.25}, True),
+    ],
+)
+def test_only_sticky_actions_make_the_same_actions_play_differently(
+    settings: dict[str, Any], sticky: bool
+) -> None:
+    games = make(2, noop_max=0, **settings)
+    games.reset(seed=1)
+    rng = np.random.default_rng(0)
+    for action in rng.integers(6, size=40):
+        observations, *_ = games.step(np.array([action, action]))
+    assert (observations[0] != observations[1]).any() == sticky
+
+
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_a_seed_settles_a_game_and_each_copy_has_its_own(render_mode: str | None) -> None:
+    settings: dict[str, Any] = {"num_envs": 2, "render_mode": render_mode, "max_episode_steps": 10}
+    one, same, other = (play(make(**settings), 25, seed) for seed in (4, 4, 5))
+    for (left, *_), (right, *_) in zip(one, same, strict=True):
+        np.testing.assert_array_equal(left, right)
+    # Copy k of seed s is copy k - 1 of seed s + 1.
+    np.testing.assert_array_equal(one[0][0][1:], other[0][0][:-1])
+    assert len({info.tobytes() for info in one[0][4]["frame_number"]}) > 1
+    assert (one[-1][0] != other[-1][0]).any()
+
+
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_rewards_are_the_games_own(render_mode: str | None) -> None:
+    history = play(make(env_id="ALE/SpaceInvaders-v5", render_mode=render_mode), 150)
+    scores = {float(rewards[0]) for _, rewards, *_ in history}
+    assert {0.0, 5.0} <= scores <= {5.0 * i for i in range(7)}
+
+
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_a_lost_life_is_seen_but_ends_nothing(render_mode: str | None) -> None:
+    history = play(make(env_id="ALE/Breakout-v5", render_mode=render_mode, episodic_life=True), 150)
+    lives = np.array([info["lives"] for *_, info in history])
+    lost = lives[1:] < lives[:-1]
+    ended = np.array([terminations for _, _, terminations, *_ in history[1:]])
+    assert lives[0].tolist() == [5]
+    assert lost.any()
+    assert not ended[lost].any()
+
+
+@pytest.mark.parametrize("preprocessing", ["atari", "universe", "none"])
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_the_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) -> None:
+    settings: dict[str, Any] = {"frame_skip": 3, "max_episode_steps": 7}
+    history = play(make(1, render_mode, preprocessing=preprocessing, **settings), 15)
+    truncations = [int(truncated[0]) for _, _, _, truncated, _ in history[1:]]
+    assert truncations == [0, 0, 0, 0, 0, 0, 1] * 2 + [0]
+
+
+@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
+def test_selected_actions_are_the_games_of_those_numbers(preprocessing: str) -> None:
+    settings: dict[str, Any] = {"env_id": "PongNoFrameskip-v4", "preprocessing": preprocessing}
+    selected, full = make(**settings, actions=(0, 2, 3)), make(**settings)
+    assert selected.single_action_space == Discrete(3)
+    selected.reset(seed=9)
+    full.reset(seed=9)
+    for action in np.random.default_rng(0).integers(3, size=60):
+        few, *_ = selected.step(np.array([action]))
+        all_, *_ = full.step(np.array([(0, 2, 3)[action]]))
+        np.testing.assert_array_equal(few, all_)
+
+
+def test_one_thread_steps_all_games() -> None:
+    process = psutil.Process()
+    before = process.num_threads()
+    games = make(4)
+    assert process.num_threads() == before + 1
+    games.close()
+
+
+def test_modes_and_difficulties_are_played() -> None:
+    plain = make(env_id="ALE/Breakout-v5")
+    other = make(env_id="ALE/Breakout-v5", env_kwargs={"mode": 8, "difficulty": 1})
+    assert plain.single_observation_space == other.single_observation_space
+    assert (play(plain, 20)[-1][0] != play(other, 20)[-1][0]).any()
+
+
+def test_unknown_keywords_name_those_that_are_known() -> None:
+    with pytest.raises(UserError, match=r"^env_kwargs colour: .* full_action_space, mode$"):
+        make(env_kwargs={"colour": True})
+
+
+def test_the_emulators_own_screens_take_its_own_keywords() -> None:
+    games = make(preprocessing="none", env_kwargs={"obs_type": "ram"})
+    assert games.single_observation_space.shape == (128,)

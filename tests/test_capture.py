@@ -1,0 +1,96 @@
+"""Output of a kept process on its way to log, terminal and record."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a3c.capture import TAIL_LINES, Capture, Echo, LogFile, Tail
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
+def test_tail_does_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[int]) -> None:
+    whole, pieces = Tail(), Tail()
+    whole.feed(data)
+    ends = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for start, end in itertools.pairwise(ends):
+        pieces.feed(data[start:end])
+    assert pieces.lines() == whole.lines()
+
+
+@given(st.binary(max_size=300))
+def test_tail_holds_printable_text_only(data: bytes) -> None:
+    tail = Tail()
+    tail.feed(data)
+    assert not any(ord(c) < 32 and c != "\t" for line in tail.lines() for c in line)
+
+
+def test_tail_is_the_last_lines_and_the_line_in_the_making() -> None:
+    tail = Tail()
+    tail.feed(b"".join(b"line %d\n" % i for i in range(100)) + b"half")
+    assert tail.lines() == [*(f"line {i}" for i in range(101 - TAIL_LINES, 100)), "half"]
+
+
+def test_a_progress_bar_and_colours_read_as_on_the_screen() -> None:
+    tail = Tail()
+    tail.feed(b"\x1b[31mred\x1b[0m\r\n 10%\r 20%\r 30%")
+    assert tail.lines() == ["red", " 30%"]
+
+
+def test_a_line_without_end_takes_bounded_memory() -> None:
+    tail = Tail()
+    for _ in range(100):
+        tail.feed(b"x" * 10_000)
+    assert [len(line) for line in tail.lines()] == [500]
+
+
+def test_a_full_disk_is_noted_once_and_loses_lines_only() -> None:
+    capture = Capture(LogFile(Path("/dev/full")), None)
+    for _ in range(5):
+        capture.feed(b"a line\n")
+    assert capture.tail().count("a line") == 5
+    assert [line for line in capture.tail() if "No space left on device" in line] == [
+        line for line in capture.tail() if "keeper: cannot write the log" in line
+    ]
+    assert sum("cannot write the log" in line for line in capture.tail()) == 1
+    capture.close()
+
+
+def test_a_log_says_how_much_it_lost_once_there_is_room_again(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "log"
+    log = LogFile(path)
+    assert isinstance(log.write(b"12345"), FileNotFoundError)
+    path.parent.mkdir()
+    assert log.write(b"here\n") is None
+    log.close()
+    assert path.read_bytes() == b"\nkeeper: 5 bytes of output were lost here\nhere\n"
+
+
+def test_a_reader_that_stops_reading_never_blocks_the_echo() -> None:
+    reader, writer = os.pipe()
+    echo = Echo(writer)
+    for _ in range(100):
+        echo.write(b"x" * 65_536)
+    assert echo.pending
+    os.close(reader)
+    echo.close()
+    os.close(writer)
+
+
+def test_a_slow_reader_gets_every_byte(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    echo = Echo(writer)
+    sent = os.urandom(200_000)
+    echo.write(sent)
+    got = b""
+    while len(got) < len(sent):
+        got += os.read(reader, 4096)
+        echo.flush()
+    assert got == sent
+    echo.close()
+    os.close(reader)
+    os.close(writer)

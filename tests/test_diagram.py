@@ -1,0 +1,182 @@
+"""The table of layers is the network's own, and the picture is readable."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box, Discrete
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import FancyArrowPatch
+from rich.console import Console
+
+import model
+from a3c import diagram, layers
+from a3c.config import NetworkConfig
+from a3c.diagram import LayerRow
+from a3c.distributions import for_space
+from a3c.errors import UserError
+from a3c.network import Network, NetworkOutput
+from examples import own_network
+
+ATARI = Box(0, 255, (4, 84, 84), np.uint8)
+VECTOR = Box(-1.0, 1.0, (4,), np.float32)
+BOX = Box(-1.0, 1.0, (2,), np.float32)
+CONFIG = NetworkConfig()
+
+
+def table(
+    space: Box, actions: Any = BOX, build: Any = model.build, **settings: Any
+) -> list[LayerRow]:
+    network = build(space, actions, dataclasses.replace(CONFIG, **settings))
+    return diagram.layer_table(network, space)
+
+
+def sources(rows: list[LayerRow]) -> dict[str, tuple[str, ...]]:
+    return {row.name: row.sources for row in rows}
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def test_rows_count_every_parameter_once() -> None:
+    rows = table(VECTOR, hidden_sizes=(8,), lstm_size=4, network="mlp-lstm")
+    assert {row.name: row.num_parameters for row in rows} == {
+        "observation": 0,
+        "hidden1": (4 + 1) * 8,
+        "lstm": (8 + 4 + 1) * 16,
+        "policy": (4 + 1) * 2,
+        "policy/log_deviation": 2,
+        "value": 4 + 1,
+    }
+
+
+def test_sources_follow_the_graph() -> None:
+    assert sources(table(VECTOR, separate_value=True, network="mlp-lstm", hidden_sizes=(3,))) == {
+        "observation": (),
+        "policy_trunk/hidden1": ("observation",),
+        "policy_trunk/lstm": ("policy_trunk/hidden1",),
+        "value_trunk/hidden1": ("observation",),
+        "value_trunk/lstm": ("value_trunk/hidden1",),
+        "policy": ("policy_trunk/lstm",),
+        "policy/log_deviation": (),
+        "value": ("value_trunk/lstm",),
+    }
+
+
+def test_skip_connections_have_two_sources() -> None:
+    rows = table(VECTOR, Discrete(2), own_network.build)
+    assert sources(rows)["block1"] == ("input", "block1_out")
+    assert sources(rows)["block2_in"] == ("block1",)
+
+
+def test_variables_made_by_hand_get_a_row() -> None:
+    def build(space: Any, actions: Any, config: NetworkConfig) -> Network:
+        policy = for_space(actions, config)
+
+        def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
+            with tf.compat.v1.variable_scope("by_hand"):
+                scale = layers.variable("scale", [4], tf.compat.v1.ones_initializer())
+            x = observations * scale
+            return NetworkOutput(policy.head(x), layers.dense(x, 1, "value")[..., 0], state)
+
+        return Network(forward, policy)
+
+    rows = table(VECTOR, Discrete(2), build)
+    assert rows[-1] == LayerRow("by_hand", "variables", (), 4, ())
+    assert diagram.total_parameters(rows) == 4 + 5 * 2 + 5
+    assert sources(rows)["policy"] == ("observation",)
+    diagram.figure(rows, "by hand", "")
+
+
+def test_the_callers_graph_stays_as_it_is() -> None:
+    with tf.Graph().as_default() as graph:
+        table(VECTOR)
+        assert graph.get_operations() == []
+
+
+def test_the_printed_table_names_layers_shapes_and_the_total() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=100)
+    diagram.show(table(ATARI, Discrete(6)), "a3c-ff on [brackets]", console)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "a3c-ff on [brackets]"
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert ["conv1", "conv 8x8/4, ReLU", "20x20x16", "4,112"] in cells
+    assert ["total", "", "", "677,943"] in cells
+
+
+# --- the picture --------------------------------------------------------------------------------
+
+PICTURES: dict[str, tuple[Box, Any, Any, dict[str, Any]]] = {
+    "a3c-ff": (ATARI, Discrete(6), model.build, {"network": "a3c-ff"}),
+    "nature, two trunks": (
+        ATARI,
+        Discrete(18),
+        model.build,
+        {"network": "nature", "separate_value": True},
+    ),
+    "universe": (ATARI, Discrete(6), model.build, {"network": "universe"}),
+    "mlp": (VECTOR, BOX, model.build, {"hidden_sizes": (1,)}),
+    "mlp-lstm, two trunks": (
+        VECTOR,
+        BOX,
+        model.build,
+        {"network": "mlp-lstm", "separate_value": True},
+    ),
+    "three heads": (VECTOR, BOX, model.build, {"gaussian_deviation": "state-dependent"}),
+    "residual": (VECTOR, BOX, own_network.build, {}),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_no_text_lies_on_other_text_on_a_layer_or_off_the_page(name: str) -> None:
+    space, actions, build, settings = PICTURES[name]
+    rows = table(space, actions, build, **settings)
+    picture = diagram.figure(rows, f"{name} on ALE/Pong-v5", "a subtitle of some length")
+    renderer = FigureCanvasAgg(picture).get_renderer()
+    (axes,) = picture.axes
+    texts = [text.get_window_extent(renderer) for text in axes.texts]
+    shapes = [
+        patch.get_window_extent(renderer)
+        for patch in axes.patches
+        if not isinstance(patch, FancyArrowPatch)
+    ]
+    assert {text.get_text() for text in axes.texts} >= {row.name for row in rows}
+    # Lines of one label stand close: allow them to touch.
+    shrunk = [box.padded(-1.5) for box in texts]
+    assert not any(one.overlaps(other) for one, other in combinations(shrunk, 2))
+    assert not any(text.overlaps(shape) for text in shrunk for shape in shapes)
+    page = axes.get_window_extent(renderer)
+    for box in texts + shapes:
+        assert page.x0 <= box.x0
+        assert box.x1 <= page.x1
+        assert page.y0 <= box.y0
+        assert box.y1 <= page.y1
+
+
+def test_there_is_an_arrow_for_every_source_and_one_for_every_lstm() -> None:
+    rows = table(VECTOR, network="mlp-lstm", separate_value=True)
+    (axes,) = diagram.figure(rows, "title", "").axes
+    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    assert len(arrows) == sum(len(row.sources) for row in rows) + 2
+
+
+def test_a_very_deep_network_still_makes_a_file(tmp_path: Path) -> None:
+    rows = [LayerRow("observation", "input", (4,), 0, ())]
+    for number in range(200):
+        rows.append(LayerRow(f"hidden{number}", "dense, tanh", (64,), 4160, (rows[-1].name,)))
+    path = tmp_path / "deep.png"
+    diagram.draw(rows, "deep", "", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_diagram_that_cant_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no/net.png can't be written .* --output"):
+        diagram.draw(table(VECTOR), "title", "", tmp_path / "no" / "net.png")

@@ -1,0 +1,441 @@
+"""The policies against closed forms in NumPy, float64, and at extremes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from a3c import distributions
+from a3c.config import NetworkConfig
+from a3c.distributions import Policy, for_space
+from a3c.errors import UserError
+
+
+def f32(values: Any) -> np.ndarray:
+    return np.asarray(values, np.float32)
+
+
+def i64(values: Any) -> np.ndarray:
+    return np.asarray(values, np.int64)
+
+
+DISCRETE = Discrete(3)
+MULTI = MultiDiscrete([2, 3])
+BOX = Box(f32([-2.0, 0.0]), f32([2.0, 1.0]))
+CLIP = NetworkConfig(action_bounds="clip")
+SQUASH = NetworkConfig(action_bounds="squash")
+POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BOX, CLIP), (BOX, SQUASH)]
+
+
+def run(build: Callable[[], Any]) -> Any:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.set_random_seed(7)
+        fetches = build()
+        session.run(tf.compat.v1.global_variables_initializer())
+        return session.run(fetches)
+
+
+def log_probability(policy: Policy, parameters: Any, actions: Any) -> np.ndarray:
+    stored = np.asarray(actions, policy.action_dtype)
+    return run(lambda: policy.log_probability(tf.constant(f32(parameters)), stored))
+
+
+def entropy(policy: Policy, parameters: Any) -> np.ndarray:
+    return run(lambda: policy.entropy(tf.constant(f32(parameters))))
+
+
+def samples(policy: Policy, parameters: Any, number: int = 20_000, seed: int = 3) -> np.ndarray:
+    rows = np.tile(f32(parameters), (number, 1))
+    return run(lambda: policy.sample(tf.constant(rows), seed))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def finite_difference(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
+    steps = 1e-5 * np.eye(at.size)
+    return np.array([(function(at + s) - function(at - s)) / 2e-5 for s in steps])
+
+
+# --- categorical --------------------------------------------------------------------------------
+
+
+@given(arrays(np.float64, (2, 3), elements=st.floats(-20, 20)))
+@settings(max_examples=20, deadline=None)
+def test_categorical_log_probability_and_entropy_match_their_closed_forms(
+    logits: np.ndarray,
+) -> None:
+    policy = for_space(DISCRETE, CLIP)
+    expected = log_softmax(f32(logits).astype(np.float64))
+    for action in range(3):
+        np.testing.assert_allclose(
+            log_probability(policy, logits, [action, action]), expected[:, action], atol=1e-5
+        )
+    np.testing.assert_allclose(
+        entropy(policy, logits), -(np.exp(expected) * expected).sum(-1), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "sizes"), [(DISCRETE, [3]), (MULTI, [2, 3])], ids=["discrete", "multi-discrete"]
+)
+def test_extreme_logits_give_finite_numbers_and_gradients(space: Any, sizes: list[int]) -> None:
+    policy = for_space(space, CLIP)
+    extremes = f32([1e4, -1e4, 0.0, 1e4, -1e4])[: sum(sizes)]
+
+    def build() -> Any:
+        logits = tf.constant(np.stack([extremes, -extremes, 0 * extremes]))  # [3, P]
+        actions = np.zeros((3, *policy.action_shape), np.int64)
+        log_p, entropies = policy.log_probability(logits, actions), policy.entropy(logits)
+        return log_p, entropies, *tf.gradients(log_p, logits), *tf.gradients(entropies, logits)
+
+    log_p, entropies, *gradients = run(build)
+    assert np.isfinite(log_p).all()
+    assert np.isfinite(gradients).all()
+    most = sum(math.log(size) for size in sizes)
+    assert np.isfinite(entropies).all()
+    assert (entropies >= 0).all()
+    assert entropies[2] == pytest.approx(most)
+    if space is DISCRETE:
+        np.testing.assert_allclose(log_p, [0.0, -2e4, -math.log(3)], rtol=1e-6)
+
+
+def test_categorical_gradients_match_finite_differences() -> None:
+    policy = for_space(DISCRETE, CLIP)
+    at = np.array([0.3, -1.2, 0.7])
+
+    def build() -> Any:
+        logits = tf.constant(f32(at[None]))
+        log_p = policy.log_probability(logits, i64([1]))
+        return *tf.gradients(log_p, logits), *tf.gradients(policy.entropy(logits), logits)
+
+    of_log_p, of_entropy = run(build)
+    expected = finite_difference(lambda x: log_softmax(x)[1], at)
+    np.testing.assert_allclose(of_log_p[0], expected, atol=1e-5)
+    expected = finite_difference(lambda x: -(np.exp(log_softmax(x)) * log_softmax(x)).sum(), at)
+    np.testing.assert_allclose(of_entropy[0], expected, atol=1e-5)
+
+
+def test_categorical_samples_come_as_often_as_their_probabilities_say() -> None:
+    policy = for_space(DISCRETE, CLIP)
+    probabilities = np.array([0.7, 0.25, 0.05])
+    drawn = samples(policy, np.log(probabilities))
+    assert drawn.dtype == policy.action_dtype
+    frequencies = np.bincount(drawn, minlength=3) / len(drawn)
+    errors = np.sqrt(probabilities * (1 - probabilities) / len(drawn))
+    assert (np.abs(frequencies - probabilities) < 5 * errors).all()
+
+
+def test_multi_categorical_samples_are_independent_and_as_often_as_they_should_be() -> None:
+    policy = for_space(MULTI, CLIP)
+    drawn = samples(policy, np.log([0.4, 0.6, 0.5, 0.3, 0.2]))
+    joint = np.zeros((2, 3))
+    np.add.at(joint, tuple(drawn.T), 1 / len(drawn))
+    np.testing.assert_allclose(joint, np.outer([0.4, 0.6], [0.5, 0.3, 0.2]), atol=0.02)
+
+
+def test_multi_categorical_sums_over_its_choices() -> None:
+    policy = for_space(MULTI, CLIP)
+    logits = np.random.default_rng(0).normal(size=(4, 5))
+    first, second = log_softmax(logits[:, :2]), log_softmax(logits[:, 2:])
+    actions = np.array([[0, 2], [1, 0], [1, 1], [0, 0]])
+    rows = np.arange(4)
+    np.testing.assert_allclose(
+        log_probability(policy, logits, actions),
+        first[rows, actions[:, 0]] + second[rows, actions[:, 1]],
+        atol=1e-5,
+    )
+    expected = -(np.exp(first) * first).sum(-1) - (np.exp(second) * second).sum(-1)
+    np.testing.assert_allclose(entropy(policy, logits), expected, atol=1e-5)
+    np.testing.assert_array_equal(
+        run(lambda: policy.mode(tf.constant(logits))),
+        np.stack([first.argmax(-1), second.argmax(-1)], -1),
+    )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("space", "config"), POLICIES)
+def test_whatever_a_diverged_network_says_the_environment_gets_a_valid_action(
+    space: Any, config: NetworkConfig, bad: float
+) -> None:
+    policy = for_space(space, config)
+    parameters = np.zeros((3, policy.num_parameters))
+    parameters[0, 0], parameters[1] = bad, bad
+    for actions in (
+        run(lambda: policy.sample(tf.constant(f32(parameters)))),
+        run(lambda: policy.mode(tf.constant(f32(parameters)))),
+    ):
+        assert all(space.contains(action) for action in policy.to_env(actions))
+
+
+def test_discrete_actions_start_where_the_space_does() -> None:
+    policy = for_space(Discrete(3, start=5), CLIP)
+    np.testing.assert_array_equal(policy.to_env(np.array([0, 2])), [5, 7])
+    shifted = for_space(MultiDiscrete([2, 3], start=[-1, 10]), CLIP)
+    np.testing.assert_array_equal(shifted.to_env(np.array([[0, 0], [1, 2]])), [[-1, 10], [0, 12]])
+
+
+# --- Gaussian -----------------------------------------------------------------------------------
+
+
+def normal_log_density(x: np.ndarray, mean: np.ndarray, log_deviation: np.ndarray) -> np.ndarray:
+    z = (x - mean) / np.exp(log_deviation)
+    return (-0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)).sum(-1)
+
+
+def test_gaussian_log_probability_and_entropy_match_their_closed_forms() -> None:
+    policy = for_space(BOX, CLIP)
+    rng = np.random.default_rng(0)
+    mean, log_deviation, actions = rng.normal(size=(3, 5, 2))
+    parameters = np.concatenate([mean, log_deviation], -1)
+    np.testing.assert_allclose(
+        log_probability(policy, parameters, actions),
+        normal_log_density(actions, mean, log_deviation),
+        rtol=1e-4,
+    )
+    expected = (0.5 * np.log(2 * np.pi * np.e) + log_deviation).sum(-1)
+    np.testing.assert_allclose(entropy(policy, parameters), expected, rtol=1e-5)
+
+
+def test_gaussian_gradients_match_finite_differences() -> None:
+    policy = for_space(BOX, CLIP)
+    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
+
+    def build() -> Any:
+        parameters = tf.constant(f32(at[None]))
+        log_p = policy.log_probability(parameters, f32(action[None]))
+        return tf.gradients(log_p, parameters)
+
+    expected = finite_difference(lambda p: float(normal_log_density(action, p[:2], p[2:])), at)
+    np.testing.assert_allclose(run(build)[0][0], expected, rtol=1e-4)
+
+
+def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
+    drawn = samples(for_space(BOX, CLIP), [1.0, -3.0, math.log(2.0), math.log(0.1)])
+    assert drawn.shape == (20_000, 2)
+    assert drawn.dtype == np.float32
+    np.testing.assert_allclose(drawn.mean(0), [1.0, -3.0], atol=0.07)
+    np.testing.assert_allclose(drawn.std(0), [2.0, 0.1], rtol=0.03)
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("parameters", [[0.0, 0.0], [0.5, -1.0], [-1.0, 0.7]])
+def test_squashed_density_integrates_to_one_over_the_bounds(parameters: list[float]) -> None:
+    space = Box(-3.0, 1.0, (1,), np.float64)
+    policy = for_space(space, SQUASH)
+    edges = np.linspace(-10, 10, 4001)[:, None]
+    middles = (edges[1:] + edges[:-1]) / 2
+    density = np.exp(log_probability(policy, [parameters] * len(middles), middles))
+    widths = np.diff(policy.to_env(edges)[:, 0])
+    assert density @ widths == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.5, -3.0])
+@pytest.mark.parametrize(
+    ("deviation", "tolerance"), [(0.1, 1e-4), (1.0, 1e-4), (3.0, 0.09), (30.0, 0.9)]
+)
+def test_squashed_entropy_is_as_close_to_the_integral_as_stated(
+    mean: float, deviation: float, tolerance: float
+) -> None:
+    policy = for_space(Box(-3.0, 1.0, (1,), np.float64), SQUASH)
+    z = np.linspace(-9, 9, 200_001)
+    weights = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    u = np.abs(mean + deviation * z)
+    log_slope = 2 * (np.log(2) - u - np.log1p(np.exp(-2 * u))) + np.log(2.0)
+    expected = 0.5 * np.log(2 * np.pi * np.e) + np.log(deviation) + weights @ log_slope
+    estimate = entropy(policy, [[mean, math.log(deviation)]])[0]
+    assert estimate == pytest.approx(expected, abs=tolerance)
+
+
+def test_squashed_entropy_never_beats_the_uniform_distribution() -> None:
+    policy = for_space(Box(-3.0, 1.0, (1,), np.float64), SQUASH)
+    grid = np.stack(np.meshgrid(np.linspace(-3, 3, 13), np.linspace(-5, 5, 41)), -1).reshape(-1, 2)
+    entropies = entropy(policy, grid)
+    assert entropies.max() <= math.log(4.0)
+    assert entropies.max() == pytest.approx(math.log(4.0), abs=0.05)
+
+
+@pytest.mark.parametrize("config", [CLIP, SQUASH], ids=["clip", "squash"])
+def test_extreme_gaussians_give_finite_numbers_and_gradients(config: NetworkConfig) -> None:
+    policy = for_space(BOX, config)
+    low, high = distributions.LOG_DEVIATION_RANGE
+    rows = f32([[1e4, -1e4, low, high], [-1e4, 0.0, high, low], [0.0, 0.0, low, low]])
+    actions = f32([[-1e4, 1e4], [1e4, 0.0], [0.0, 1e-3]])
+
+    def build() -> Any:
+        parameters = tf.constant(rows)
+        log_p, entropies = policy.log_probability(parameters, actions), policy.entropy(parameters)
+        gradients = [tf.gradients(y, parameters)[0] for y in (log_p, entropies)]
+        return log_p, entropies, gradients
+
+    for numbers in run(build):
+        assert np.isfinite(numbers).all()
+
+
+def test_clipped_actions_stay_within_bounds_shape_and_dtype() -> None:
+    space = Box(np.array([[-1.0, 0, 2]]), np.array([[1, np.inf, 3]]), dtype=np.float64)
+    policy = for_space(space, CLIP)
+    assert policy.action_shape == (3,)
+    actions = policy.to_env(f32([[0.5, -4, 2.5], [7, 9, -7]]))
+    assert actions.dtype == np.float64
+    np.testing.assert_array_equal(actions, [[[0.5, 0, 2.5]], [[1, 9, 2]]])
+
+
+def test_squashed_actions_span_the_bounds() -> None:
+    policy = for_space(BOX, SQUASH)
+    actions = policy.to_env(f32([[0, 0], [50, -50], [np.arctanh(0.5), 0]]))
+    np.testing.assert_allclose(actions, f32([[0, 0.5], [2, 0], [1, 0.5]]), atol=1e-6)
+    assert actions.dtype == np.float32
+
+
+def test_infinite_bounds_are_clipped_to_nothing_and_never_squashed() -> None:
+    space = Box(-np.inf, np.inf, (1,), np.float32)
+    actions = f32([[3e38], [-3e38], [12.5]])
+    np.testing.assert_array_equal(for_space(space, CLIP).to_env(actions), actions)
+    with pytest.raises(UserError, match=r"Box.*no bounds.*--action-bounds clip"):
+        for_space(space, SQUASH)
+    with pytest.raises(UserError, match="no bounds"):
+        for_space(Box(f32([0]), f32([np.inf])), SQUASH)
+
+
+def test_bounds_that_leave_no_choice_keep_the_density_finite() -> None:
+    policy = for_space(Box(f32([1, 0]), f32([1, 1])), SQUASH)
+    assert np.isfinite(log_probability(policy, np.zeros((1, 4)), [[0.3, 0.3]])).all()
+    np.testing.assert_array_equal(policy.to_env(f32([[0.3, 0.0]])), [[1.0, 0.5]])
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+def head(config: NetworkConfig, space: Any = BOX) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def build() -> Any:
+        features = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 8)), tf.float32)
+        parameters = for_space(space, config).head(features)
+        return parameters, {v.op.name: v for v in tf.compat.v1.trainable_variables()}
+
+    return run(build)
+
+
+def test_state_independent_deviations_are_one_variable() -> None:
+    parameters, variables = head(NetworkConfig(initial_log_deviation=-0.7))
+    assert set(variables) == {"policy/weights", "policy/biases", "policy/log_deviation"}
+    np.testing.assert_allclose(variables["policy/log_deviation"], [-0.7, -0.7])
+    np.testing.assert_allclose(parameters[..., 2:], -0.7)
+    assert np.abs(parameters[..., :2]).max() < 0.1
+
+
+def test_state_dependent_deviations_differ_by_state_around_their_start() -> None:
+    config = NetworkConfig(gaussian_deviation="state-dependent", initial_log_deviation=-0.7)
+    parameters, variables = head(config)
+    assert {"policy/deviation/weights", "policy/deviation/biases"} < set(variables)
+    np.testing.assert_allclose(parameters[..., 2:], -0.7, atol=0.1)
+    assert np.ptp(parameters[..., 2:]) > 1e-3
+
+
+@pytest.mark.parametrize(("space", "config"), POLICIES)
+@pytest.mark.parametrize("initialization", ["orthogonal", "paper"])
+def test_heads_give_their_parameters_for_every_step(
+    space: Any, config: NetworkConfig, initialization: Any
+) -> None:
+    changed = NetworkConfig(action_bounds=config.action_bounds, initialization=initialization)
+    parameters, _ = head(changed, space)
+    assert parameters.shape == (2, 3, for_space(space, config).num_parameters)
+    assert parameters.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("start", "sign", "expected"),
+    [(9.0, 1, 1.0), (9.0, -1, 0.0), (-12.0, 1, 0.0), (-12.0, -1, -1.0), (0.0, 1, 1.0)],
+)
+def test_log_deviations_are_kept_within_their_range_and_find_back_into_it(
+    start: float, sign: int, expected: float
+) -> None:
+    """Descending a loss of slope `sign`: a step further out is stopped, a step back in is not."""
+
+    def build() -> Any:
+        parameters = for_space(BOX, NetworkConfig(initial_log_deviation=start)).head(
+            tf.zeros([1, 1, 4])
+        )
+        (variable,) = (
+            v for v in tf.compat.v1.trainable_variables() if v.op.name.endswith("log_deviation")
+        )
+        return parameters[0, 0, 2], tf.gradients(sign * parameters[..., 2], variable)[0][0]
+
+    value, gradient = run(build)
+    assert value == np.clip(start, *distributions.LOG_DEVIATION_RANGE)
+    assert gradient == expected
+
+
+# --- what goes around it ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("space", "config"), POLICIES)
+def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
+    space: Any, config: NetworkConfig
+) -> None:
+    policy = for_space(space, config)
+    actions = policy.random_actions(np.random.default_rng(0), 2000)
+    assert actions.shape == (2000, *policy.action_shape)
+    assert actions.dtype == policy.action_dtype
+    played = policy.to_env(actions)
+    assert all(space.contains(action) for action in played)
+    if isinstance(space, Box):
+        middle, sixth = (space.low + space.high) / 2, (space.high - space.low) / math.sqrt(12)
+        np.testing.assert_allclose(played.mean(0), middle, atol=0.1)
+        np.testing.assert_allclose(played.std(0), sixth, rtol=0.05)
+    else:
+        _, counts = np.unique(played, axis=0, return_counts=True)
+        assert len(counts) == (3 if space is DISCRETE else 6)
+        assert counts.min() > 0.8 * 2000 / len(counts)
+
+
+def test_random_actions_of_an_unbounded_space_are_finite() -> None:
+    space = Box(f32([-np.inf, 0]), f32([np.inf, 1]))
+    actions = for_space(space, CLIP).random_actions(np.random.default_rng(0), 500)
+    assert np.isfinite(actions).all()
+    assert actions[:, 0].std() == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict({"a": Discrete(2)}),
+        Tuple([Discrete(2)]),
+        MultiBinary(3),
+        MultiDiscrete(i64([[2, 3]])),
+        Box(0, 5, (1,), np.int64),
+    ],
+    ids=str,
+)
+def test_other_action_spaces_are_refused_by_name(space: Space[Any]) -> None:
+    with pytest.raises(UserError, match="has no policy: wrap the environment") as error:
+        for_space(space, CLIP)
+    assert str(space) in str(error.value)
+
+
+def test_policies_describe_themselves() -> None:
+    assert [for_space(space, config).describe() for space, config in POLICIES] == [
+        "categorical over 3 actions",
+        "multi-categorical over 2x3 actions",
+        "Gaussian over 2 numbers, clipped, state-independent deviation",
+        "Gaussian over 2 numbers, squashed, state-independent deviation",
+    ]
+
+
+def test_different_seeds_draw_different_actions() -> None:
+    policy = for_space(DISCRETE, CLIP)
+    same, again = (samples(policy, [0, 0, 0], 100, seed=1) for _ in range(2))
+    other = samples(policy, [0, 0, 0], 100, seed=2)
+    np.testing.assert_array_equal(same, again)
+    assert (same != other).any()

@@ -1,0 +1,338 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+import envs
+from a3c import environments
+from a3c.config import EnvConfig
+from a3c.errors import UserError
+
+FLOATS = spaces.Box(-1.0, 1.0, (3,), np.float64)
+TWO = spaces.Discrete(2)
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class Echo(gymnasium.Env[Any, Any]):
+    """Any spaces; the reward is the action, the episode endless."""
+
+    closed = 0
+
+    def __init__(self, observations: Any = FLOATS, actions: Any = TWO, fault: Any = None) -> None:
+        if isinstance(fault, Exception):
+            raise fault
+        self.observation_space = observations
+        self.action_space = actions
+        self._fault = fault
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation = self.observation_space.sample()
+        if self._fault == "step":
+            raise ArithmeticError("lost\n  my way")
+        if self._fault == "shape":
+            observation = observation[:-1]
+        return observation, float(np.sum(action)), False, False, {}
+
+    def close(self) -> None:
+        Echo.closed += 1
+
+
+def vector_pendulum(num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """A vector implementation that takes no keywords at all."""
+    return gymnasium.make_vec("Pendulum-v1", num_envs)
+
+
+@pytest.fixture(autouse=True)
+def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`Echo-v0` is registered, and what a test registers or puts on the path is gone after it."""
+    known, modules = dict(gymnasium.registry), set(sys.modules)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    # Gymnasium's own checks of an environment would come before ours, as warnings.
+    gymnasium.register("Echo-v0", Echo, disable_env_checker=True)  # type: ignore[arg-type]
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(known)
+    for module in set(sys.modules) - modules:
+        if module.startswith("someone"):
+            del sys.modules[module]
+
+
+def make(
+    env_id: str, num_envs: int = 2, render_mode: str | None = None, **settings: Any
+) -> VectorEnv[Any, Any, Any]:
+    return envs.make(env_id, num_envs, 0, EnvConfig(env_id=env_id, **settings), render_mode)
+
+
+def refusal(env_id: str, what: str | None = None, **settings: Any) -> str:
+    """The one line with which `check` refuses an environment, found to say `what` (a pattern)."""
+    with pytest.raises(UserError, match=what) as caught:
+        envs.check(EnvConfig(env_id=env_id, **settings))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def truncations(made: VectorEnv[Any, Any, Any], num_steps: int) -> list[int]:
+    made.reset(seed=0)
+    made.action_space.seed(0)
+    return [int(made.step(made.action_space.sample())[3][0]) for _ in range(num_steps)]
+
+
+# --- what is made -------------------------------------------------------------------------------
+
+
+def test_an_own_vector_implementation_is_taken() -> None:
+    made = make("CartPole-v1")
+    assert type(made.unwrapped).__name__ == "CartPoleVectorEnv"
+    assert made.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+
+
+def test_an_own_vector_implementation_is_left_where_it_lacks_a_keyword() -> None:
+    gymnasium.register("Mute-v0", Echo, vector_entry_point=vector_pendulum)  # type: ignore[arg-type]
+    assert make("Mute-v0").single_observation_space.shape == (3,)
+    for made in (
+        make("Mute-v0", env_kwargs={"actions": TWO}),
+        make("Mute-v0", max_episode_steps=2),
+    ):
+        assert made.single_action_space == TWO
+
+
+@pytest.mark.parametrize(
+    ("env_id", "render_mode"), [("Pendulum-v1", None), ("CartPole-v1", "rgb_array")]
+)
+def test_copies_reset_in_the_step_that_ends_an_episode(
+    env_id: str, render_mode: str | None
+) -> None:
+    made = make(env_id, render_mode=render_mode)
+    assert isinstance(made, SyncVectorEnv)
+    assert made.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+
+
+@pytest.mark.parametrize(("env_id", "period"), [("CartPole-v1", 4), ("Pendulum-v1", 3)])
+def test_the_limit_of_steps_is_ours_to_set(env_id: str, period: int) -> None:
+    # With CartPole's own vector implementation, the reset takes a step.
+    made = make(env_id, max_episode_steps=3)
+    assert truncations(made, 9) == [int((step - 2) % period == 0) for step in range(9)]
+
+
+def test_keywords_reach_the_environment() -> None:
+    for render_mode in (None, "rgb_array"):
+        made = make(
+            "CartPole-v1", render_mode=render_mode, env_kwargs={"sutton_barto_reward": True}
+        )
+        made.reset(seed=0)
+        assert made.step(made.action_space.sample())[1].tolist() == [0, 0]
+
+
+def test_a_seed_settles_play_and_each_copy_has_its_own() -> None:
+    for env_id in ("CartPole-v1", "Pendulum-v1"):
+        one, same, other = (make(env_id, 3).reset(seed=seed)[0] for seed in (5, 5, 99))
+        np.testing.assert_array_equal(one, same)
+        assert (one != other).any(axis=1).all()
+        assert len(np.unique(one, axis=0)) == 3
+
+
+def test_the_seed_of_make_settles_sampled_actions() -> None:
+    config = EnvConfig()
+    samples = [
+        envs.make("Pendulum-v1", 50, seed, config).action_space.sample() for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(samples[0], samples[1])
+    assert (samples[0] != samples[2]).any()
+
+
+def test_only_selected_actions_are_played() -> None:
+    made = make("Echo-v0", 3, actions=(7, 2, 5), env_kwargs={"actions": spaces.Discrete(8)})
+    assert made.single_action_space == spaces.Discrete(3)
+    made.reset(seed=0)
+    assert made.step(np.array([0, 1, 2]))[1].tolist() == [7, 2, 5]
+
+
+def test_actions_are_selected_by_the_numbers_of_the_space() -> None:
+    space = spaces.Discrete(3, start=4)
+    made = make("Echo-v0", 2, actions=(6, 4), env_kwargs={"actions": space})
+    made.reset(seed=0)
+    assert made.step(np.array([0, 1]))[1].tolist() == [6, 4]
+    refusal(
+        "Echo-v0", "3 is none, they go from 4 to 6", actions=(5, 3), env_kwargs={"actions": space}
+    )
+
+
+def test_an_environment_of_ones_own_comes_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "someones"
+    package.mkdir()
+    (package / "world.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        'gymnasium.register("Someones/World-v3", PendulumEnv, max_episode_steps=2)\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    made = make("someones.world:Someones/World-v3")
+    assert truncations(made, 4) == [0, 1, 0, 1]
+
+
+def test_the_environments_need_no_tensorflow() -> None:
+    code = "import sys, envs, examples.memory, a3c.seeding; sys.exit('tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(envs.__file__).parent)
+
+
+# --- what is checked ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"observations": spaces.Box(0, 255, (8, 8, 3), np.uint8)},
+        {"observations": UNBOUNDED, "actions": UNBOUNDED},
+        {"actions": spaces.MultiDiscrete([2, 3])},
+        {"actions": spaces.Discrete(3, start=-1)},
+        {"actions": spaces.Box(-1.0, 1.0, (2, 2), np.float64)},
+    ],
+    ids=str,
+)
+def test_check_returns_the_spaces_and_closes(keywords: dict[str, Any]) -> None:
+    closed = Echo.closed
+    found = envs.check(EnvConfig(env_id="Echo-v0", env_kwargs=keywords))
+    assert found == (keywords.get("observations", FLOATS), keywords.get("actions", TWO))
+    assert Echo.closed == closed + 1
+
+
+@pytest.mark.parametrize(
+    ("keywords", "what"),
+    [
+        ({"observations": spaces.Dict({"a": FLOATS})}, "Dict observations.*Box.*FlattenObs"),
+        ({"observations": spaces.Tuple([FLOATS])}, "Tuple observations.*Box.*FlattenObs"),
+        ({"observations": spaces.Discrete(5)}, "Discrete observations.*Box.*FlattenObs"),
+        ({"observations": spaces.Text(5)}, "Text observations.*Box.*FlattenObs"),
+        ({"observations": spaces.Box(0, 1, (3, 0))}, "empty observations.*shape without 0"),
+        ({"actions": spaces.Dict({"a": TWO})}, "actions Dict.*wrap it"),
+        ({"actions": spaces.MultiBinary(3)}, "actions MultiBinary.*wrap it"),
+        ({"actions": spaces.MultiDiscrete(np.full((2, 2), 2))}, "MultiDiscrete of one dimension"),
+        ({"actions": spaces.Box(0, 9, (2,), np.int64)}, "Box of floating-point"),
+        ({"actions": spaces.Box(0, 1, (0,))}, "with a shape without 0"),
+        ({"fault": "shape"}, "Echo-v0 with env_kwargs {'fault': 'shape'} raised ValueError"),
+        ({"fault": "step"}, r"raised ArithmeticError \(test_envs.py, line \d+\): lost my way; "),
+        ({"fault": OSError("no\ncamera")}, r"raised OSError \(test_envs.py, line \d+\): no camera"),
+        ({"fault": KeyError()}, r"raised KeyError \(test_envs.py, line \d+\); mend it"),
+        ({"fault": ModuleNotFoundError("x", name="chess.pgn")}, "chess.pgn.*pip install chess$"),
+        ({"colour": 3}, "env_kwargs {'colour': 3} raised TypeError: .*argument 'colour'; mend"),
+    ],
+    ids=str,
+)
+def test_what_the_cluster_cannot_use_is_refused_in_one_line(
+    keywords: dict[str, Any], what: str
+) -> None:
+    assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
+
+
+def test_check_closes_what_it_refuses() -> None:
+    closed = Echo.closed
+    refusal("Echo-v0", env_kwargs={"observations": TWO})
+    refusal("Echo-v0", env_kwargs={"fault": "step"})
+    assert Echo.closed == closed + 2
+
+
+@pytest.mark.parametrize(
+    ("env_id", "nearest"),
+    [
+        ("Pong-v5", "ALE/Pong-v5"),
+        ("ALE/Pogn-v5", "ALE/Pong-v5"),
+        ("pong", "ALE/Pong-v5"),
+        ("ALE/Pong-v4", "ALE/Pong-v5"),
+        ("BreakoutNoFrameskip-v5", "ALE/Breakout-v5"),
+        ("cartpole-v1", "CartPole-v1"),
+        ("CartPole", "CartPole-v1"),
+        ("CartPole-v7", "CartPole-v1"),
+        ("Taxi-v3", "Taxi-v4"),
+    ],
+)
+def test_an_unknown_id_names_the_nearest(env_id: str, nearest: str) -> None:
+    prefix = f"env_id {env_id!r} is not known to Gymnasium: the nearest known: "
+    message = refusal(env_id)
+    assert message.startswith(prefix)
+    names = message.removeprefix(prefix).split(", ")
+    assert names[0] == nearest
+    assert len(names) <= 3
+
+
+@pytest.mark.parametrize("env_id", ["", "xyzzy", "no id!"])
+def test_an_id_like_none_other_says_what_ids_look_like(env_id: str) -> None:
+    assert refusal(env_id).endswith("or package.module:Id-v0 for your own")
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (None, "importing someones_world failed with ModuleNotFoundError"),
+        (
+            "import nonsense_that_is_missing",
+            r"\(someones_world.py, line 1\): No module named 'nons",
+        ),
+        ("def", "SyntaxError: invalid syntax"),
+        ("\n1 / 0", r"ZeroDivisionError \(someones_world.py, line 2\)"),
+        ("", "'World-v0' is not known"),
+    ],
+)
+def test_a_module_that_does_not_serve_is_named_with_its_error(
+    source: str | None, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if source is not None:
+        (tmp_path / "someones_world.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    refusal("someones_world:World-v0", what)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "what"),
+    [
+        ("CartPole-v1", {"preprocessing": "universe"}, "universe: CartPole-v1 is no Atari game"),
+        (
+            "CartPole-v1",
+            {"preprocessing": "atari"},
+            "atari: CartPole-v1 is no Atari game; use auto",
+        ),
+        ("CartPole-v1", {"actions": (0, 2)}, r"actions \[0, 2\]: 2 is none, they go from 0 to 1"),
+        ("Pendulum-v1", {"actions": (0,)}, r"actions \[0\]: only Discrete actions can be selected"),
+        ("ALE/Pong-v5", {"actions": (0, 6)}, r"actions \[0, 6\]: 6 is none, they go from 0 to 5"),
+        ("ALE/Pong-v5", {"env_kwargs": {"mode": 99}}, "{'mode': 99} raised RuntimeError"),
+        ("CartPole-v1", {"env_kwargs": {"num_envs": 3}}, "{'num_envs': 3} raised TypeError"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    env_id: str, settings: dict[str, Any], what: str
+) -> None:
+    refusal(env_id, what, **settings)
+
+
+def test_a_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("jax", "mujoco", "Box2D"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, module)
+    refusal("phys2d/CartPole-v1", r"needs jax, .* pip install \"gymnasium\[jax\]\"")
+    refusal("tabular/Blackjack-v0", r"needs jax, .* pip install \"gymnasium\[jax\]\"")
+    refusal("Ant-v5", r"pip install \"gymnasium\[mujoco\]\"")
+    refusal("LunarLander-v3", r"pip install \"gymnasium\[box2d\]\"")
+
+
+def test_a_vector_environment_must_say_when_it_resets() -> None:
+    made = make("Pendulum-v1")
+    del made.metadata["autoreset_mode"]
+    with pytest.raises(UserError, match="Pendulum-v1 does not say when it resets: set metadata"):
+        environments.check_spaces(made, "Pendulum-v1")

@@ -1,0 +1,341 @@
+"""The layers against NumPy, and what they start from."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a3c import layers
+from a3c.errors import UserError
+
+
+class Built:
+    """A graph with its session, made by `build`, which returns what to fetch."""
+
+    def __init__(self, build: Callable[[], Any], seed: int = 0) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.compat.v1.set_random_seed(seed)
+            self.fetches = build()
+            initialize = tf.compat.v1.global_variables_initializer()
+        self.session = tf.compat.v1.Session(graph=self.graph)
+        self.session.run(initialize)
+
+    def run(self, **feeds: Any) -> Any:
+        named = {self.graph.get_tensor_by_name(f"{k}:0"): v for k, v in feeds.items()}
+        return self.session.run(self.fetches, named)
+
+    def variables(self) -> dict[str, np.ndarray]:
+        with self.graph.as_default():
+            variables = tf.compat.v1.trainable_variables()
+        return self.session.run({v.op.name: v for v in variables})
+
+
+def placeholder(name: str, shape: list[int | None], dtype: Any = tf.float32) -> Any:
+    return tf.compat.v1.placeholder(dtype, shape, name)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def unrolled_lstm(
+    inputs: np.ndarray, state: np.ndarray, starts: np.ndarray, variables: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The LSTM as the textbook writes it, one environment and one step at a time, in float64."""
+    weights, recurrent, biases = (
+        variables[f"lstm/{name}"].astype(np.float64)
+        for name in ("weights", "recurrent_weights", "biases")
+    )
+    units = len(recurrent)
+    outputs = np.zeros((*inputs.shape[:2], units))
+    last = np.zeros((inputs.shape[1], 2 * units))
+    for b in range(inputs.shape[1]):
+        c, h = state[b, :units].astype(np.float64), state[b, units:].astype(np.float64)
+        for t in range(inputs.shape[0]):
+            if starts[t, b]:
+                c, h = np.zeros(units), np.zeros(units)
+            i, f, g, o = np.split(inputs[t, b] @ weights + h @ recurrent + biases, 4)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            outputs[t, b] = h
+        last[b] = np.concatenate([c, h])
+    return outputs, last
+
+
+@functools.cache
+def build_lstm(time: int | None, features: int, units: int) -> Built:
+    def build() -> Any:
+        inputs = placeholder("inputs", [time, None, features])
+        state = placeholder("state", [None, 2 * units])
+        starts = placeholder("starts", [time, None], tf.bool)
+        return layers.lstm(inputs, state, starts, units)
+
+    return Built(build)
+
+
+# --- dense and convolution ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("activation", "reference"),
+    [
+        (None, lambda x: x),
+        ("tanh", np.tanh),
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("elu", lambda x: np.where(x > 0, x, np.expm1(x))),
+    ],
+)
+def test_dense_is_an_affine_map_and_its_activation(
+    activation: layers.Activation | None, reference: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    built = Built(
+        lambda: layers.dense(
+            placeholder("x", [None, None, 3]), 5, "layer", activation=activation, initial_bias=0.5
+        )
+    )
+    x = np.random.default_rng(0).normal(size=(2, 4, 3))
+    weights, biases = (built.variables()[f"layer/{name}"] for name in ("weights", "biases"))
+    np.testing.assert_array_equal(biases, 0.5)
+    np.testing.assert_allclose(built.run(x=x), reference(x @ weights + biases), atol=1e-6)
+
+
+def slow_convolution(
+    images: np.ndarray, weights: np.ndarray, biases: np.ndarray, stride: int
+) -> np.ndarray:
+    """A VALID convolution of `[N, H, W, C]`, one output pixel at a time."""
+    kernel = len(weights)
+    rows = range(0, images.shape[1] - kernel + 1, stride)
+    columns = range(0, images.shape[2] - kernel + 1, stride)
+    outputs = np.zeros((len(images), len(rows), len(columns), weights.shape[-1]))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            patch = images[:, row : row + kernel, column : column + kernel]
+            outputs[:, i, j] = np.tensordot(patch, weights, 3) + biases
+    return outputs
+
+
+def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
+    built = Built(
+        lambda: layers.conv2d(
+            placeholder("x", [None, None, 9, 8, 2]), 3, 4, 2, "conv", initialization="paper"
+        )
+    )
+    x = np.random.default_rng(0).normal(size=(2, 3, 9, 8, 2))
+    weights, biases = (built.variables()[f"conv/{name}"] for name in ("weights", "biases"))
+    expected = np.maximum(slow_convolution(x.reshape(6, 9, 8, 2), weights, biases, 2), 0)
+    outputs = built.run(x=x)
+    assert outputs.shape == (2, 3, 3, 3, 3)
+    np.testing.assert_allclose(outputs.reshape(expected.shape), expected, atol=1e-5)
+
+
+def test_same_padding_rounds_sizes_up() -> None:
+    built = Built(
+        lambda: layers.conv2d(
+            placeholder("x", [None, None, 5, 1, 1]), 2, 3, 2, "conv", padding="SAME"
+        )
+    )
+    assert built.run(x=np.zeros((1, 1, 5, 1, 1))).shape == (1, 1, 3, 1, 2)
+
+
+def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(UserError, match="layer conv1: a 8x8 kernel does not fit into 7x9 pixels"),
+    ):
+        layers.conv2d(placeholder("x", [1, 1, 7, 9, 3]), 4, 8, 4, "conv1")
+
+
+def test_flatten_joins_in_memory_order_and_leaves_vectors() -> None:
+    built = Built(lambda: layers.flatten(placeholder("x", [None, None, 2, 3, 4])))
+    x = np.arange(48.0).reshape(2, 1, 2, 3, 4)
+    np.testing.assert_array_equal(built.run(x=x), x.reshape(2, 1, 24))
+    with tf.Graph().as_default():
+        vector = placeholder("x", [None, None, 7])
+        assert layers.flatten(vector) is vector
+
+
+# --- the LSTM -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("time", [None, 6])
+def test_lstm_matches_a_numpy_unroll_with_resets(time: int | None) -> None:
+    built = build_lstm(time, features=3, units=4)
+    rng = np.random.default_rng(0)
+    inputs, state = rng.normal(size=(6, 5, 3)), rng.normal(size=(5, 8))
+    starts = rng.random((6, 5)) < 0.3
+    starts[0, 0], starts[5, 1] = True, True
+    outputs, last = built.run(inputs=inputs, state=state, starts=starts)
+    expected_outputs, expected_last = unrolled_lstm(inputs, state, starts, built.variables())
+    np.testing.assert_allclose(outputs, expected_outputs, atol=1e-6)
+    np.testing.assert_allclose(last, expected_last, atol=1e-6)
+
+
+def test_lstm_step_by_step_equals_all_steps_at_once() -> None:
+    many, one = build_lstm(None, 3, 4), build_lstm(1, 3, 4)
+    rng = np.random.default_rng(1)
+    inputs, state = rng.normal(size=(7, 2, 3)), rng.normal(size=(2, 8))
+    starts = rng.random((7, 2)) < 0.3
+    outputs, last = many.run(inputs=inputs, state=state, starts=starts)
+    for t in range(7):
+        output, state = one.run(inputs=inputs[t : t + 1], state=state, starts=starts[t : t + 1])
+        np.testing.assert_allclose(output[0], outputs[t], atol=1e-6)
+    np.testing.assert_allclose(state, last, atol=1e-6)
+
+
+@given(cut=st.integers(0, 4), seed=st.integers(0, 2**16))
+@settings(max_examples=20, deadline=None)
+def test_nothing_before_an_episode_start_reaches_what_comes_after(cut: int, seed: int) -> None:
+    built = build_lstm(None, 3, 4)
+    rng = np.random.default_rng(seed)
+    inputs, state = rng.normal(size=(5, 1, 3)), rng.normal(size=(1, 8))
+    starts = np.zeros((5, 1), bool)
+    starts[cut] = True
+    other = np.concatenate([rng.normal(size=(cut, 1, 3)), inputs[cut:]])
+    outputs, last = built.run(inputs=inputs, state=state, starts=starts)
+    # Even a state that diverged is forgotten.
+    other_outputs, other_last = built.run(
+        inputs=other, state=np.full((1, 8), np.nan), starts=starts
+    )
+    np.testing.assert_array_equal(outputs[cut:], other_outputs[cut:])
+    np.testing.assert_array_equal(last, other_last)
+
+
+def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
+    def build() -> Any:
+        inputs, state = placeholder("inputs", [None, None, 2]), placeholder("state", [None, 6])
+        starts = placeholder("starts", [None, None], tf.bool)
+        outputs, last = layers.lstm(inputs, state, starts, 3)
+        loss = tf.reduce_sum(outputs**2) + tf.reduce_sum(last)
+        variables = tf.compat.v1.trainable_variables()
+        return {v.op.name: g for v, g in zip(variables, tf.gradients(loss, variables), strict=True)}
+
+    built = Built(build)
+    rng = np.random.default_rng(2)
+    inputs, state = rng.normal(size=(5, 2, 2)), rng.normal(size=(2, 6))
+    starts = rng.random((5, 2)) < 0.3
+    gradients = built.run(inputs=inputs, state=state, starts=starts)
+    variables = {k: v.astype(np.float64) for k, v in built.variables().items()}
+
+    def loss() -> float:
+        outputs, last = unrolled_lstm(inputs, state, starts, variables)
+        return float((outputs**2).sum() + last.sum())
+
+    for name, value in variables.items():
+        for index in rng.choice(value.size, 6, replace=False):
+            place = np.unravel_index(index, value.shape)
+            start, step = value[place], 1e-5
+            value[place] = start + step
+            above = loss()
+            value[place] = start - step
+            below = loss()
+            value[place] = start
+            expected = (above - below) / (2 * step)
+            assert gradients[name][place] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+# --- variables and what they start from ---------------------------------------------------------
+
+
+def build_all(initialization: layers.Initialization) -> Built:
+    def build() -> Any:
+        x = layers.conv2d(
+            placeholder("x", [1, 1, 9, 9, 4]), 8, 5, 2, "conv1", initialization=initialization
+        )
+        x = layers.dense(
+            layers.flatten(x), 16, "dense", gain=math.sqrt(2), initialization=initialization
+        )
+        state, starts = placeholder("state", [1, 24]), placeholder("starts", [1, 1], tf.bool)
+        return layers.lstm(x, state, starts, 12, initialization=initialization)
+
+    return Built(build)
+
+
+def test_variable_names_read_well() -> None:
+    assert set(build_all("paper").variables()) == {
+        "conv1/weights",
+        "conv1/biases",
+        "dense/weights",
+        "dense/biases",
+        "lstm/weights",
+        "lstm/recurrent_weights",
+        "lstm/biases",
+    }
+
+
+def test_orthogonal_weights_are_orthogonal_times_their_gain() -> None:
+    variables = build_all("orthogonal").variables()
+    for weights in (variables["conv1/weights"].reshape(100, 8), variables["dense/weights"]):
+        np.testing.assert_allclose(weights.T @ weights, 2 * np.eye(weights.shape[1]), atol=1e-5)
+    for gate in np.split(variables["lstm/recurrent_weights"], 4, axis=1):
+        np.testing.assert_allclose(gate.T @ gate, np.eye(12), atol=1e-5)
+    for gate in np.split(variables["lstm/weights"], 4, axis=1):
+        np.testing.assert_allclose(gate.T @ gate, np.eye(12), atol=1e-5)
+    np.testing.assert_array_equal(variables["conv1/biases"], 0)
+    np.testing.assert_array_equal(variables["lstm/biases"], np.repeat([0.0, 1.0, 0.0, 0.0], 12))
+
+
+def test_paper_weights_and_biases_fill_their_range_evenly() -> None:
+    variables = build_all("paper").variables()
+    variables["lstm/biases"] -= np.repeat(np.array([0, 1, 0, 0], np.float32), 12)
+    bounds = {"conv1": 100**-0.5, "dense": 72**-0.5, "lstm": 12**-0.5}
+    for name, value in variables.items():
+        bound = bounds[name.split("/")[0]]
+        assert np.abs(value).max() <= bound * (1 + 1e-6)
+        if value.size > 100:
+            assert np.abs(value).max() > 0.95 * bound
+            assert value.std() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+        assert np.ptp(value) > 0.5 * bound
+
+
+def test_the_graph_seed_decides_the_initial_values() -> None:
+    def weights(seed: int) -> np.ndarray:
+        built = Built(lambda: layers.dense(placeholder("x", [1, 1, 3]), 3, "layer"), seed)
+        return built.variables()["layer/weights"]
+
+    np.testing.assert_array_equal(weights(1), weights(1))
+    assert np.abs(weights(1) - weights(2)).max() > 0.01
+
+
+def test_a_second_call_under_auto_reuse_shares_the_variables() -> None:
+    with tf.Graph().as_default():
+        for _ in range(2):
+            with tf.compat.v1.variable_scope("net", reuse=tf.compat.v1.AUTO_REUSE):
+                layers.dense(placeholder("x", [1, 1, 3]), 3, "layer")
+        names = [v.op.name for v in tf.compat.v1.trainable_variables()]
+    assert names == ["net/layer/weights", "net/layer/biases"]
+
+
+# --- recording ----------------------------------------------------------------------------------
+
+
+def test_recording_lists_layers_in_order_with_their_scopes_and_tells_namesakes_apart() -> None:
+    with tf.Graph().as_default(), layers.recording() as records:
+        with tf.compat.v1.variable_scope("trunk"):
+            x = layers.conv2d(placeholder("x", [1, 1, 8, 8, 1]), 2, 4, 2, "conv1")
+            layers.flatten(x)
+            x = layers.dense(layers.flatten(x), 5, "dense", activation="tanh")
+        layers.add(x, x, "both")
+    assert [record[:3] for record in records] == [
+        ("trunk/conv1", "conv 4x4/2, ReLU", (3, 3, 2)),
+        ("trunk/flatten", "flatten", (18,)),
+        ("trunk/flatten_2", "flatten", (18,)),
+        ("trunk/dense", "dense, tanh", (5,)),
+        ("both", "sum", (5,)),
+    ]
+
+
+def test_nothing_is_recorded_outside_of_recording() -> None:
+    with tf.Graph().as_default():
+        with layers.recording() as records:
+            pass
+        layers.dense(placeholder("x", [1, 1, 3]), 3, "layer")
+    assert records == []

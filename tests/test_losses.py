@@ -1,0 +1,312 @@
+"""Losses against hand-worked targets and finite differences, and what no gradient may reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from a3c import losses
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+NAMES = ["log_probabilities", "values", "entropies", "advantages", "returns"]
+PARTS: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "policy": (losses.policy_gradient, ["log_probabilities", "advantages", "mask"]),
+    "value": (losses.value, ["values", "returns", "mask"]),
+    "entropy": (losses.entropy, ["entropies", "mask"]),
+}
+
+
+def make_samples(shape: tuple[int, int] = (4, 3)) -> Arrays:
+    """Random arguments of `losses.total`, float64, one sample of each env masked."""
+    generator = np.random.default_rng(7)
+    arrays = {name: generator.normal(size=shape) for name in NAMES}
+    mask = np.ones(shape)
+    mask[1, :] = 0.0
+    return {**arrays, "mask": mask}
+
+
+def run(function: Callable[..., Any], arrays: Arrays, **constants: Any) -> Any:
+    """Call `function` on placeholders of the arrays' names; the values of what it gives."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = {
+            name: tf.compat.v1.placeholder(array.dtype, array.shape, name)
+            for name, array in arrays.items()
+        }
+        fetches = function(**inputs, **constants)
+        return session.run(fetches, {inputs[name]: array for name, array in arrays.items()})
+
+
+def gradients_of(function: Callable[..., Any], arrays: Arrays, of: str = "total") -> Arrays:
+    """The gradient of a field of what `function` gives, by the arrays that any reaches."""
+
+    def differentiate(**inputs: Any) -> dict[str, Any]:
+        loss = getattr(function(**inputs), of)
+        names = [name for name in inputs if name != "mask"]
+        found = tf.gradients(loss, [inputs[name] for name in names])
+        return {n: g for n, g in zip(names, found, strict=True) if g is not None}
+
+    return run(differentiate, arrays)
+
+
+def total(**inputs: Any) -> losses.ActorCriticLoss:
+    return losses.total(**inputs, value_loss_weight=0.7, entropy_weight=0.3)
+
+
+def normalized_total(**inputs: Any) -> losses.ActorCriticLoss:
+    return losses.total(
+        **inputs, value_loss_weight=0.7, entropy_weight=0.3, normalize_advantages=True
+    )
+
+
+def column(*numbers: float) -> Array:
+    return np.array(numbers)[:, None]  # [T, 1]
+
+
+def test_policy_loss_of_a_hand_worked_rollout() -> None:
+    parts = run(
+        losses.policy_gradient,
+        {
+            "log_probabilities": column(-1.0, -2.0, -5.0),
+            "advantages": column(3.0, -1.0, 100.0),
+            "mask": column(1.0, 1.0, 0.0),
+        },
+    )
+    assert parts.loss == pytest.approx(0.5)  # -(3·-1 + -1·-2) / 2
+    assert parts.extras["mean_advantage"] == pytest.approx(1.0)
+    assert parts.extras["advantage_deviation"] == pytest.approx(2.0)
+
+
+def test_value_loss_of_a_hand_worked_rollout_is_half_the_mean_squared_error() -> None:
+    parts = run(
+        losses.value,
+        {
+            "values": column(1.0, 2.0, 50.0),
+            "returns": column(3.0, -2.0, -50.0),
+            "mask": column(1.0, 1.0, 0.0),
+        },
+    )
+    assert parts.loss == pytest.approx(5.0)  # 0.5·(4 + 16) / 2
+    assert parts.extras["mean_value"] == pytest.approx(1.5)
+    assert parts.extras["mean_return"] == pytest.approx(0.5)
+    assert parts.extras["explained_variance"] == pytest.approx(1 - 9 / 6.25)
+
+
+def test_entropy_loss_is_minus_the_mean_entropy() -> None:
+    arrays = {"entropies": column(1.0, 2.0, 9.0), "mask": column(1.0, 1.0, 0.0)}
+    parts = run(losses.entropy, arrays)
+    assert parts.loss == pytest.approx(-1.5)
+    assert parts.extras["entropy"] == pytest.approx(1.5)
+
+
+def test_total_adds_its_weighted_parts() -> None:
+    loss = run(total, make_samples())
+    assert loss.total == pytest.approx(loss.policy + 0.7 * loss.value - 0.3 * loss.entropy)
+    assert loss.extras["num_samples"] == 9.0
+
+
+def test_total_has_the_parts_that_the_single_losses_give() -> None:
+    arrays = make_samples()
+    loss = run(total, arrays)
+    for name, (function, arguments) in PARTS.items():
+        parts = run(function, {argument: arrays[argument] for argument in arguments})
+        sign = -1.0 if name == "entropy" else 1.0
+        assert getattr(loss, name) == pytest.approx(sign * parts.loss)
+        for key in parts.extras.keys() - {"entropy"}:
+            assert loss.extras[key] == pytest.approx(parts.extras[key])
+
+
+def test_entropy_weight_can_be_fed() -> None:
+    arrays = {**make_samples(), "entropy_weight": np.array(0.25)}
+    loss = run(lambda **inputs: losses.total(**inputs, value_loss_weight=0.5), arrays)
+    assert loss.total == pytest.approx(loss.policy + 0.5 * loss.value - 0.25 * loss.entropy)
+
+
+@pytest.mark.parametrize("function", [total, normalized_total])
+def test_gradient_matches_finite_differences(function: Callable[..., Any]) -> None:
+    arrays, step = make_samples((3, 2)), 1e-5
+    gradients = gradients_of(function, arrays)
+
+    def evaluate_all(**stacked: Any) -> Any:
+        rows = [
+            dict(zip(stacked, row, strict=True))
+            for row in zip(*map(tf.unstack, stacked.values()), strict=True)
+        ]
+        return [function(**row).total for row in rows]
+
+    for name in ("log_probabilities", "values", "entropies"):
+        nudges = step * np.eye(6).reshape(6, 3, 2)
+        repeated = {key: np.repeat(array[None], 12, axis=0) for key, array in arrays.items()}
+        repeated[name] += np.concatenate([nudges, -nudges])
+        outcomes = np.array(run(evaluate_all, repeated))
+        expected = (outcomes[:6] - outcomes[6:]).reshape(3, 2) / (2 * step)
+        np.testing.assert_allclose(gradients[name], expected, rtol=1e-6, atol=1e-9)
+
+
+def test_gradients_have_the_sign_that_learns() -> None:
+    arrays = make_samples()
+    trains = arrays["mask"] > 0
+    gradients = gradients_of(total, arrays)
+    # Descending raises the probability of actions with positive advantages, ...
+    assert (np.sign(gradients["log_probabilities"]) == -np.sign(arrays["advantages"]))[trains].all()
+    # ... moves values towards returns, ...
+    errors = arrays["values"] - arrays["returns"]
+    assert (np.sign(gradients["values"]) == np.sign(errors))[trains].all()
+    # ... and raises entropy.
+    assert (gradients["entropies"][trains] < 0).all()
+
+
+def test_gradient_of_a_sample_is_its_share_of_the_mean() -> None:
+    arrays = make_samples()
+    gradients = gradients_of(total, arrays)
+    num_samples = arrays["mask"].sum()
+    for name, expected in {
+        "log_probabilities": -arrays["advantages"],
+        "values": 0.7 * (arrays["values"] - arrays["returns"]),
+        "entropies": np.full_like(arrays["entropies"], -0.3),
+    }.items():
+        np.testing.assert_allclose(gradients[name], arrays["mask"] * expected / num_samples)
+
+
+@pytest.mark.parametrize("function", [total, normalized_total])
+def test_no_gradient_reaches_advantages_or_returns(function: Callable[..., Any]) -> None:
+    reached = gradients_of(function, make_samples()).keys()
+    assert reached == {"log_probabilities", "values", "entropies"}
+
+
+@pytest.mark.parametrize(
+    ("part", "reached"),
+    [("policy", "log_probabilities"), ("value", "values"), ("entropy", "entropies")],
+)
+def test_each_part_moves_only_its_own_argument(part: str, reached: str) -> None:
+    gradients = gradients_of(total, make_samples(), of=part)
+    moved = {name for name, gradient in gradients.items() if gradient.any()}
+    assert moved == {reached}
+
+
+@pytest.mark.parametrize("junk", [1e30, np.inf, np.nan])
+@pytest.mark.parametrize("function", [total, normalized_total])
+def test_masked_samples_add_nothing_whatever_they_hold(
+    function: Callable[..., Any], junk: float
+) -> None:
+    clean, dirty = make_samples(), make_samples()
+    for name in NAMES:
+        dirty[name][dirty["mask"] == 0] = junk
+    expected, found = run(function, clean), run(function, dirty)
+    assert found == expected
+    expected, found = gradients_of(function, clean), gradients_of(function, dirty)
+    for name, gradient in found.items():
+        np.testing.assert_array_equal(gradient[dirty["mask"] == 0], 0.0)
+        np.testing.assert_array_equal(gradient, expected[name])
+
+
+def test_masking_a_row_equals_leaving_it_out() -> None:
+    masked = make_samples()
+    shorter = {name: np.delete(array, 1, axis=0) for name, array in masked.items()}
+    a, b = run(normalized_total, masked), run(normalized_total, shorter)
+    np.testing.assert_allclose(a[:4], b[:4], rtol=1e-12)
+    assert a.extras == pytest.approx(b.extras)
+
+
+def test_loss_is_a_mean_so_repeating_the_rollout_changes_nothing() -> None:
+    once = make_samples()
+    twice = {name: np.concatenate([array, array], axis=1) for name, array in once.items()}
+    np.testing.assert_allclose(run(total, once)[:4], run(total, twice)[:4], rtol=1e-12)
+
+
+def test_rollout_without_a_training_sample_costs_nothing_and_moves_nothing() -> None:
+    arrays = make_samples()
+    arrays["mask"] = np.zeros_like(arrays["mask"])
+    loss = run(normalized_total, arrays)
+    assert loss[:4] == (0.0, 0.0, 0.0, 0.0)
+    assert all(np.isfinite(extra) for extra in loss.extras.values())
+    for gradient in gradients_of(normalized_total, arrays).values():
+        assert not gradient.any()
+
+
+def test_normalized_advantages_have_mean_zero_and_deviation_one_over_training_samples() -> None:
+    arrays = make_samples()
+    arrays["advantages"] = 5.0 + 3.0 * arrays["advantages"]
+    gradient = gradients_of(normalized_total, arrays)["log_probabilities"]
+    used = -gradient[arrays["mask"] > 0] * arrays["mask"].sum()
+    assert used.mean() == pytest.approx(0.0, abs=1e-9)
+    assert used.std() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_normalization_does_not_blow_up_advantages_that_are_all_alike() -> None:
+    arrays = make_samples((20, 16))
+    arrays["advantages"] = np.full((20, 16), 0.1)
+    single = {name: array.astype(np.float32) for name, array in arrays.items()}
+    gradient = gradients_of(normalized_total, single)["log_probabilities"]
+    assert np.abs(gradient).max() * single["mask"].sum() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("values", "returns", "expected"),
+    [
+        ((1.0, 2.0, 3.0), (1.0, 2.0, 3.0), 1.0),
+        ((5.0, 5.0, 5.0), (1.0, 2.0, 3.0), 0.0),
+        ((0.0, 1.0, 2.0), (1.1, 1.1, 1.1), 0.0),
+        ((0.0, 1.0, 2.0), (0.0, 0.0, 0.0), 0.0),
+        ((3.0, 2.0, 1.0), (1.0, 2.0, 3.0), -3.0),
+    ],
+    ids=["perfect", "constant", "constant returns", "no returns", "reversed"],
+)
+def test_explained_variance(
+    values: tuple[float, ...], returns: tuple[float, ...], expected: float
+) -> None:
+    for dtype in (np.float32, np.float64):
+        arrays = {
+            "values": column(*values),
+            "returns": column(*returns),
+            "mask": np.ones((3, 1)),
+        }
+        parts = run(losses.value, {name: array.astype(dtype) for name, array in arrays.items()})
+        assert parts.extras["explained_variance"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_rounding_of_constant_returns_is_no_variance() -> None:
+    arrays = make_samples((20, 16))
+    arrays = {"values": arrays["values"], "returns": np.full((20, 16), 0.1), "mask": arrays["mask"]}
+    parts = run(losses.value, {name: array.astype(np.float32) for name, array in arrays.items()})
+    assert parts.extras["explained_variance"] == 0.0
+
+
+def test_mask_may_be_of_booleans() -> None:
+    arrays = make_samples()
+    of_booleans = {**arrays, "mask": arrays["mask"] > 0}
+    assert run(total, of_booleans) == run(total, arrays)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("wrong", [(4, 3, 1), (12,), (4, 1), (3, 3)])
+def test_losses_refuse_shapes_that_don_t_fit_and_name_them(
+    part: str, wrong: tuple[int, ...]
+) -> None:
+    function, arguments = PARTS[part]
+    for argument in arguments:
+        arrays = {name: np.zeros(wrong if name == argument else (4, 3)) for name in arguments}
+        with pytest.raises(ValueError, match=rf"\[T, B\].*{argument} \({wrong[0]},"):
+            run(function, arrays)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("wrong", [(4, 3, 1), (12,)])
+def test_losses_refuse_rollouts_without_exactly_two_axes(part: str, wrong: tuple[int, ...]) -> None:
+    function, arguments = PARTS[part]
+    with pytest.raises(ValueError, match=r"\[T, B\]"):
+        run(function, {name: np.zeros(wrong) for name in arguments})
+
+
+def test_losses_take_rollouts_of_unknown_size() -> None:
+    with tf.Graph().as_default():
+        inputs = {
+            name: tf.compat.v1.placeholder(tf.float32, [None, None]) for name in [*NAMES, "mask"]
+        }
+        assert total(**inputs).total.shape == ()

@@ -1,0 +1,73 @@
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+import envs
+from a3c.config import EnvConfig
+from examples.memory import QUESTION, WAIT, Memory
+
+Observation = NDArray[np.float32]
+Episode = tuple[list[Observation], float]
+
+
+def play(policy: Callable[[list[Observation]], int], num_episodes: int = 200) -> Iterator[Episode]:
+    """Episodes as the observations that were acted on and the return."""
+    memory = Memory()
+    for seed in range(num_episodes):
+        observation, _ = memory.reset(seed=seed)
+        seen, total, terminated = [observation], 0.0, False
+        while not terminated:
+            observation, reward, terminated, truncated, _ = memory.step(np.int64(policy(seen)))
+            assert not truncated
+            total += reward
+            seen.append(observation)
+        yield seen[:-1], total
+
+
+def recall(seen: list[Observation]) -> int:
+    return int(seen[0][1])
+
+
+def test_whoever_remembers_the_cue_always_gets_1() -> None:
+    assert {total for _, total in play(recall)} == {1.0}
+
+
+def test_whoever_answers_with_the_other_cue_always_gets_minus_1() -> None:
+    assert {total for _, total in play(lambda seen: 1 - recall(seen))} == {-1.0}
+
+
+def test_a_policy_of_the_current_observation_gets_0_on_average() -> None:
+    for answer in (0, 1):
+        returns = [total for _, total in play(lambda _, a=answer: a)]  # type: ignore[misc]
+        assert abs(np.mean(returns)) < 0.2
+
+
+def test_the_question_looks_the_same_whatever_the_cue() -> None:
+    questions = defaultdict(set)
+    for seen, _ in play(recall):
+        questions[recall(seen)].add(tuple(seen[-1]))
+        assert all((blank == WAIT).all() for blank in seen[1:-1])
+    assert questions[0] == questions[1] == {tuple(QUESTION)}
+
+
+def test_the_wait_is_6_to_10_steps_and_independent_of_the_cue() -> None:
+    waits = defaultdict(set)
+    for seen, _ in play(recall):
+        waits[recall(seen)].add(len(seen) - 2)
+    assert waits[0] == waits[1] == {6, 7, 8, 9, 10}
+
+
+def test_the_wait_can_be_set() -> None:
+    made = gymnasium.make("Memory-v0", min_wait=3, max_wait=3)
+    made.reset(seed=0)
+    ends = [made.step(0)[2] for _ in range(5)]
+    assert ends == [False, False, False, False, True]
+
+
+def test_the_cluster_takes_it() -> None:
+    observations, actions = envs.check(EnvConfig(env_id="examples.memory:Memory-v0"))
+    assert observations.shape == (4,)
+    assert actions == gymnasium.spaces.Discrete(2)

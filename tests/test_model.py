@@ -1,0 +1,336 @@
+"""Every network by name: shapes, parameters, sharing, recurrence, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+import model
+from a3c import diagram
+from a3c.config import NetworkConfig
+from a3c.errors import UserError
+from a3c.network import Network, NetworkOutput
+from examples import own_network
+
+ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
+SMALL = Box(0.0, 1.0, (36, 36, 1), np.float32)
+VECTOR = Box(-1.0, 1.0, (4,), np.float32)
+BOX = Box(-1.0, 1.0, (2,), np.float32)
+ACTIONS = {
+    "discrete": (Discrete(3), {}),
+    "multi-discrete": (MultiDiscrete([2, 3]), {}),
+    "clipped": (BOX, {"action_bounds": "clip"}),
+    "squashed": (BOX, {"action_bounds": "squash"}),
+    "state-dependent": (BOX, {"gaussian_deviation": "state-dependent"}),
+}
+TINY = NetworkConfig(hidden_sizes=(5, 6), lstm_size=3)
+
+
+def build(space: Box, actions: Any, **settings: Any) -> Network:
+    return model.build(space, actions, dataclasses.replace(TINY, **settings))
+
+
+class Running:
+    """A network in a session of its own, for `time` steps (None: any number)."""
+
+    def __init__(self, network: Network, space: Box, time: int | None = None) -> None:
+        self.network = network
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.compat.v1.set_random_seed(1)
+            self.inputs = (
+                tf.compat.v1.placeholder(tf.float32, [time, None, *space.shape]),
+                tf.compat.v1.placeholder(tf.float32, [None, network.state_size]),
+                tf.compat.v1.placeholder(tf.bool, [time, None]),
+            )
+            self.output = network.forward(*self.inputs)
+            self.samples = network.policy.sample(self.output.policy_parameters)
+            self.variables = tf.compat.v1.trainable_variables()
+
+    @functools.cached_property
+    def session(self) -> Any:
+        with self.graph.as_default():
+            session = tf.compat.v1.Session()
+            session.run(tf.compat.v1.global_variables_initializer())
+        return session
+
+    def run(self, fetches: Any, *inputs: np.ndarray) -> Any:
+        return self.session.run(fetches, dict(zip(self.inputs, inputs, strict=True)))
+
+    def __call__(self, *inputs: np.ndarray) -> NetworkOutput:
+        return self.run(self.output, *inputs)
+
+    def names(self) -> list[str]:
+        return [variable.op.name for variable in self.variables]
+
+    def reached_by(self, output: Any) -> set[str]:
+        """Names of the variables that an output has a gradient with respect to."""
+        with self.graph.as_default():
+            gradients = tf.gradients(output, self.variables)
+        pairs = zip(self.names(), gradients, strict=True)
+        return {name for name, gradient in pairs if gradient is not None}
+
+
+def rollout(space: Box, state_size: int, time: int = 2, batch: int = 3) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    starts = rng.random((time, batch)) < 0.3
+    return (
+        rng.uniform(size=(time, batch, *space.shape)),
+        rng.normal(size=(batch, state_size)),
+        starts,
+    )
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "network", "parameters"),
+    [
+        # (8·8·4+1)·16 + (4·4·16+1)·32 + (9·9·32+1)·256 + (256+1)·(6+1)
+        (ATARI, 6, "a3c-ff", 677_943),
+        # ... + 4·(256·(256+256) + 256)
+        (ATARI, 6, "a3c-lstm", 677_943 + 525_312),
+        # (8·8·4+1)·32 + (4·4·32+1)·64 + (3·3·64+1)·64 + (7·7·64+1)·512 + (512+1)·7
+        (ATARI, 6, "nature", 1_687_719),
+        # 4 convolutions: 9·1·32+32 + 3·(9·32·32+32); 3·3·32 to LSTM 256; heads
+        (Box(0.0, 1.0, (42, 42, 1), np.float32), 6, "universe", 28_064 + 558_080 + 1_799),
+        # (4+1)·64 + (64+1)·64 + (64+1)·(2+1)
+        (VECTOR, 2, "mlp", 4_675),
+        # ... LSTM 256 on 64: 4·(256·(64+256) + 256); heads (256+1)·3
+        (VECTOR, 2, "mlp-lstm", 4_480 + 328_704 + 771),
+        # Images are flattened.
+        (SMALL, 2, "mlp", (36 * 36 + 1) * 64 + 65 * 64 + 65 * 3),
+    ],
+)
+def test_parameter_counts_are_those_worked_out_by_hand(
+    space: Box, actions: int, network: str, parameters: int
+) -> None:
+    built = model.build(space, Discrete(actions), NetworkConfig(network=network))  # type: ignore[arg-type]
+    rows = diagram.layer_table(built, space)
+    assert diagram.total_parameters(rows) == parameters
+
+
+def test_the_papers_network_has_the_papers_shapes() -> None:
+    rows = diagram.layer_table(build(ATARI, Discrete(6), network="a3c-ff"), ATARI)
+    assert [(row.name, row.output_shape) for row in rows] == [
+        ("observation", (84, 84, 4)),
+        ("conv1", (20, 20, 16)),
+        ("conv2", (9, 9, 32)),
+        ("flatten", (2592,)),
+        ("dense", (256,)),
+        ("policy", (6,)),
+        ("value", (1,)),
+    ]
+
+
+def test_every_network_of_the_configuration_is_there() -> None:
+    names = set(get_args(get_type_hints(NetworkConfig)["network"]))
+    assert names == {"auto", *model.NETWORKS}
+
+
+# --- forward ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize("name", model.NETWORKS)
+def test_every_network_plays_every_kind_of_action(name: str, kind: str) -> None:
+    actions, settings = ACTIONS[kind]
+    space = SMALL if model.NETWORKS[name].min_side else VECTOR
+    network = build(space, actions, network=name, initialization="paper", **settings)
+    check_forward(network, space, actions)
+
+
+def check_forward(network: Network, space: Box, actions: Any) -> None:
+    """One forward pass has the shapes of the contract, is finite, and gives playable actions."""
+    running = Running(network, space)
+    output, samples = running.run(
+        (running.output, running.samples), *rollout(space, network.state_size)
+    )
+    policy = network.policy
+    assert output.policy_parameters.shape == (2, 3, policy.num_parameters)
+    assert output.values.shape == (2, 3)
+    assert output.state.shape == (3, network.state_size)
+    assert all(part.dtype == np.float32 for part in output)
+    assert all(np.isfinite(part).all() for part in output)
+    assert tuple(running.output.values.shape.as_list()) == (None, None)
+    assert all(actions.contains(action) for action in policy.to_env(samples[0]))
+
+
+@pytest.mark.parametrize("separate_value", [False, True])
+def test_acting_step_by_step_equals_learning_over_the_rollout(separate_value: bool) -> None:
+    network = build(VECTOR, Discrete(3), network="mlp-lstm", separate_value=separate_value)
+    learning, acting = Running(network, VECTOR), Running(network, VECTOR, time=1)
+    observations, state, starts = rollout(VECTOR, network.state_size, time=6)
+    whole = learning(observations, state, starts)
+    for t in range(6):
+        step = slice(t, t + 1)
+        one = acting(observations[step], state, starts[step])
+        state = one.state
+        np.testing.assert_allclose(one.values[0], whole.values[t], atol=1e-5)
+        np.testing.assert_allclose(one.policy_parameters[0], whole.policy_parameters[t], atol=1e-5)
+    np.testing.assert_allclose(state, whole.state, atol=1e-5)
+
+
+def test_starts_make_a_recurrent_network_forget_and_leave_others_alone() -> None:
+    for name, forgets in (("mlp-lstm", True), ("mlp", False)):
+        network = build(VECTOR, Discrete(3), network=name)
+        running = Running(network, VECTOR)
+        observations, state, starts = rollout(VECTOR, network.state_size)
+        going_on = running(observations, state, np.zeros_like(starts))
+        started = running(observations, state, np.ones_like(starts))
+        assert (going_on.values == started.values).all() != forgets
+
+
+def test_networks_without_memory_hand_their_state_through() -> None:
+    network = build(SMALL, Discrete(3), network="a3c-ff", separate_value=True)
+    assert network.state_size == 0
+    assert Running(network, SMALL).output.state.shape.as_list() == [None, 0]
+
+
+def test_a_forward_pass_leaves_the_callers_state_as_it_was() -> None:
+    network = build(VECTOR, Discrete(3), network="mlp-lstm")
+    observations, state, starts = rollout(VECTOR, network.state_size)
+    running, before = Running(network, VECTOR), state.copy()
+    first = running(observations, state, starts)
+    second = running(observations, state, starts)
+    np.testing.assert_array_equal(state, before)
+    np.testing.assert_array_equal(first.values, second.values)
+
+
+# --- one trunk or two ---------------------------------------------------------------------------
+
+
+def is_value_only(name: str) -> bool:
+    return any(part.startswith("value") for part in name.split("/"))
+
+
+@pytest.mark.parametrize("name", ["mlp-lstm", "a3c-lstm"])
+def test_separate_trunks_share_no_variables_and_no_state(name: str) -> None:
+    space = SMALL if model.NETWORKS[name].min_side else VECTOR
+    network = build(space, BOX, network=name, separate_value=True, initialization="paper")
+    running = Running(network, space)
+    by_value = running.reached_by(running.output.values)
+    by_policy = running.reached_by(running.output.policy_parameters)
+    assert by_value | by_policy == set(running.names())
+    assert not by_value & by_policy
+    assert by_value == {name for name in running.names() if is_value_only(name)}
+    assert network.state_size == 2 * 2 * TINY.lstm_size
+    observations, state, starts = rollout(space, network.state_size)
+    output = running(observations, state, np.zeros_like(starts))
+    other = running(observations, state + np.repeat([0, 1], 6), np.zeros_like(starts))
+    np.testing.assert_array_equal(output.policy_parameters, other.policy_parameters)
+    assert (output.values != other.values).any()
+
+
+def test_on_a_shared_trunk_only_the_value_head_is_the_values_own() -> None:
+    running = Running(build(VECTOR, Discrete(3), network="mlp"), VECTOR)
+    by_policy = running.reached_by(running.output.policy_parameters)
+    value_only = running.reached_by(running.output.values) - by_policy
+    assert value_only == {"value/weights", "value/biases"}
+    assert value_only == {name for name in running.names() if is_value_only(name)}
+
+
+def test_policies_start_near_uniform_and_values_do_not_start_flat() -> None:
+    running = Running(build(VECTOR, Discrete(3), network="mlp"), VECTOR)
+    output = running(*rollout(VECTOR, 0, time=50))
+    assert np.abs(output.policy_parameters).max() < 0.05
+    assert output.values.std() > 0.1
+
+
+# --- choosing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "name"),
+    [
+        (Box(0, 255, (4, 84, 84), np.uint8), "a3c-ff"),
+        (Box(0, 255, (20, 20, 3), np.uint8), "a3c-ff"),
+        (Box(0, 255, (19, 40, 3), np.uint8), "mlp"),
+        (VECTOR, "mlp"),
+    ],
+)
+def test_auto_is_a3c_ff_for_images_it_can_take_and_mlp_for_all_else(space: Box, name: str) -> None:
+    assert build(space, Discrete(2), network="auto").description[0] == name
+
+
+@pytest.mark.parametrize("name", [n for n, a in model.NETWORKS.items() if a.min_side])
+def test_convolutions_on_vectors_are_refused_with_a_remedy(name: str) -> None:
+    with pytest.raises(UserError, match=rf"network {name} needs images.*\(4,\).*--network mlp"):
+        build(VECTOR, Discrete(2), network=name)
+
+
+@pytest.mark.parametrize("name", [n for n, a in model.NETWORKS.items() if a.min_side > 1])
+def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -> None:
+    side = model.NETWORKS[name].min_side
+    fits = Box(0.0, 1.0, (side, side + 5, 1), np.float32)
+    diagram.layer_table(build(fits, Discrete(2), network=name), fits)
+    too_small = Box(0.0, 1.0, (side + 5, side - 1, 1), np.float32)
+    with pytest.raises(UserError, match=f"network {name} needs images of at least {side}x{side}"):
+        build(too_small, Discrete(2), network=name)
+    with tf.Graph().as_default(), pytest.raises(UserError, match="does not fit"):
+        model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), TINY)
+
+
+def test_action_spaces_without_a_policy_are_refused() -> None:
+    with pytest.raises(UserError, match="has no policy"):
+        build(VECTOR, Dict({"a": Discrete(2)}))
+
+
+# --- the command and the example ----------------------------------------------------------------
+
+
+def test_the_command_prints_the_layers_and_writes_the_diagram(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net.png"
+    arguments = ["--preset", "none", "--env-id", "CartPole-v1", "--output", str(path)]
+    assert model.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "mlp on CartPole-v1" in printed
+    assert "4,675" in printed
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_names_the_diagram_after_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert model.main(["--preset", "none", "--env-id", "CartPole-v1", "--network", "mlp-lstm"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mlp-lstm.png"]
+
+
+def test_the_command_refuses_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert model.main(["--preset", "none", "--env-id", "CartPole-v1", "--network", "nature"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("model.py: network nature needs images")
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_the_example_network_runs(kind: str) -> None:
+    actions, settings = ACTIONS[kind]
+    config = dataclasses.replace(TINY, **settings)  # type: ignore[arg-type]
+    check_forward(own_network.build(VECTOR, actions, config), VECTOR, actions)
+
+
+def test_the_example_has_builds_signature_so_it_can_stand_in_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(model, "build", own_network.build)
+    path = tmp_path / "own.png"
+    arguments = ["--preset", "none", "--env-id", "CartPole-v1", "--output", str(path)]
+    assert model.main(arguments) == 0
+    assert path.exists()

@@ -1,0 +1,177 @@
+"""Observations as networks get them, and their running normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a3c import observations
+from a3c.observations import Statistics
+
+ATARI = Box(0, 255, (4, 12, 10), np.uint8)
+RGB = Box(0, 255, (12, 10, 3), np.uint8)
+GREY = Box(0, 255, (12, 10), np.uint8)
+RGB_STACK = Box(0, 255, (2, 12, 10, 3), np.uint8)
+RGB_STACK_CHANNELS_FIRST = Box(0, 255, (2, 3, 12, 10), np.uint8)
+UNIT_IMAGE = Box(0.0, 1.0, (12, 10, 1), np.float32)
+VECTOR = Box(-1.0, 1.0, (4,), np.float32)
+MATRIX = Box(-np.inf, np.inf, (2, 3), np.float64)
+SCALAR = Box(-1.0, 1.0, (), np.float32)
+ALL = [ATARI, RGB, GREY, RGB_STACK, RGB_STACK_CHANNELS_FIRST, UNIT_IMAGE, VECTOR, MATRIX, SCALAR]
+
+
+def prepare(raw: np.ndarray, space: Box, statistics: Any = None) -> np.ndarray:
+    with tf.Graph().as_default():
+        inputs = tf.compat.v1.placeholder(space.dtype, [None, None, *space.shape])
+        outputs = observations.prepare(inputs, space, statistics)
+        assert outputs.dtype == tf.float32
+        assert tuple(outputs.shape[2:].as_list()) == observations.prepared_shape(space)
+        with tf.compat.v1.Session() as session:
+            return session.run(outputs, {inputs: raw})
+
+
+def rollout(space: Box, time: int = 2, batch: int = 3, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    shape = (time, batch, *space.shape)
+    if space.dtype == np.uint8:
+        return rng.integers(0, 256, shape, np.uint8)
+    return rng.uniform(0, 1, shape).astype(space.dtype)
+
+
+# --- shapes and scales --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (ATARI, (12, 10, 4)),
+        (RGB, (12, 10, 3)),
+        (GREY, (12, 10, 1)),
+        (RGB_STACK, (12, 10, 6)),
+        (RGB_STACK_CHANNELS_FIRST, (12, 10, 6)),
+        (UNIT_IMAGE, (12, 10, 1)),
+    ],
+)
+def test_images_get_channels_last(space: Box, shape: tuple[int, ...]) -> None:
+    assert observations.is_image(space)
+    assert observations.prepared_shape(space) == shape
+    assert prepare(rollout(space), space).shape == (2, 3, *shape)
+
+
+@pytest.mark.parametrize(("space", "features"), [(VECTOR, 4), (MATRIX, 6), (SCALAR, 1)])
+def test_other_boxes_are_flattened_and_cast(space: Box, features: int) -> None:
+    assert not observations.is_image(space)
+    assert observations.prepared_shape(space) == (features,)
+    raw = rollout(space)
+    np.testing.assert_array_equal(
+        prepare(raw, space), raw.reshape(2, 3, features).astype(np.float32)
+    )
+
+
+def test_each_pixel_lands_in_its_place_scaled_to_one() -> None:
+    raw = rollout(ATARI)
+    prepared = prepare(raw, ATARI)
+    assert prepared[1, 2, 5, 7, 3] == pytest.approx(raw[1, 2, 3, 5, 7] / 255)
+    assert prepare(np.full((1, 1, 4, 12, 10), 255, np.uint8), ATARI).max() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("space", [RGB_STACK, RGB_STACK_CHANNELS_FIRST])
+def test_stacked_frames_become_channels_the_first_frame_first(space: Box) -> None:
+    raw = rollout(space)
+    prepared = prepare(raw, space)
+    pixel = raw[1, 2, 1]  # the second frame
+    pixel = pixel[5, 7, 2] if space is RGB_STACK else pixel[2, 5, 7]
+    assert prepared[1, 2, 5, 7, 1 * 3 + 2] == pytest.approx(pixel / 255)
+
+
+def test_images_in_zero_to_one_stay_as_they_are() -> None:
+    raw = rollout(UNIT_IMAGE)
+    np.testing.assert_array_equal(prepare(raw, UNIT_IMAGE), raw)
+
+
+def test_unbounded_images_are_not_scaled() -> None:
+    space = Box(-np.inf, np.inf, (5, 5, 1), np.float32)
+    raw = rollout(space)
+    np.testing.assert_array_equal(prepare(raw, space), raw)
+
+
+# --- normalisation ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", ALL, ids=str)
+def test_normalising_by_a_rollouts_own_moments_gives_mean_0_and_deviation_1(space: Box) -> None:
+    raw = rollout(space, time=20, batch=10)
+    moments = observations.moments(raw, np.ones((20, 10)), space)
+    assert moments.sum.shape == observations.statistics_shape(space)
+    prepared = prepare(raw, space, moments)
+    axes = None if observations.is_image(space) else (0, 1)
+    np.testing.assert_allclose(prepared.mean(axes, np.float64), 0.0, atol=1e-4)
+    np.testing.assert_allclose(prepared.std(axes, np.float64), 1.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("space", ALL, ids=str)
+def test_moments_sum_exactly_what_prepare_gives(space: Box) -> None:
+    raw = rollout(space)
+    mask = np.array([[1, 0, 1], [1, 1, 0]], np.float32)
+    prepared = prepare(raw, space)[mask > 0].astype(np.float64)
+    features = prepared.reshape(-1, 1 if observations.is_image(space) else prepared.shape[-1])
+    moments = observations.moments(raw, mask, space)
+    assert moments.count == len(features)
+    np.testing.assert_allclose(np.ravel(moments.sum), features.sum(0), rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(moments.sum_of_squares), (features**2).sum(0), rtol=1e-6)
+    assert all(np.asarray(part).dtype == np.float64 for part in moments)
+
+
+@given(cut=st.integers(0, 8), seed=st.integers(0, 2**16))
+@settings(max_examples=25, deadline=None)
+def test_moments_of_parts_add_up_to_moments_of_the_whole(cut: int, seed: int) -> None:
+    raw = rollout(MATRIX, time=8, seed=seed)
+    mask = np.random.default_rng(seed).random((8, 3)) < 0.7
+    whole = observations.moments(raw, mask, MATRIX)
+    parts = [observations.moments(raw[s], mask[s], MATRIX) for s in (slice(cut), slice(cut, None))]
+    for total, *terms in zip(whole, *parts, strict=True):
+        np.testing.assert_allclose(total, sum(terms), rtol=1e-12)
+
+
+@pytest.mark.parametrize("space", [MATRIX, UNIT_IMAGE], ids=str)
+def test_masked_and_non_finite_observations_do_not_count(space: Box) -> None:
+    raw = rollout(space)
+    mask = np.ones((2, 3), bool)
+    clean = observations.moments(raw[1:], mask[1:], space)
+    raw[0, 0].flat[0], raw[0, 1].flat[1], raw[0, 2].flat[2] = np.nan, np.inf, np.nan
+    mask[0, 2] = False
+    for dirty_part, clean_part in zip(observations.moments(raw, mask, space), clean, strict=True):
+        np.testing.assert_array_equal(dirty_part, clean_part)
+
+
+def test_normalisation_waits_for_enough_samples() -> None:
+    raw = rollout(VECTOR)
+    unit = Statistics(np.float64(observations.MIN_COUNT - 1), np.ones(4), np.ones(4) * 400)
+    np.testing.assert_array_equal(prepare(raw, VECTOR, unit), raw)
+    enough = unit._replace(count=np.float64(observations.MIN_COUNT))
+    assert np.abs(prepare(raw, VECTOR, enough) - raw).max() > 0.1
+
+
+def test_normalisation_clips_at_ten_deviations_and_bears_constants() -> None:
+    count = 1000.0
+    mean, variance = np.array([5.0, 0.0, 0.0, 1e6]), np.array([0.0, 1.0, 1.0, 4.0])
+    statistics = Statistics(np.float64(count), count * mean, count * (variance + mean**2))
+    raw = np.array([[[5.0, 1e9, -1e9, 1e6 + 2]]], np.float32)
+    prepared = prepare(raw, VECTOR, statistics)
+    np.testing.assert_allclose(prepared[0, 0], [0.0, 10.0, -10.0, 1.0], atol=1e-3)
+
+
+def test_statistics_are_taken_as_tensors_too() -> None:
+    raw = rollout(VECTOR, 20, 10)
+    moments = observations.moments(raw, np.ones((20, 10)), VECTOR)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = tf.constant(raw)
+        tensors = tuple(tf.constant(part) for part in moments)
+        as_tensors = session.run(observations.prepare(inputs, VECTOR, tensors))
+    np.testing.assert_array_equal(as_tensors, prepare(raw, VECTOR, moments))

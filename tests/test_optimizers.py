@@ -1,0 +1,313 @@
+"""Optimizers against NumPy, where their variables live, and who shares them."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from a3c import optimizers
+from a3c.config import LearningConfig
+
+Array = NDArray[np.floating]
+Kind = Literal["adam", "rmsprop", "sgd"]
+
+KINDS: list[Kind] = ["adam", "rmsprop", "sgd"]
+SHAPES = {"global/trunk/kernel": (3, 2), "global/policy/bias": (2,), "global/value/kernel": (2, 1)}
+LEARNING_RATE = 0.05
+
+
+def make_gradients(num_steps: int, seed: int = 0) -> list[dict[str, Array]]:
+    generator = np.random.default_rng(seed)
+    return [
+        {name: generator.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+        for _ in range(num_steps)
+    ]
+
+
+class Graph:
+    """A worker's graph: variables that start at 1, and one step of an optimizer."""
+
+    def __init__(self, config: LearningConfig, device: Any = None, scope: str = "") -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default(), tf.compat.v1.device(device):
+            self.variables = {
+                name: tf.compat.v1.get_variable(
+                    name, shape, initializer=tf.compat.v1.ones_initializer(), use_resource=True
+                )
+                for name, shape in SHAPES.items()
+            }
+            self.gradients = {
+                name: tf.compat.v1.placeholder(tf.float32, shape) for name, shape in SHAPES.items()
+            }
+            self.learning_rate = tf.compat.v1.placeholder(tf.float32, [])
+            self.optimizer = optimizers.make(config, self.learning_rate)
+            with tf.compat.v1.name_scope(scope or None):
+                self.step = self.optimizer.apply(
+                    [(self.gradients[name], self.variables[name]) for name in SHAPES]
+                )
+            self.slots = self.optimizer.variables()
+            self.initialize = tf.compat.v1.global_variables_initializer()
+
+    def run_step(
+        self, session: Any, gradients: dict[str, Array], learning_rate: float = LEARNING_RATE
+    ) -> None:
+        feeds = {self.gradients[name]: gradient for name, gradient in gradients.items()}
+        session.run(self.step, {**feeds, self.learning_rate: learning_rate})
+
+
+def train(config: LearningConfig, gradients: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    worker = Graph(config)
+    with tf.compat.v1.Session(graph=worker.graph) as session:
+        session.run(worker.initialize)
+        for gradient in gradients:
+            worker.run_step(session, gradient)
+        return session.run(worker.variables)
+
+
+def adam_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
+    """Kingma and Ba 2015, the form with ε̂ at the end of their section 2."""
+    theta = np.ones(gradients[0].shape)
+    m, v = np.zeros_like(theta), np.zeros_like(theta)
+    for t, gradient in enumerate(gradients, start=1):
+        m = config.adam_beta1 * m + (1 - config.adam_beta1) * gradient
+        v = config.adam_beta2 * v + (1 - config.adam_beta2) * gradient.astype(np.float64) ** 2
+        correction = np.sqrt(1 - config.adam_beta2**t) / (1 - config.adam_beta1**t)
+        theta -= rate * correction * m / (np.sqrt(v) + config.adam_epsilon)
+    return theta
+
+
+def rmsprop_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
+    """Mnih et al. 2016, section 4: ε inside the root, no momentum."""
+    theta = np.ones(gradients[0].shape)
+    g = np.full(theta.shape, config.rmsprop_initial_mean_square)
+    for gradient in gradients:
+        g = config.rmsprop_alpha * g + (1 - config.rmsprop_alpha) * gradient.astype(np.float64) ** 2
+        theta -= rate * gradient / np.sqrt(g + config.rmsprop_epsilon)
+    return theta
+
+
+def sgd_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
+    return 1 - rate * np.sum(gradients, axis=0)
+
+
+REFERENCES: dict[Kind, Callable[[LearningConfig, Sequence[Array], float], Array]] = {
+    "adam": adam_reference,
+    "rmsprop": rmsprop_reference,
+    "sgd": sgd_reference,
+}
+CONFIGS = [
+    LearningConfig(optimizer="adam"),
+    LearningConfig(optimizer="adam", adam_beta1=0.5, adam_beta2=0.9, adam_epsilon=0.1),
+    LearningConfig(optimizer="rmsprop"),
+    LearningConfig(optimizer="rmsprop", rmsprop_alpha=0.5, rmsprop_epsilon=1e-3),
+    LearningConfig(optimizer="rmsprop", rmsprop_initial_mean_square=1.0),
+    LearningConfig(optimizer="rmsprop", rmsprop_initial_mean_square=7.5),
+    LearningConfig(optimizer="sgd"),
+]
+
+
+def assert_matches_reference(
+    config: LearningConfig, found: dict[str, Array], gradients: Sequence[dict[str, Array]]
+) -> None:
+    reference = REFERENCES[config.optimizer]
+    for name in SHAPES:
+        scale = config.critic_learning_rate_scale if "/value/" in name else 1.0
+        expected = reference(config, [step[name] for step in gradients], LEARNING_RATE * scale)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
+def test_optimizer_steps_as_numpy_does(config: LearningConfig, scale: float) -> None:
+    config = dataclasses.replace(config, critic_learning_rate_scale=scale)
+    gradients = make_gradients(num_steps=6)
+    assert_matches_reference(config, train(config, gradients), gradients)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_rate_is_fed_anew_at_each_step(kind: Kind) -> None:
+    worker = Graph(LearningConfig(optimizer=kind, critic_learning_rate_scale=2.0))
+    (gradients,) = make_gradients(1)
+    with tf.compat.v1.Session(graph=worker.graph) as session:
+        session.run(worker.initialize)
+        worker.run_step(session, gradients, learning_rate=0.0)
+        for value in session.run(worker.variables).values():
+            np.testing.assert_array_equal(value, 1.0)
+        worker.run_step(session, gradients, learning_rate=0.1)
+        for name, value in session.run(worker.variables).items():
+            assert (np.sign(value - 1.0) == -np.sign(gradients[name])).all()
+
+
+def test_optimizer_works_without_any_value_only_variable() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weight = tf.compat.v1.get_variable("trunk", initializer=[1.0], use_resource=True)
+        optimizer = optimizers.make(
+            LearningConfig(optimizer="sgd", critic_learning_rate_scale=2.0), 0.5
+        )
+        step = optimizer.apply([(tf.constant([1.0]), weight)])
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight) == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("global/value/kernel:0", True),
+        ("value:0", True),
+        ("value_trunk/dense_0/bias:0", True),
+        ("global/policy/kernel:0", False),
+        ("global/trunk/evaluate:0", False),
+        ("global/policy_value/kernel:0", False),
+    ],
+)
+def test_value_only_variables_are_told_by_their_names(name: str, expected: bool) -> None:
+    assert optimizers.is_value_only(name) is expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_slot_is_on_the_ps_of_its_variable(kind: Kind) -> None:
+    cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
+    setter = tf.compat.v1.train.replica_device_setter(
+        cluster=cluster, worker_device="/job:worker/task:0"
+    )
+    worker = Graph(LearningConfig(optimizer=kind), setter)
+    device_of = {variable.op.name: variable.device for variable in worker.variables.values()}
+    assert set(device_of.values()) == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert kind == "sgd" or len(worker.slots) >= 2 * len(SHAPES)
+    for slot in worker.slots:
+        owner = next((name for name in device_of if slot.op.name.startswith(name + "/")), None)
+        allowed = set(device_of.values()) if owner is None else {device_of[owner]}
+        assert slot.device in allowed, slot.name
+        assert owner is not None or "beta" in slot.op.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_slots", "num_counters"), [("adam", 2, 4), ("rmsprop", 2, 0), ("sgd", 0, 0)]
+)
+def test_all_optimizer_variables_are_listed_and_saved_but_never_trained(
+    kind: Kind, num_slots: int, num_counters: int
+) -> None:
+    worker = Graph(LearningConfig(optimizer=kind))
+    listed = {variable.name for variable in worker.slots}
+    assert len(listed) == num_slots * len(SHAPES) + num_counters
+    with worker.graph.as_default():
+        assert {v.op.name for v in tf.compat.v1.trainable_variables()} == set(SHAPES)
+        every = {v.name for v in tf.compat.v1.global_variables()}
+    assert every == listed | {f"{name}:0" for name in SHAPES}
+
+
+def test_learning_rate_of_the_critic_is_worked_out_beside_the_learning_rate() -> None:
+    with tf.Graph().as_default():
+        with tf.device("/job:ps/task:0"):
+            learning_rate = tf.cast(tf.compat.v1.placeholder(tf.float64, []), tf.float32)
+        optimizers.make(LearningConfig(critic_learning_rate_scale=0.5), learning_rate)
+        (product,) = learning_rate.consumers()
+        assert product.device == "/job:ps/task:0"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_optimizer_variables_are_the_same_at_every_critic_learning_rate(kind: Kind) -> None:
+    configs = [
+        LearningConfig(optimizer=kind, critic_learning_rate_scale=scale) for scale in (1.0, 0.5)
+    ]
+    names = [{slot.name for slot in Graph(config).slots} for config in configs]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_optimizer_variables_don_t_depend_on_where_the_step_is_built(kind: Kind) -> None:
+    config = LearningConfig(optimizer=kind, critic_learning_rate_scale=0.5)
+    names = [
+        {variable.name for variable in Graph(config, scope=scope).slots} for scope in ("", "push")
+    ]
+    assert names[0] == names[1]
+    assert kind == "sgd" or names[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_workers_share_one_set_of_statistics(kind: Kind) -> None:
+    config = LearningConfig(optimizer=kind, critic_learning_rate_scale=0.5)
+    gradients = make_gradients(num_steps=6)
+    server = tf.distribute.Server.create_local_server()
+    workers = [Graph(config), Graph(config)]
+    sessions = [tf.compat.v1.Session(server.target, graph=worker.graph) for worker in workers]
+    sessions[0].run(workers[0].initialize)
+    for i, gradient in enumerate(gradients):
+        workers[i % 2].run_step(sessions[i % 2], gradient)
+    for worker, session in zip(workers, sessions, strict=True):
+        assert_matches_reference(config, session.run(worker.variables), gradients)
+        session.close()
+
+
+def test_concurrent_steps_of_unlocked_workers_are_not_lost() -> None:
+    num_threads, num_steps, size = 4, 25, 500_000
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weights = tf.compat.v1.get_variable(
+            "w", [size], initializer=tf.compat.v1.zeros_initializer(), use_resource=True
+        )
+        optimizer = optimizers.make(LearningConfig(optimizer="sgd"), 1.0)
+        step = optimizer.apply([(tf.ones([size]), weights)])
+        read = weights.read_value()
+        session.run(tf.compat.v1.global_variables_initializer())
+
+        def work() -> None:
+            for _ in range(num_steps):
+                session.run([step, read])
+
+        threads = [threading.Thread(target=work) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        np.testing.assert_array_equal(session.run(weights), -num_threads * num_steps)
+
+
+def clip(gradient: Sequence[float], max_norm: float) -> tuple[Array, float]:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(optimizers.clip_flat(tf.constant(gradient, tf.float32), max_norm))
+
+
+def test_long_gradients_are_scaled_to_the_norm_and_keep_their_direction() -> None:
+    clipped, norm = clip([3.0, -4.0], max_norm=0.5)
+    np.testing.assert_allclose(clipped, [0.3, -0.4], rtol=1e-6)
+    assert norm == 5.0
+
+
+@pytest.mark.parametrize("max_norm", [5.0, 6.0, 0.0])
+def test_short_gradients_and_gradients_without_a_limit_are_bit_equal(max_norm: float) -> None:
+    clipped, norm = clip([3.0, -4.0], max_norm)
+    np.testing.assert_array_equal(clipped, [3.0, -4.0])
+    assert norm == 5.0
+
+
+def test_zero_gradient_stays_zero() -> None:
+    clipped, norm = clip([0.0, 0.0], max_norm=0.5)
+    np.testing.assert_array_equal(clipped, [0.0, 0.0])
+    assert norm == 0.0
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 0.0])
+@pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf, 1e30])
+def test_gradient_with_a_norm_that_is_not_finite_stays_visible(
+    junk: float, max_norm: float
+) -> None:
+    clipped, norm = clip([1.0, junk], max_norm)
+    assert not np.isfinite(norm)
+    np.testing.assert_array_equal(clipped, np.array([1.0, junk], np.float32))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 10.0, 1e3])
+def test_clipping_equals_numpy(scale: float) -> None:
+    gradient = scale * np.random.default_rng(2).normal(size=5000).astype(np.float32)
+    expected_norm = float(np.linalg.norm(gradient.astype(np.float64)))
+    clipped, norm = clip(gradient.tolist(), max_norm=0.5)
+    assert norm == pytest.approx(expected_norm, rel=1e-6)
+    np.testing.assert_allclose(clipped, gradient * min(1, 0.5 / expected_norm), rtol=1e-5)

@@ -1,0 +1,232 @@
+"""Records of processes: written whole, read with distrust, believed with their create time only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a3c import processes
+from a3c.processes import Identity, ProcessRecord
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def myself() -> Identity:
+    identity = processes.identify(os.getpid())
+    assert identity is not None
+    return identity
+
+
+def gone() -> Identity:
+    return Identity(os.getpid(), 1.0, "another boot/1")
+
+
+def a_record(child: Identity | None, keeper: Identity, state: str = "running") -> ProcessRecord:
+    return ProcessRecord(
+        name="worker-0",
+        role="worker",
+        task=0,
+        address="127.0.0.1:1234",
+        pid=child.pid if child else None,
+        create_time=child.create_time if child else None,
+        birth=child.birth if child else None,
+        state=state,
+        restarts=0,
+        last_exit=processes.LastExit(None, "SIGKILL", "2026-01-01T00:00:00+00:00", "heartbeat"),
+        first_error=("Traceback", "ValueError: ü"),
+        output_tail=("one", "two"),
+        started_at="2026-01-01T00:00:00+00:00",
+        updated_at="2026-01-01T00:00:00+00:00",
+        keeper=keeper,
+        host=processes.this_host(),
+        log="/run/worker-0.log",
+        heartbeat=None,
+        argv=("python", "worker.py"),
+    )
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "processes").mkdir()
+    record = a_record(myself(), gone())
+    processes.write_record(tmp_path / "processes" / "worker-0.json", record)
+    assert processes.read_records(tmp_path) == [record]
+    assert [path.name for path in (tmp_path / "processes").iterdir()] == ["worker-0.json"]
+
+
+def test_records_come_by_role_and_task(tmp_path: Path) -> None:
+    (tmp_path / "processes").mkdir()
+    for task in (10, 9, 0):
+        record = dataclasses.replace(a_record(None, gone()), name=f"worker-{task}", task=task)
+        processes.write_record(tmp_path / "processes" / f"{record.name}.json", record)
+    assert [record.task for record in processes.read_records(tmp_path)] == [0, 9, 10]
+
+
+def test_files_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
+    directory = tmp_path / "processes"
+    directory.mkdir()
+    whole = a_record(myself(), gone()).to_json()
+    (directory / "half.json").write_text(whole[: len(whole) // 2])
+    (directory / "empty.json").write_text("")
+    (directory / "foreign.json").write_text('{"name": "x"}')
+    (directory / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    (directory / "deep.json").write_text("[" * 100_000)
+    (directory / "directory.json").mkdir()
+    os.mkfifo(directory / "pipe.json")
+    (directory / ".worker-0.json.tmp").write_text(whole)
+    assert processes.read_records(tmp_path) == []
+    assert processes.read_records(tmp_path / "no such run") == []
+
+
+@given(
+    st.sampled_from([field.name for field in dataclasses.fields(ProcessRecord)]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    ),
+)
+def test_no_value_in_a_record_breaks_its_reader(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: object
+) -> None:
+    data = json.loads(a_record(gone(), gone()).to_json())
+    data[key] = value
+    path = tmp_path_factory.getbasetemp() / "record.json"
+    path.write_text(json.dumps(data))
+    record = processes.read_record(path)
+    if record is not None:
+        assert isinstance(processes.live_state(record), str)
+        assert processes.terminate(record) is False
+
+
+def test_a_full_disk_leaves_the_old_record_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "worker-0.json"
+    processes.write_record(path, a_record(None, gone(), "starting"))
+
+    def no_space(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        processes.write_record(path, a_record(None, gone(), "running"))
+    record = processes.read_record(path)
+    assert record is not None
+    assert record.state == "starting"
+    assert [path.name for path in tmp_path.iterdir()] == ["worker-0.json"]
+
+
+def test_a_pid_is_believed_only_with_its_create_time() -> None:
+    me = myself()
+    assert me.create_time == pytest.approx(psutil.Process().create_time(), abs=0.02)
+    assert processes.is_alive(me.pid, me.create_time)
+    assert not processes.is_alive(me.pid, me.create_time - 5.0)
+    assert not processes.is_alive(me.pid, None)
+    assert not processes.is_alive(None, me.create_time)
+    assert not processes.is_alive(0, me.create_time)
+    assert not processes.is_alive(-1, me.create_time)
+    assert not processes.is_alive(10**30, me.create_time)
+
+
+def test_a_step_of_the_wall_clock_does_not_kill_a_process_with_a_birth() -> None:
+    me = myself()
+    assert processes.is_alive(me.pid, me.create_time + 86_400.0, me.birth)
+    assert not processes.is_alive(me.pid, me.create_time, "another boot/1")
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    identity = processes.identify(child.pid)
+    assert identity is not None
+    assert child.stdin is not None
+    child.stdin.close()
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+    assert not processes.is_alive(child.pid, identity.create_time, identity.birth)
+    child.wait()
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "restarting"])
+def test_a_record_whose_processes_are_gone_is_dead(state: str) -> None:
+    assert processes.live_state(a_record(gone(), gone(), state)) == "dead"
+    assert processes.live_state(a_record(None, gone(), state)) == "dead"
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "stopped"])
+def test_an_ended_process_keeps_its_state(state: str) -> None:
+    assert processes.live_state(a_record(None, gone(), state)) == state
+
+
+def test_a_living_process_has_the_state_that_was_recorded() -> None:
+    assert processes.live_state(a_record(myself(), myself())) == "running"
+    assert processes.live_state(a_record(None, myself(), "restarting")) == "restarting"
+
+
+def test_a_process_is_restarting_while_only_its_keeper_lives() -> None:
+    assert processes.live_state(a_record(gone(), myself())) == "restarting"
+
+
+def test_records_of_other_hosts_are_passed_on_and_never_signalled() -> None:
+    record = dataclasses.replace(a_record(gone(), myself()), host="elsewhere.invalid")
+    assert processes.live_state(record) == "running"
+    assert processes.terminate(record) is False
+
+
+def test_a_keeper_with_another_create_time_is_never_signalled() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
+    ) as p:
+        identity = processes.identify(p.pid)
+        assert identity is not None
+        reused = Identity(p.pid, identity.create_time - 100.0)
+        assert processes.terminate(a_record(None, reused)) is False
+        assert processes.terminate(a_record(None, reused), now=True) is False
+        assert processes.request_restart(a_record(None, reused)) is False
+        p.communicate(b"\n")
+    assert p.returncode == 0
+
+
+@pytest.mark.parametrize(("now", "returncode"), [(False, -15), (True, -3)])
+def test_a_believed_keeper_is_signalled(now: bool, returncode: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
+    ) as p:
+        identity = processes.identify(p.pid)
+        assert identity is not None
+        assert processes.terminate(a_record(None, identity), now=now) is True
+        assert p.wait(timeout=20) == returncode
+    assert processes.terminate(a_record(None, identity), now=now) is False
+
+
+def test_the_owner_of_a_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert processes.port_owner(port) == (os.getpid(), psutil.Process().name())
+        assert processes.Listener("127.0.0.1", port) in processes.listeners(os.getpid())
+    assert processes.port_owner(port) is None
+    assert processes.listeners(2**31 - 1) == []
+
+
+def test_reading_records_imports_no_psutil() -> None:
+    code = (
+        "import os, sys; from a3c import processes as p;"
+        "assert p.identify(os.getpid()); p.read_records(p.Path('.'));"
+        "print([m for m in ('psutil', 'numpy', 'tensorflow', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,66 @@
+"""Which ends deserve another start, with which delay, and when patience is over."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a3c.restarts import Limits, Patience, Verdict, judge
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        (0, Verdict.DONE),
+        (75, Verdict.RETRY),
+        (-signal.SIGKILL, Verdict.RETRY),
+        (-signal.SIGTERM, Verdict.RETRY),
+        (1, Verdict.CRASH),
+        (-signal.SIGSEGV, Verdict.CRASH),
+        (-signal.SIGABRT, Verdict.CRASH),
+        (2, Verdict.FAILED),
+        (70, Verdict.FAILED),
+        (127, Verdict.FAILED),
+    ],
+)
+def test_exit_codes_are_judged_as_the_table_says(code: int, verdict: Verdict) -> None:
+    assert judge(code) is verdict
+
+
+def test_delays_double_up_to_the_longest_and_a_healthy_life_brings_back_the_first() -> None:
+    patience = Patience(Limits(max_restarts=100, first_delay_s=0.5, longest_delay_s=10.0))
+    delays = [patience.decide(Verdict.RETRY, 1.0, beat=True).delay_s for _ in range(7)]
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert patience.decide(Verdict.RETRY, 60.0, beat=True).delay_s == 0.5
+
+
+def test_restarts_in_a_row_without_a_heartbeat_are_limited() -> None:
+    patience = Patience(Limits(max_restarts=2))
+    assert [patience.decide(Verdict.RETRY, 1.0, beat=False).again for _ in range(3)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_heartbeat_ends_a_row_of_retries_but_not_of_crashes() -> None:
+    retries, crashes = Patience(Limits(max_restarts=2)), Patience(Limits(max_crashes=3))
+    assert all(retries.decide(Verdict.RETRY, 1.0, beat=True).again for _ in range(50))
+    decisions = [crashes.decide(Verdict.CRASH, 1.0, beat=True) for _ in range(3)]
+    assert [decision.again for decision in decisions] == [True, True, False]
+    assert [decision.first_of_row for decision in decisions] == [True, False, False]
+
+
+def test_a_healthy_life_ends_a_row_of_crashes() -> None:
+    patience = Patience(Limits(max_crashes=2, healthy_s=60.0))
+    patience.decide(Verdict.CRASH, 1.0, beat=True)
+    assert patience.decide(Verdict.CRASH, 61.0, beat=True) == (True, 0.5, True)
+
+
+@given(st.lists(st.sampled_from([Verdict.RETRY, Verdict.CRASH]), min_size=20, max_size=40))
+def test_every_crash_loop_ends(verdicts: list[Verdict]) -> None:
+    patience = Patience(Limits(max_restarts=19, max_crashes=5))
+    assert not all(patience.decide(verdict, 0.0, beat=False).again for verdict in verdicts)

@@ -1,0 +1,242 @@
+"""Returns and advantages against a reference written out after the papers, and by their laws."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from a3c.returns import bootstrap_truncations, gae
+
+Array = NDArray[np.floating]
+
+SIZES = st.integers(1, 8)
+SEEDS = st.integers(0, 2**32 - 1)
+FRACTIONS = st.floats(0.0, 1.0)
+
+
+def make_rollout(
+    seed: int, num_steps: int, num_envs: int, gamma: float = 0.9
+) -> tuple[Array, Array, Array, Array]:
+    """Random float32 rewards, values, bootstrap_value and discounts, a fifth of the steps final."""
+    generator = np.random.default_rng(seed)
+    rewards, values = generator.normal(size=(2, num_steps, num_envs)).astype(np.float32)
+    bootstrap_value = generator.normal(size=num_envs).astype(np.float32)
+    goes_on = generator.random((num_steps, num_envs)) > 0.2
+    return rewards, values, bootstrap_value, (gamma * goes_on).astype(np.float32)
+
+
+def gae_by_definition(
+    rewards: Array, values: Array, bootstrap_value: Array, discounts: Array, lambda_: float
+) -> Array:
+    """A_t = Σ_l (γλ)^l δ_{t+l}, Schulman et al. 2016, equation 16, each term from scratch."""
+    num_steps, num_envs = rewards.shape
+    v = np.concatenate([values, bootstrap_value[None]]).astype(np.float64)
+    advantages = np.zeros((num_steps, num_envs))
+    for b in range(num_envs):
+        for t in range(num_steps):
+            for l in range(num_steps - t):  # noqa: E741 the paper's letter
+                delta = rewards[t + l, b] + discounts[t + l, b] * v[t + l + 1, b] - v[t + l, b]
+                weight = np.prod(lambda_ * discounts[t : t + l, b].astype(np.float64))
+                advantages[t, b] += weight * delta
+    return advantages
+
+
+def n_step_returns_by_definition(rewards: Array, bootstrap_value: Array, discounts: Array) -> Array:
+    """R_t = r_t + γ r_{t+1} + ... + γ^k V, Mnih et al. 2016, cut at the end of an episode."""
+    num_steps, num_envs = rewards.shape
+    returns = np.zeros((num_steps, num_envs))
+    for b in range(num_envs):
+        for t in range(num_steps):
+            weight = 1.0
+            for k in range(t, num_steps):
+                returns[t, b] += weight * rewards[k, b]
+                weight *= discounts[k, b]
+            returns[t, b] += weight * bootstrap_value[b]
+    return returns
+
+
+@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, gamma=FRACTIONS, lambda_=FRACTIONS)
+def test_gae_equals_the_sum_of_the_paper(
+    seed: int, num_steps: int, num_envs: int, gamma: float, lambda_: float
+) -> None:
+    rollout = make_rollout(seed, num_steps, num_envs, gamma)
+    advantages, returns = gae(*rollout, lambda_)
+    expected = gae_by_definition(*rollout, lambda_)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(returns, expected + rollout[1], rtol=1e-5, atol=1e-5)
+
+
+@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, gamma=FRACTIONS)
+def test_lambda_one_gives_n_step_returns(
+    seed: int, num_steps: int, num_envs: int, gamma: float
+) -> None:
+    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs, gamma)
+    advantages, returns = gae(rewards, values, bootstrap_value, discounts, 1.0)
+    expected = n_step_returns_by_definition(rewards, bootstrap_value, discounts)
+    np.testing.assert_allclose(returns, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(advantages, expected - values, rtol=1e-5, atol=1e-5)
+
+
+@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, gamma=FRACTIONS)
+def test_lambda_zero_gives_one_step_temporal_differences(
+    seed: int, num_steps: int, num_envs: int, gamma: float
+) -> None:
+    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs, gamma)
+    _, returns = gae(rewards, values, bootstrap_value, discounts, 0.0)
+    next_values = np.concatenate([values[1:], bootstrap_value[None]])
+    np.testing.assert_allclose(returns, rewards + discounts * next_values, rtol=1e-5, atol=1e-5)
+
+
+@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, lambda_=FRACTIONS)
+def test_without_a_future_the_return_is_the_reward(
+    seed: int, num_steps: int, num_envs: int, lambda_: float
+) -> None:
+    rewards, values, bootstrap_value, _ = make_rollout(seed, num_steps, num_envs)
+    _, returns = gae(rewards, values, bootstrap_value, np.zeros_like(rewards), lambda_)
+    np.testing.assert_allclose(returns, rewards, rtol=1e-6, atol=1e-6)
+
+
+@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, lambda_=FRACTIONS, scale=st.floats(-10, 10))
+def test_advantages_are_linear_in_rewards(
+    seed: int, num_steps: int, num_envs: int, lambda_: float, scale: float
+) -> None:
+    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs)
+    more = np.random.default_rng(seed + 1).normal(size=rewards.shape)
+    of_sum, _ = gae(rewards + scale * more, values, bootstrap_value, discounts, lambda_)
+    of_first, _ = gae(rewards, values, bootstrap_value, discounts, lambda_)
+    of_more, _ = gae(more, 0 * values, 0 * bootstrap_value, discounts, lambda_)
+    np.testing.assert_allclose(of_sum, of_first + scale * of_more, rtol=1e-4, atol=1e-3)
+
+
+@given(gamma=st.floats(0.0, 0.99), lambda_=FRACTIONS, limit=st.integers(1, 5), num_steps=SIZES)
+def test_endless_reward_of_one_under_a_time_limit_values_one_over_one_minus_gamma(
+    gamma: float, lambda_: float, limit: int, num_steps: int
+) -> None:
+    true_value = 1.0 / (1.0 - gamma)
+    steps = np.arange(num_steps)[:, None] + np.arange(limit)  # each env at another phase
+    truncated = steps % limit == limit - 1  # [T, B]
+    values = np.full(truncated.shape, true_value)
+    rewards = bootstrap_truncations(np.ones(truncated.shape), truncated, values, gamma)
+    discounts = np.where(truncated, 0.0, gamma)
+    advantages, returns = gae(rewards, values, values[0], discounts, lambda_)
+    np.testing.assert_allclose(advantages, 0.0, atol=1e-5 * true_value)
+    np.testing.assert_allclose(returns, true_value, rtol=1e-5)
+
+
+def test_learning_from_truncated_episodes_finds_the_value_of_an_endless_reward() -> None:
+    gamma, value = 0.9, 0.0
+    truncated = np.array([[False], [False], [True]])
+    discounts = np.where(truncated, 0.0, gamma)
+    for _ in range(200):
+        values = np.full((3, 1), value)
+        rewards = bootstrap_truncations(np.ones((3, 1)), truncated, values, gamma)
+        _, returns = gae(rewards, values, values[0], discounts, 1.0)
+        value = float(returns.mean())
+    assert value == pytest.approx(10.0, rel=1e-5)
+
+
+@given(
+    seed=SEEDS, num_steps=st.integers(2, 8), num_envs=SIZES, lambda_=FRACTIONS, data=st.data(),
+    junk=st.sampled_from([1e6, np.inf, np.nan]),
+)  # fmt: skip
+def test_nothing_after_an_episode_changes_what_came_before(
+    seed: int, num_steps: int, num_envs: int, lambda_: float, data: st.DataObject, junk: float
+) -> None:
+    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs)
+    end = data.draw(st.integers(0, num_steps - 1))
+    env = data.draw(st.integers(0, num_envs - 1))
+    discounts[end, env] = 0.0
+    before = gae(rewards, values, bootstrap_value, discounts, lambda_)
+    rewards[end + 1 :, env] = junk
+    values[end + 1 :, env] = -junk
+    bootstrap_value[env] = junk
+    after = gae(rewards, values, bootstrap_value, discounts, lambda_)
+    others = np.arange(num_envs) != env
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old[: end + 1, env], new[: end + 1, env])
+        np.testing.assert_array_equal(old[:, others], new[:, others])
+
+
+def test_gae_of_a_hand_worked_rollout() -> None:
+    # γ = 0.5, λ = 0.5; column 0 goes on, column 1 terminates at step 1.
+    rewards = [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]
+    values = [[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]]
+    discounts = [[0.5, 0.5], [0.5, 0.0], [0.5, 0.5]]
+    advantages, returns = gae(rewards, values, [8.0, 8.0], discounts, 0.5)
+    # The TD errors are 1, 1, 2 in column 0 and 1, -2, 2 in column 1.
+    np.testing.assert_array_equal(advantages, [[1.375, 0.5], [1.5, -2.0], [2.0, 2.0]])
+    np.testing.assert_array_equal(returns, [[3.375, 2.5], [5.5, 2.0], [8.0, 8.0]])
+
+
+def test_gae_gives_float32_rounded_once() -> None:
+    # 1 is lost beside 2^25 in float32, and comes back here: sums are taken in float64.
+    rewards = np.array([[1.0], [2.0**25], [-(2.0**25)]], np.float32)
+    advantages, returns = gae(rewards, np.zeros((3, 1)), np.zeros(1), np.ones((3, 1)), 1.0)
+    assert advantages.dtype == returns.dtype == np.float32
+    assert advantages[0, 0] == 1.0
+
+
+def test_long_rollouts_don_t_drift() -> None:
+    num_steps = 20_000
+    rewards = np.full((num_steps, 1), 0.1, np.float32)
+    _, returns = gae(rewards, np.zeros_like(rewards), np.zeros(1), np.ones_like(rewards), 1.0)
+    assert returns[0, 0] == pytest.approx(num_steps * float(np.float32(0.1)), rel=1e-7)
+
+
+def test_non_finite_rewards_pass_through_without_a_warning() -> None:
+    rewards = np.array([[np.inf], [-np.inf], [1e300]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        advantages, _ = gae(rewards, np.zeros((3, 1)), np.zeros(1), np.ones((3, 1)), 1.0)
+    assert not np.isfinite(advantages).any()
+
+
+def test_gae_leaves_its_arguments_alone() -> None:
+    rollout = make_rollout(seed=3, num_steps=4, num_envs=2)
+    copies = [array.copy() for array in rollout]
+    gae(*rollout, 0.9)
+    for array, copy in zip(rollout, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_truncation_bootstraps_from_final_observation() -> None:
+    rewards = np.array([[1.0, 1.0], [1.0, 1.0]], np.float32)
+    truncated = np.array([[False, True], [False, False]])
+    final_values = np.array([[np.nan, 10.0], [np.inf, 7.0]])
+    adjusted = bootstrap_truncations(rewards, truncated, final_values, 0.5)
+    assert adjusted.dtype == np.float32
+    np.testing.assert_array_equal(adjusted, [[1.0, 6.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(rewards, 1.0)
+
+
+@pytest.mark.parametrize("name", ["rewards", "values", "bootstrap_value", "discounts"])
+def test_gae_refuses_shapes_that_don_t_fit_and_names_them(name: str) -> None:
+    arrays = {
+        "rewards": np.zeros((3, 2)),
+        "values": np.zeros((3, 2)),
+        "bootstrap_value": np.zeros(2),
+        "discounts": np.zeros((3, 2)),
+    }
+    arrays[name] = arrays[name][..., None]
+    with pytest.raises(ValueError, match=rf"{name}.*, 1\)"):
+        gae(**arrays, lambda_=1.0)
+
+
+def test_gae_refuses_arrays_without_an_axis_of_environments() -> None:
+    with pytest.raises(ValueError, match=r"\[T, B\].*rewards \(3,\)"):
+        gae(np.zeros(3), np.zeros(3), np.zeros(()), np.zeros(3), 1.0)
+
+
+def test_truncation_bootstraps_a_single_step_too() -> None:
+    adjusted = bootstrap_truncations([1.0, 1.0], [False, True], [np.nan, 10.0], 0.5)
+    np.testing.assert_array_equal(adjusted, [1.0, 6.0])
+
+
+def test_bootstrap_truncations_refuses_shapes_that_don_t_fit() -> None:
+    with pytest.raises(ValueError, match=r"final_values \(2,\)"):
+        bootstrap_truncations(np.zeros((3, 2)), np.zeros((3, 2), bool), np.zeros(2), 0.9)

@@ -1,0 +1,173 @@
+"""The shared state on a real cluster: where it lies, and that workers share it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.clusters import InProcessCluster, agent, small_config
+
+from a3c.errors import RetryableError
+from a3c.store import Store
+
+SETTINGS = small_config(learning_rate=0.01)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> InProcessCluster:
+    return InProcessCluster(num_ps=2, num_workers=2)
+
+
+@pytest.fixture
+def stores(cluster: InProcessCluster) -> tuple[Store, Store]:
+    """The two workers' views of a freshly initialised ps."""
+    player = agent(SETTINGS, num_ps=2)
+    first, second = (cluster.store(SETTINGS, i, player) for i in range(2))
+    first.initialize(player.parameters())
+    return first, second
+
+
+def test_everything_global_is_on_the_ps_and_nothing_else_is(stores: tuple[Store, Store]) -> None:
+    store = stores[0]
+    variables = store.graph.get_collection("variables")
+    names = {v.op.name for v in variables}
+    assert {"global_step", "num_updates", "hidden1/weights", "hidden1/weights/Adam"} <= names
+    assert all(v.device.startswith("/job:ps/") for v in variables)
+    assert {v.device for v in variables} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert store.graph.get_tensor_by_name("gradient_0:0").device == "/job:worker/task:0"
+
+
+def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
+    stores: tuple[Store, Store],
+) -> None:
+    store = stores[0]
+    assert store.global_step.dtype == tf.int64
+    store.initialize({"global_step": np.int64(2**40)})
+    gradient = np.zeros(agent(SETTINGS).layout.num_parameters, np.float32)
+    assert store.exchange(gradient, np.zeros(0), 7, 0.01).global_step == 2**40 + 7
+
+
+def test_slots_lie_beside_their_variables(stores: tuple[Store, Store]) -> None:
+    store = stores[0]
+    devices = {v.op.name: v.device for v in store.graph.get_collection("variables")}
+    owners = {name: name.split("/Adam")[0] for name in devices if "/Adam" in name}
+    assert len(owners) == 2 * len(agent(SETTINGS).layout.names)
+    assert all(devices[slot] == devices[owner] for slot, owner in owners.items())
+
+
+def test_local_copies_are_not_in_the_cluster() -> None:
+    player = agent(SETTINGS)
+    devices = {op.device for op in player._graph.get_operations()}
+    assert not any("/job:" in device for device in devices)
+
+
+def test_two_workers_share_one_set_of_adam_slots(stores: tuple[Store, Store]) -> None:
+    """Two pushes through two workers end where NumPy's Adam with one state ends."""
+    first, second = stores
+    before = first.pull().parameters.astype(np.float64)
+    gradients = np.random.default_rng(0).normal(size=(2, before.size)).astype(np.float32)
+    first.exchange(gradients[0], np.zeros(0), 1, 0.01)
+    reply = second.exchange(gradients[1], np.zeros(0), 1, 0.01)
+    mean, square, wanted = np.zeros_like(before), np.zeros_like(before), before.copy()
+    learning = SETTINGS.learning
+    for t, gradient in enumerate(gradients.astype(np.float64), start=1):
+        mean = learning.adam_beta1 * mean + (1 - learning.adam_beta1) * gradient
+        square = learning.adam_beta2 * square + (1 - learning.adam_beta2) * gradient**2
+        rate = 0.01 * np.sqrt(1 - learning.adam_beta2**t) / (1 - learning.adam_beta1**t)
+        wanted -= rate * mean / (np.sqrt(square) + learning.adam_epsilon)
+    np.testing.assert_allclose(reply.parameters, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_step_count_is_the_sum_over_workers(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    gradient = np.zeros_like(first.pull().parameters)
+    for store, steps in ((first, 3), (second, 5), (first, 11)):
+        reply = store.exchange(gradient, np.zeros(0), steps, 0.01)
+    assert (reply.global_step, reply.num_updates) == (19, 3)
+
+
+def test_a_pull_gives_what_the_push_of_the_same_call_made(stores: tuple[Store, Store]) -> None:
+    store = stores[0]
+    gradient = np.ones_like(store.pull().parameters)
+    pushed = store.exchange(gradient, np.zeros(0), 1, 0.01)
+    np.testing.assert_array_equal(pushed.parameters, store.pull().parameters)
+
+
+def test_initialising_writes_what_was_given_and_forgets_the_rest(
+    stores: tuple[Store, Store],
+) -> None:
+    first, second = stores
+    player = agent(SETTINGS, num_ps=2, seed=5)
+    first.exchange(np.ones_like(first.pull().parameters), np.zeros(0), 4, 0.01)
+    first.initialize(player.parameters())
+    named = player.layout.unflatten(second.pull().parameters)
+    for name, value in player.parameters().items():
+        np.testing.assert_array_equal(named[name], value)
+    assert second.pull().global_step == 0
+    slots = {key: value for key, value in first.snapshot().items() if "/Adam" in key}
+    assert slots
+    assert all((value == 0).all() for value in slots.values())
+
+
+def test_a_snapshot_restores_bit_for_bit(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        gradient = rng.normal(size=first.pull().parameters.size).astype(np.float32)
+        first.exchange(gradient, np.zeros(0), 2, 0.01)
+    saved = first.snapshot()
+    second.exchange(gradient, np.zeros(0), 2, 0.01)
+    second.initialize(saved)
+    again = second.snapshot()
+    assert saved.keys() == again.keys()
+    assert all(np.array_equal(saved[name], again[name]) for name in saved)
+    assert {"global_step", "num_updates", "hidden1/weights/Adam"} <= saved.keys()
+    assert any("beta1_power" in name for name in saved)
+
+
+def test_reports_come_out_as_they_went_in_and_only_once(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    first.drain()
+    assert second.report(np.array([[1, 20.5, 100, 4000], [1, -3, 7, 4100]], np.float64))
+    assert first.report(np.array([[0, 9, 9, 4200]], np.float64))
+    np.testing.assert_array_equal(
+        first.drain(), [[1, 20.5, 100, 4000], [1, -3, 7, 4100], [0, 9, 9, 4200]]
+    )
+    assert first.drain().shape == (0, 4)
+
+
+def test_a_full_queue_refuses_instead_of_blocking(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    first.drain()
+    assert second.report(np.zeros((100_000, 4)))
+    assert not second.report(np.zeros((1, 4)))
+    assert len(first.drain()) == 100_000
+    assert second.report(np.zeros((1, 4)))
+    first.drain()
+
+
+def test_workers_attach_and_detach_each_on_their_own(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    first.attach()
+    second.attach()
+    assert first.attached().tolist() == [True, True]
+    first.detach()
+    assert second.attached().tolist() == [False, True]
+
+
+def test_finished_reaches_everyone_with_the_next_exchange(stores: tuple[Store, Store]) -> None:
+    first, second = stores
+    assert not second.pull().finished
+    first.finish()
+    assert second.exchange(np.zeros_like(second.pull().parameters), np.zeros(0), 0, 0.01).finished
+
+
+def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
+    lonely = InProcessCluster(num_ps=1, num_workers=1)
+    player = agent(SETTINGS)
+    store = lonely.store(SETTINGS, 0, player)
+    assert not store.is_ready()
+    with pytest.raises(RetryableError, match="the ps is lost"):
+        store.exchange(np.zeros(player.layout.num_parameters, np.float32), np.zeros(0), 1, 0.01)
+    store.initialize(player.parameters())
+    assert store.is_ready()

@@ -1,0 +1,126 @@
+"""One process of a cluster: `worker.py --job ps|worker --task I` and who else there is.
+
+The launcher starts these; by hand it is, in a terminal each:
+
+    python worker.py --job ps --task 0 --ps-hosts localhost:2222 --worker-hosts localhost:2223
+    python worker.py --job worker --task 0 --ps-hosts localhost:2222 --worker-hosts localhost:2223
+
+Exit codes: 0 the run is over; 2 bad usage; 70 a fault that a restart can't mend; 75 worth starting
+again (the ps is lost, a peer is not there yet); 128+n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from a3c import options, signals
+from a3c.cluster import (
+    JOBS,
+    Cluster,
+    Task,
+    adopt_environment,
+    check_task,
+    from_tf_config,
+    make_cluster,
+    split_hosts,
+)
+from a3c.config import Config
+from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, UserError
+from a3c.heartbeat import Heartbeat
+from a3c.quiet import import_tensorflow
+
+log = logging.getLogger("a3c")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say which process of which cluster this is."""
+    group = parser.add_argument_group("this process (or TF_CONFIG in the environment)")
+    group.add_argument("--job", choices=JOBS, help="ps or worker")
+    group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
+    group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
+    group.add_argument("--worker-hosts", metavar="HOST:PORT,...", help="addresses of every worker")
+    group.add_argument(
+        "--run-dir", type=Path, default=Path("runs/by-hand"), help="where the run is kept"
+    )
+
+
+def place(arguments: argparse.Namespace, config: Config) -> tuple[Cluster, Task]:
+    """Which cluster, and which process of it; flags win over TF_CONFIG."""
+    trusted = config.cluster.trusted_network
+    if arguments.ps_hosts is None and arguments.worker_hosts is None and "TF_CONFIG" in os.environ:
+        return from_tf_config(os.environ["TF_CONFIG"], trusted_network=trusted)
+    missing = [
+        "--" + name.replace("_", "-")
+        for name in ("job", "task", "ps_hosts", "worker_hosts")
+        if getattr(arguments, name) is None
+    ]
+    if missing:
+        raise UserError(f"{missing[0]} is missing: give it, or set TF_CONFIG")
+    cluster = make_cluster(
+        split_hosts(arguments.ps_hosts),
+        split_hosts(arguments.worker_hosts),
+        trusted_network=trusted,
+    )
+    return cluster, check_task(cluster, arguments.job, arguments.task)
+
+
+def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
+    """Be that process until the run is over; the exit code."""
+    stop = signals.StopRequest()
+    stop.install()
+    heartbeat = Heartbeat.from_environment()
+    import_tensorflow()  # seconds, and only once the usage is right
+    if task.job == "ps":
+        from a3c.serving import serve
+
+        serve(cluster, task, config, stop, heartbeat)
+    else:
+        import envs
+        import model
+        from a3c.training import Worker
+
+        worker = Worker(
+            cluster,
+            task,
+            config,
+            run_dir,
+            make_envs=envs.make,
+            build_network=model.build,
+            stop=stop,
+            heartbeat=heartbeat,
+        )
+        worker.run()
+    return EXIT_OK if stop.signal is None else 128 + stop.signal
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one process; every way out gives the exit code that its keeper goes by."""
+    config, arguments = options.parse_config(
+        argv, "worker.py", "Run one process of an A3C cluster.", add_arguments
+    )
+    try:
+        cluster, task = place(arguments, config)
+        logging.basicConfig(
+            level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"
+        )
+        threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
+        adopt_environment(threads)
+        return run(cluster, task, config, arguments.run_dir.absolute())
+    except A3CError as error:
+        if isinstance(error, UserError):
+            sys.stderr.write(f"worker.py: {error}\n")
+        else:
+            log.error("%s; leaving with %d", error, error.exit_code)
+        return error.exit_code
+    except Exception:
+        log.exception("a bug, or a broken environment; leaving with %d", EXIT_FATAL)
+        return EXIT_FATAL
+
+
+if __name__ == "__main__":
+    signals.leave_now(main())
