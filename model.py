@@ -31,19 +31,14 @@ from a3c.options import parse_config
 def mlp(x: Any, config: NetworkConfig) -> Any:
     """Dense layers of the configured sizes."""
     x = layers.flatten(x)
+    act, init = config.activation, config.initialization
     for number, units in enumerate(config.hidden_sizes, start=1):
-        x = layers.dense(
-            x,
-            units,
-            f"hidden{number}",
-            activation=config.activation,
-            initialization=config.initialization,
-        )
+        x = layers.dense(x, units, f"hidden{number}", activation=act, initialization=init)
     return x
 
 
 def a3c(x: Any, config: NetworkConfig) -> Any:
-    """The network of the A3C paper (Mnih et al. 2016; first in Mnih et al. 2013)."""
+    """The network of the A3C paper (Mnih et al. 2016), first that of Mnih et al. 2013."""
     init = config.initialization
     x = layers.conv2d(x, 16, 8, 4, "conv1", initialization=init)
     x = layers.conv2d(x, 32, 4, 2, "conv2", initialization=init)
@@ -63,17 +58,9 @@ def nature(x: Any, config: NetworkConfig) -> Any:
 
 def universe(x: Any, config: NetworkConfig) -> Any:
     """The convolutions of OpenAI's universe-starter-agent, for 42×42 pixels."""
-    for number in range(1, 5):
-        x = layers.conv2d(
-            x,
-            32,
-            3,
-            2,
-            f"conv{number}",
-            activation="elu",
-            padding="SAME",
-            initialization=config.initialization,
-        )
+    init = config.initialization
+    for name in ("conv1", "conv2", "conv3", "conv4"):
+        x = layers.conv2d(x, 32, 3, 2, name, activation="elu", padding="SAME", initialization=init)
     return layers.flatten(x)
 
 
@@ -101,43 +88,43 @@ NETWORKS = {
 def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:
     """The network that `config` names, for these spaces; raises UserError where it doesn't fit."""
     name = resolve(config.network, observation_space)
-    architecture = NETWORKS[name]
     policy = for_space(action_space, config)
-    num_trunks = 2 if config.separate_value else 1
-
-    def trunk(x: Any, state: Any, starts: Any) -> tuple[Any, Any]:
-        x = architecture.features(x, config)
-        if not architecture.recurrent:
-            return x, state
-        return layers.lstm(x, state, starts, config.lstm_size, initialization=config.initialization)
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
         if config.separate_value:
             policy_state, value_state = tf.split(state, 2, axis=1)
             with tf.compat.v1.variable_scope("policy_trunk"):
-                features, policy_state = trunk(observations, policy_state, starts)
+                features, policy_state = trunk(name, config, observations, policy_state, starts)
             with tf.compat.v1.variable_scope("value_trunk"):
-                value_features, value_state = trunk(observations, value_state, starts)
+                value_features, value_state = trunk(name, config, observations, value_state, starts)
             state = tf.concat([policy_state, value_state], axis=1)
         else:
-            features, state = trunk(observations, state, starts)
+            features, state = trunk(name, config, observations, state, starts)
             value_features = features
-        parameters = policy.head(features)
-        values = layers.dense(
-            value_features,
-            1,
-            "value",
-            gain=layers.VALUE_GAIN,
-            initialization=config.initialization,
-        )
-        return NetworkOutput(parameters, values[..., 0], state)
+        return NetworkOutput(policy.head(features), value_head(value_features, config), state)
 
+    num_trunks = 2 if config.separate_value else 1
     return Network(
         forward=forward,
         policy=policy,
-        state_size=2 * config.lstm_size * num_trunks if architecture.recurrent else 0,
+        state_size=2 * config.lstm_size * num_trunks if NETWORKS[name].recurrent else 0,
         description=(name, "two trunks" if num_trunks == 2 else "one trunk", policy.describe()),
     )
+
+
+def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> tuple[Any, Any]:
+    """All of a network below its heads: features `[T, B, F]`, and the state after the last step."""
+    x = NETWORKS[name].features(x, config)
+    if not NETWORKS[name].recurrent:
+        return x, state
+    return layers.lstm(x, state, starts, config.lstm_size, initialization=config.initialization)
+
+
+def value_head(features: Any, config: NetworkConfig) -> Any:
+    """A dense layer `value` of one unit, as `[T, B]`."""
+    init = config.initialization
+    values = layers.dense(features, 1, "value", gain=layers.VALUE_GAIN, initialization=init)
+    return values[..., 0]
 
 
 def resolve(name: str, observation_space: Box) -> str:

@@ -10,6 +10,8 @@ import errno
 import ipaddress
 import json
 import os
+import re
+import reprlib
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +22,10 @@ from a3c.errors import RetryableError, UserError
 
 JOBS = ("ps", "worker")
 CHIEF = 0
+
+# Labels of 1 to 63 characters: anything else can't even be looked up.
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
 
 # gRPC honours proxies for cluster traffic too, and a dead one would cut the cluster off.
 PROXY_VARIABLES = frozenset(
@@ -66,14 +72,9 @@ class Task:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[v6]:port`; UserError where it is neither."""
     host, colon, port = address.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
     is_v6 = host.startswith("[") and host.endswith("]")
-    plain = bare.replace("-", "").replace(".", "").replace("_", "")
-    if is_v6:
-        with contextlib.suppress(ValueError):
-            ipaddress.IPv6Address(bare)
-            plain = "v6"
-    good_host = (is_v6 and plain == "v6") or (not is_v6 and plain.isascii() and plain.isalnum())
+    bare = host[1:-1] if is_v6 else host
+    good_host = _is_v6(bare) if is_v6 else _HOST_NAME.fullmatch(bare)
     good_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
     if not (colon and good_host and good_port):
         raise UserError(
@@ -82,10 +83,18 @@ def split_address(address: str) -> tuple[str, int]:
     return bare, int(port)
 
 
+def _is_v6(host: str) -> bool:
+    address, _, zone = host.partition("%")
+    with contextlib.suppress(ValueError):
+        ipaddress.IPv6Address(address)
+        return host == address or (zone.isascii() and zone.isalnum())
+    return False
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address."""
     host, _ = split_address(address)
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -101,7 +110,7 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
             raise UserError(f"the cluster has no {job}: give at least one address in --{job}-hosts")
     seen: set[tuple[str, int]] = set()
     for address in (*cluster.ps, *cluster.workers):
-        place = split_address(address)
+        place = _place(address)
         if place in seen:
             raise UserError(f"address {address} is given twice: every process needs its own")
         seen.add(place)
@@ -111,6 +120,19 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
                 "give --trusted-network if you trust every host that can"
             )
     return cluster
+
+
+def _place(address: str) -> tuple[str, int]:
+    """What two addresses of one server have in common.
+
+    A server takes its port on all interfaces, so the names of this machine are one place.
+    """
+    host, port = split_address(address)
+    if is_loopback(address):
+        return "loopback", port
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host)), port
+    return host.lower().removesuffix("."), port
 
 
 def split_hosts(text: str) -> list[str]:
@@ -130,19 +152,20 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     jobs = {job: _addresses(tables["cluster"], job) for job in (*JOBS, "chief", "master")}
     heads = jobs["chief"] + jobs["master"]
     cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
-    job, index = str(tables["task"].get("type")), tables["task"].get("index", 0)
-    if job not in jobs:
-        raise UserError(f"TF_CONFIG: task type {job!r} is unknown: give ps, worker or chief")
+    job, index = tables["task"].get("type"), tables["task"].get("index", 0)
+    if not isinstance(job, str) or job not in jobs:
+        raise UserError(
+            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
+        )
     if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
         index = int(index)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
         raise UserError(
-            f"TF_CONFIG: task index {index!r} is out of range: "
+            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
             f"the cluster has {len(jobs[job])} {job}"
         )
-    if job == "worker":
-        return cluster, Task("worker", index + len(heads))
-    return cluster, Task("ps" if job == "ps" else "worker", index)
+    before = {"master": len(jobs["chief"]), "worker": len(heads)}
+    return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
 
 
 def _tf_config_tables(text: str) -> dict[str, Any]:
@@ -179,10 +202,16 @@ def free_ports(count: int) -> list[int]:
     """Ports of this machine that nobody listens on, all different."""
     with contextlib.ExitStack() as stack:
         ports = []
-        for _ in range(count):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("", 0))
-            ports.append(listener.getsockname()[1])
+        try:
+            for _ in range(count):
+                listener = stack.enter_context(socket.socket())
+                listener.bind(("", 0))
+                ports.append(listener.getsockname()[1])
+        except OSError as error:
+            raise UserError(
+                f"this machine has {len(ports)} free ports, not {count} ({error.strerror}): "
+                "give fewer --workers"
+            ) from None
         return ports
 
 
@@ -211,8 +240,12 @@ def wait_for_peer(
     said = False
     while True:
         try:
-            with socket.create_connection((host, port), timeout=2.0):
-                return
+            patience_s = min(2.0, max(0.05, deadline - time.monotonic()))
+            with socket.create_connection((host, port), timeout=patience_s) as connection:
+                # A port that is free can be given to this very connection, which then meets itself.
+                if connection.getsockname() != connection.getpeername():
+                    return
+                reason = "nobody listens"
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() >= deadline:

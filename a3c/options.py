@@ -12,6 +12,7 @@ import difflib
 import fnmatch
 import json
 import math
+import re
 import sys
 import tomllib
 import types
@@ -24,6 +25,7 @@ from a3c.config import SECTIONS, Config, validate
 from a3c.errors import UserError
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
+MAX_TABLE_DEPTH = 32
 
 
 class Option(typing.NamedTuple):
@@ -49,7 +51,10 @@ class Option(typing.NamedTuple):
         if self.kind is bool:
             return "true or false"
         if self.kind is dict:
-            return "a table, or a JSON object"
+            return (
+                "a table (as a flag: a JSON object) of texts, finite numbers, booleans, lists and "
+                f"tables, at most {MAX_TABLE_DEPTH} deep"
+            )
         item = self.kind[0] if isinstance(self.kind, tuple) else self.kind
         words = {int: "a whole number", float: "a number", str: "a text"}[item]
         if isinstance(self.kind, tuple):
@@ -60,11 +65,11 @@ class Option(typing.NamedTuple):
 def _range_words(limits: Any) -> str:
     low, high, above = limits["low"], limits["high"], limits["above"]
     if above is not None:
-        return f" above {above:g}" + (f", at most {high:g}" if high is not None else "")
+        return f" above {above}" + (f", at most {high}" if high is not None else "")
     if low is not None and high is not None:
-        return f" from {low:g} to {high:g}"
+        return f" from {low} to {high}"
     if low is not None:
-        return f" of at least {low:g}"
+        return f" of at least {low}"
     return ""
 
 
@@ -111,13 +116,26 @@ def coerce(option: Option, value: Any, source: str) -> Any:
                 raise ValueError
             return tuple(_coerce_item(option, option.kind[0], item) for item in value)
         return _coerce_item(option, option.kind, value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UserError(f"{source} = {_shown(value)} is refused: give {option.allowed}") from None
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=repr)
+    try:
+        text = json.dumps(value, default=repr)
+    except RecursionError:
+        text = "a bottomless list or table"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
+    """Whether a value comes back from JSON as it was: dates, NaN and bottomless lists don't."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
 
 
 def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
@@ -128,6 +146,8 @@ def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
         if option.choices and value not in option.choices:
             raise ValueError
         if isinstance(value, str) and (not value or not value.isprintable()):
+            raise ValueError
+        if not _is_plain(value):
             raise ValueError
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -176,12 +196,15 @@ def from_tables(tables: Any, source: str) -> Layer:
         raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
     layer: Layer = {}
     for section, values in tables.items():
-        if section not in SECTIONS or not isinstance(values, dict):
+        if section not in SECTIONS:
             raise UserError(f"{source}: unknown table {section!r}: {_known(section, SECTIONS)}")
+        if not isinstance(values, dict):
+            raise UserError(f"{source}: {section} = {_shown(values)} is refused: give a table")
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in values.items():
             if name not in names:
-                raise UserError(f"{source}: unknown key {section}.{name}: {_known(name, names)}")
+                word = name if name.isprintable() else repr(name)
+                raise UserError(f"{source}: unknown key {section}.{word}: {_known(name, names)}")
             key = f"{source}: {section}.{name}"
             layer.setdefault(section, {})[name] = coerce(OPTIONS[name], value, key)
     return layer
@@ -194,20 +217,23 @@ def _known(word: str, known: Any) -> str:
 
 def read_file(path: Path) -> Layer:
     """A layer from a TOML file, or from the config.json that a run left behind."""
+    tables = _parse_file(path, f"--config {path}")
+    if isinstance(tables, dict):
+        tables.pop("for_env_ids", None)
+        tables = tables.get("config", tables)
+    return from_tables(tables, str(path))
+
+
+def _parse_file(path: Path, source: str) -> Any:
+    """What a file holds: JSON where it is called so, else TOML."""
+    is_json = path.suffix == ".json"
     try:
         data = path.read_bytes()
-        if path.suffix == ".json":
-            tables = json.loads(data)
-            tables = tables.get("config", tables) if isinstance(tables, dict) else tables
-        else:
-            tables = tomllib.loads(data.decode())
-            tables.pop("for_env_ids", None)
+        return json.loads(data) if is_json else tomllib.loads(data.decode())
     except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror}; give a readable file") from None
+        raise UserError(f"{source}: {error.strerror}; give a readable file") from None
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--config {path} is not valid {path.suffix[1:]}: {reason}") from None
-    return from_tables(tables, str(path))
+        raise UserError(f"{source} is not valid {'JSON' if is_json else 'TOML'}: {error}") from None
 
 
 def preset_names() -> list[str]:
@@ -215,11 +241,15 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
+def _preset_tables(name: str) -> dict[str, Any]:
+    return _parse_file(PRESETS / f"{name}.toml", f"preset {name}")
+
+
 def read_preset(name: str) -> Layer:
     """The layer of a preset, by name."""
     if name not in preset_names():
         raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
-    tables = tomllib.loads((PRESETS / f"{name}.toml").read_text())
+    tables = _preset_tables(name)
     tables.pop("for_env_ids", None)
     return from_tables(tables, f"preset {name}")
 
@@ -228,8 +258,7 @@ def preset_for(env_id: str) -> str | None:
     """The preset that fits an environment best: the longest matching pattern wins."""
     best: tuple[str, str | None] = ("", None)
     for name in preset_names():
-        tables = tomllib.loads((PRESETS / f"{name}.toml").read_text())
-        for pattern in tables.get("for_env_ids", []):
+        for pattern in _preset_tables(name).get("for_env_ids", []):
             if fnmatch.fnmatchcase(env_id, pattern) and len(pattern) > len(best[0]):
                 best = (pattern, name)
     return best[1]
@@ -256,10 +285,15 @@ def from_dict(tables: Any, source: str) -> Config:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose refusals are one line and exit code 2."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # By itself argparse takes -1 and -0.5 for numbers, but -1e-3 and -inf for flags.
+        self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line, with a near flag where one was mistyped."""
         if message.startswith("unrecognized arguments: "):
-            word = message.split(": ", 1)[1].split()[0]
+            word = next(iter(message.split(": ", 1)[1].split()), "''")
             flags = [flag for action in self._actions for flag in action.option_strings]
             near = difflib.get_close_matches(word.split("=")[0], flags, n=2)
             message = f"unknown argument {word}" + (

@@ -36,17 +36,13 @@ class TimeUnit(NamedTuple):
 
 def short(value: float, _position: object = None) -> str:
     """A number as an axis shows it: 0.0003, 250, 1,500, 20k, 2.5M."""
-    size = abs(value)
-    for limit, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if size >= limit * (1 - 1e-9):
-            return f"{value / divisor:.6g}{letter}".replace("-", "−")
-    if size >= 1000:
-        return f"{value:,.0f}".replace("-", "−")
-    text = f"{value:.6g}"
-    if "e" in text:
-        digits, exponent = text.split("e")
-        text = f"{digits}e{int(exponent)}"
-    return text.replace("-", "−") if "e" not in text else text
+    sign, size = "−" if value < 0 else "", abs(value)
+    for divisor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= max(divisor, 1e4) * (1 - 1e-9):
+            return f"{sign}{size / divisor:.6g}{letter}"
+    text = f"{size:,.0f}" if size >= 1000 else f"{size:.6g}"
+    digits, _, exponent = text.partition("e")
+    return sign + (f"{digits}e{int(exponent)}" if exponent else digits)
 
 
 def time_unit(longest_s: float) -> TimeUnit:

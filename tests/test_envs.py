@@ -118,6 +118,7 @@ def test_copies_reset_in_the_step_that_ends_an_episode(
 ) -> None:
     made = make(env_id, render_mode=render_mode)
     assert isinstance(made, SyncVectorEnv)
+    assert made.render_mode == render_mode
     assert made.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
 
 

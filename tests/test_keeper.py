@@ -22,6 +22,7 @@ import pytest
 from a3c import processes
 from a3c.child import Pulse
 from a3c.keeper import HEARTBEAT_VARIABLE, KeeperSpec, command, parse
+from a3c.keeper_options import child_environment
 from a3c.processes import ProcessRecord
 from a3c.restarts import Limits
 
@@ -167,6 +168,7 @@ def test_a_crash_loop_fails_with_its_first_error(start: Start) -> None:
     assert record.first_error is not None
     assert "error 1" in record.first_error
     assert "error 5" in record.output_tail
+    assert "error 4" not in record.output_tail
 
 
 def test_retries_without_a_heartbeat_are_limited(start: Start) -> None:
@@ -504,7 +506,8 @@ def test_record_and_log_go_on_when_a_full_disk_has_room_again(start: Start) -> N
     resource.prlimit(kept.process.pid, resource.RLIMIT_FSIZE, unlimited)
     kept.file("go").touch()
     kept.wait_record(lambda record: "late" in record.output_tail)
-    assert re.search(r"keeper: \d+ bytes of output were lost here\nlate\n", kept.log())
+    assert re.match(r"\nkeeper: \d+ bytes of output were lost here\n", kept.log())
+    assert kept.log().endswith("\nlate\n")
 
 
 def test_a_reader_that_never_reads_stops_nothing(start: Start) -> None:
@@ -561,6 +564,11 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
     assert {name: seen.get(name) for name in expected} == expected
     assert not {name for name in seen if name.lower().endswith("_proxy")} - {"no_proxy"}
     assert (argv, stdin) == (arguments, "")
+
+
+def test_the_heartbeat_of_an_outer_keeper_is_not_passed_on() -> None:
+    spec = KeeperSpec(Path("r"), "n", "r", Path("l"), ("true",))
+    assert child_environment({HEARTBEAT_VARIABLE: "outer", "A": "b"}, spec) == {"A": "b"}
 
 
 def test_the_process_starts_with_plain_signals_in_a_session_of_its_own(start: Start) -> None:

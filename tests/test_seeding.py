@@ -8,18 +8,19 @@ from a3c.seeding import BLOCK, MAX_BLOCKS, evaluation_seed, training_seed
 run_seeds = st.integers(0, 2**31 - 1)
 workers = st.integers(0, 100_000)
 indices = st.integers(0, MAX_BLOCKS - 1)
+distances = st.one_of(st.just(1), st.integers(1, 100), st.integers(1, 100_000))
 
 
-@given(run_seeds, workers, workers)
-def test_blocks_of_two_workers_never_overlap(run_seed: int, one: int, other: int) -> None:
-    apart = abs(training_seed(run_seed, one) - training_seed(run_seed, other))
-    assert apart == 0 if one == other else apart >= BLOCK
+@given(run_seeds, workers, distances)
+def test_blocks_of_two_workers_never_overlap(run_seed: int, worker: int, distance: int) -> None:
+    starts = (training_seed(run_seed, worker), training_seed(run_seed, worker + distance))
+    assert abs(starts[0] - starts[1]) >= BLOCK
 
 
-@given(run_seeds, indices, indices)
-def test_blocks_of_two_evaluations_never_overlap(run_seed: int, one: int, other: int) -> None:
-    apart = abs(evaluation_seed(run_seed, one) - evaluation_seed(run_seed, other))
-    assert apart == 0 if one == other else apart >= BLOCK
+@given(run_seeds, workers, distances)
+def test_blocks_of_two_evaluations_never_overlap(run_seed: int, index: int, distance: int) -> None:
+    starts = (evaluation_seed(run_seed, index), evaluation_seed(run_seed, index + distance))
+    assert abs(starts[0] - starts[1]) >= BLOCK
 
 
 @given(run_seeds, run_seeds, indices, indices)

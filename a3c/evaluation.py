@@ -1,0 +1,208 @@
+"""Play whole games with a checkpoint's network, and keep the raw scores.
+
+What learning does to a game (rewards clipped or scaled, episodes cut at lost lives) happens in the
+rollout, not in the environments, so none of it is seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from a3c import checkpoint, tensors
+from a3c.agent import Action, Agent
+from a3c.checkpoint import DamagedCheckpointError
+from a3c.config import Config
+from a3c.errors import UserError
+from a3c.network import Network
+from a3c.rollout import Actor, Episode
+from a3c.scores import Summary, summarise
+
+__all__ = ["Decision", "Spectator", "Summary", "load", "load_agent", "play", "quotas", "summarise"]
+
+MAX_ENVS = 8
+
+
+# --- the agent ----------------------------------------------------------------------------------
+
+
+class Spectator(Agent):
+    """An agent that can also say what its policy thinks of observations."""
+
+    def policy_parameters(
+        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
+    ) -> np.ndarray:
+        """The parameters of the policy, `[B, P]`, that `act` would draw actions from."""
+        feed = dict(zip(self._inputs, (observations_, state, starts), strict=True))
+        return self._session.run(self._policy_parameters, feed)
+
+    def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
+        inputs, outputs = super()._build_acting(statistics, greedy)
+        observations_, state, starts = inputs
+        output = self._forward(observations_[None], state, starts[None], statistics)
+        self._inputs = inputs
+        self._policy_parameters = output.policy_parameters[0]
+        return inputs, outputs
+
+
+def make_agent(
+    config: Config,
+    build_network: Callable[..., Network],
+    observation_space: Box,
+    action_space: Space[Any],
+    *,
+    seed: int,
+    greedy: bool = False,
+) -> Spectator:
+    """An agent with weights of its own still, for `load` to replace.
+
+    It samples its actions, or takes the policy's mode where `greedy`.
+    """
+    network = build_network(observation_space, action_space, config.network)
+    return Spectator(network, observation_space, config, seed=seed, greedy=greedy)
+
+
+def load_agent(
+    directory: Path,
+    config: Config,
+    build_network: Callable[..., Network],
+    observation_space: Box,
+    action_space: Space[Any],
+    *,
+    seed: int,
+    greedy: bool = False,
+) -> Spectator:
+    """An agent with the weights and observation statistics of a checkpoint; raises as `load` does."""
+    agent = make_agent(
+        config, build_network, observation_space, action_space, seed=seed, greedy=greedy
+    )
+    load(agent, directory)
+    return agent
+
+
+def load(agent: Agent, directory: Path) -> None:
+    """Give an agent the weights and observation statistics of a checkpoint.
+
+    Raises DamagedCheckpointError where it can't be read, and UserError where it holds those of
+    another network.
+    """
+    try:
+        values = tensors.load(directory / checkpoint.PREFIX)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise DamagedCheckpointError(str(error).splitlines()[0]) from None
+    wanted = dict(zip(agent.layout.names, agent.layout.shapes, strict=True))
+    wanted["observation_statistics"] = (agent.statistics_size,)
+    for name, shape in wanted.items():
+        if name not in values or values[name].shape != shape:
+            there = f"of shape {values[name].shape}" if name in values else "missing"
+            raise UserError(
+                f"{directory} is of another network: {name} is {there}, not of shape {shape}; "
+                "give the model.py that it was trained with"
+            )
+    flat = np.concatenate([values[name].ravel() for name in agent.layout.names])
+    agent.load(flat, values["observation_statistics"])
+
+
+# --- playing ------------------------------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """A moment of play: what is seen, what will be done about it, and how the games stand."""
+
+    observations: np.ndarray  # [B, ...]
+    state: np.ndarray  # [B, S], before the observations
+    starts: np.ndarray  # [B], true at the first observation of a game
+    action: Action
+    returns: np.ndarray  # [B], of the games so far
+    lengths: np.ndarray  # [B], env steps so far
+    num_ended: int  # games that are over and count
+
+
+def quotas(episodes: int, num_envs: int) -> list[int]:
+    """How many games each environment plays.
+
+    Settled in advance: to take the first N games to end, wherever they do, would favour short ones.
+    """
+    share, rest = divmod(episodes, num_envs)
+    return [share + (index < rest) for index in range(num_envs)]
+
+
+def play(
+    envs: VectorEnv[Any, Any, Any],
+    agent: Actor,
+    policy: Any,
+    episodes: int,
+    *,
+    seed: int,
+    on_decision: Callable[[Decision], object] = lambda _: None,
+) -> list[Episode]:
+    """Play `episodes` whole games; their scores in the order of environments, then of time.
+
+    `on_decision` is called before every step, and may raise to end the playing.
+    """
+    mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
+    size = envs.num_envs
+    games = _Games(quotas(episodes, size))
+    observations, _ = envs.reset(seed=seed)
+    state, starts = agent.initial_state(size), np.ones(size, bool)
+    dead = np.zeros(size, bool)  # the coming step only resets
+    while not games.over:
+        action = agent.act(observations, state, starts)
+        moment = (games.returns.copy(), games.lengths.copy(), games.num_ended)
+        on_decision(Decision(observations, state, starts, action, *moment))
+        observations, rewards, terminated, truncated, _ = envs.step(policy.to_env(action.actions))
+        done = (terminated | truncated) & ~dead
+        games.add(rewards, done, ~dead)
+        state, starts = action.state, done
+        if mode == AutoresetMode.NEXT_STEP:
+            starts, dead = dead, done
+        elif mode == AutoresetMode.DISABLED and done.any():
+            observations, _ = envs.reset(options={"reset_mask": done.copy()})
+    return games.episodes
+
+
+class _Games:
+    """Scores of the games of each environment, no more of them than its quota."""
+
+    def __init__(self, quota: list[int]) -> None:
+        self._quota = quota
+        self._ended: list[list[Episode]] = [[] for _ in quota]
+        self.returns = np.zeros(len(quota))
+        self.lengths = np.zeros(len(quota), int)
+
+    def add(self, rewards: np.ndarray, done: np.ndarray, played: np.ndarray) -> None:
+        """Count one step of all environments."""
+        self.returns[played] += rewards[played]
+        self.lengths[played] += 1
+        for i in np.flatnonzero(done):
+            if len(self._ended[i]) < self._quota[i]:
+                self._ended[i].append(_episode(self.returns[i], self.lengths[i]))
+        self.returns[done] = 0.0
+        self.lengths[done] = 0
+
+    @property
+    def num_ended(self) -> int:
+        return sum(len(ended) for ended in self._ended)
+
+    @property
+    def over(self) -> bool:
+        return self.num_ended == sum(self._quota)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return [episode for ended in self._ended for episode in ended]
+
+
+def _episode(episode_return: float, length: int) -> Episode:
+    if not np.isfinite(episode_return):
+        raise UserError(
+            f"a game of {length} env steps came to a return of {episode_return}: "
+            "mend the environment's rewards"
+        )
+    return Episode(float(episode_return), int(length))

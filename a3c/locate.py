@@ -1,0 +1,77 @@
+"""Which checkpoint a person means by a run, a run's name or a checkpoint's own directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from a3c import checkpoint, options, rundir
+from a3c.checkpoint import DamagedCheckpointError, Manifest
+from a3c.config import Config
+from a3c.errors import UserError
+from a3c.rundir import RunDir
+
+Which = Literal["newest", "best"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint of which every byte was verified, and the run it is in, if it was found by one."""
+
+    path: Path
+    manifest: Manifest
+    run: RunDir | None
+
+    @property
+    def config(self) -> Config:
+        """The configuration that it was trained with: a checkpoint holds all of it."""
+        return options.from_dict(self.manifest.config, str(self.path / checkpoint.MANIFEST))
+
+
+def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
+    """The checkpoint that `name` stands for, None being the newest run; raises UserError.
+
+    Of a run, that is the newest checkpoint that verifies, or the one with the best mean return of
+    its last 100 games.
+    """
+    if name is not None and (Path(name) / checkpoint.MANIFEST).is_file():
+        if which != "newest":
+            raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
+        return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
+    run = find_run(name)
+    if which == "best":
+        return _best(run)
+    found = checkpoint.newest_valid(run.checkpoints)
+    if found is None:
+        raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
+    return Source(*found, run)
+
+
+def find_run(name: str | None) -> RunDir:
+    """The run that `name` stands for, None being the newest; raises UserError."""
+    try:
+        return rundir.find(name)
+    except UserError:
+        if name is None:
+            raise
+        raise UserError(
+            f"no run or checkpoint {name!r}: give a run directory, a name from {rundir.RUNS}/, "
+            "or the directory of a checkpoint"
+        ) from None
+
+
+def _best(run: RunDir) -> Source:
+    path = checkpoint.best(run.checkpoints)
+    if path is None:
+        raise UserError(
+            f"run {run.path} has no checkpoint with 100 games behind it yet: use --which newest"
+        )
+    return Source(path, _verified(path, "use --which newest"), run)
+
+
+def _verified(path: Path, remedy: str) -> Manifest:
+    try:
+        return checkpoint.verify(path)
+    except DamagedCheckpointError as error:
+        raise UserError(f"checkpoint {path} is damaged ({error}): {remedy}") from None

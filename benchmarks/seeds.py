@@ -1,0 +1,74 @@
+"""Train one preset with several seeds, and write what came of each to a CSV file.
+
+    python benchmarks/seeds.py --preset cartpole --seeds 10 --output benchmarks/results/cartpole.csv
+
+Each run is the launcher's own, in child mode. Env steps are the figure to compare; seconds are those
+of a machine that may be busy. Further arguments go to the launcher.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+from a3c import rundir  # noqa: E402
+
+FIELDS = ("seed", "solved", "env_steps", "wall_s", "env_steps_per_s", "mean_return_100", "episodes")
+
+
+def main() -> int:
+    """Run every seed, one after the other; 0 if all of them were solved."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to N")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--output", type=Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    rows = []
+    for seed in range(1, arguments.seeds + 1):
+        rows.append(run(arguments.preset, seed, arguments.workers, rest))
+        print(rows[-1], flush=True)
+        write(arguments.output, rows, arguments, rest)
+    steps = [row["env_steps"] for row in rows]
+    solved = sum(row["solved"] for row in rows)
+    print(f"{solved} of {len(rows)} solved; median {statistics.median(steps):,.0f} env steps")
+    return 0 if solved == len(rows) else 1
+
+
+def run(preset: str, seed: int, workers: int, rest: list[str]) -> dict[str, Any]:
+    """One run from nothing; its row."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "run"
+        command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
+        command += ["--preset", preset, "--seed", str(seed), "--workers", str(workers)]
+        command += ["--run-dir", str(path), "--evaluation-episodes", "0", *rest]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        summary = json.loads((path / "summary.json").read_text())
+        return {"seed": seed} | {name: summary[name] for name in FIELDS[1:]}
+
+
+def write(path: Path, rows: list[dict[str, Any]], arguments: Any, rest: list[str]) -> None:
+    """Write the CSV, with what made it in comment lines on top."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = [f"--preset {arguments.preset}", f"--workers {arguments.workers}", *rest]
+    with path.open("w", newline="") as file:
+        file.write(f"# launch_cluster.py --mode child {' '.join(words)}\n")
+        file.write(f"# commit {rundir.git_commit()}, {os.cpu_count()} cores, shared machine\n")
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""Whole runs through the launcher: real processes, real gRPC, CartPole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.clusters import launcher
+
+from a3c import checkpoint, processes
+from a3c.metrics import read_rows
+from a3c.rundir import RunDir
+
+DEADLINE_S = 180.0
+CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2")
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+    """Poll until something holds; its value."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {timeout_s:g} s for {what}")
+
+
+@contextlib.contextmanager
+def running(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A launcher at work; whatever is left of it is killed at the end."""
+    command = launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for a launcher; its exit code and what it said."""
+    _, said = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, said
+
+
+def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
+    """A run from start to end; exit code and what the launcher said."""
+    with running(run_dir, *arguments) as process:
+        return finish(process)
+
+
+def is_training(run_dir: Path) -> bool:
+    """Whether both workers have written rows of metrics."""
+    files = [RunDir(run_dir).metrics(f"worker-{i}") for i in range(2)]
+    return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
+
+
+def everything_ended(run_dir: Path) -> bool:
+    """Whether no process or keeper of a run is left."""
+    records = processes.read_records(run_dir)
+    alive = [processes.is_alive(r.pid, r.create_time, r.birth) for r in records]
+    kept = [
+        processes.is_alive(r.keeper.pid, r.keeper.create_time, r.keeper.birth) for r in records
+    ]
+    return bool(records) and not any(alive + kept)
+
+
+def manifest(run_dir: Path) -> checkpoint.Manifest:
+    """The manifest of the newest checkpoint, every byte of it verified."""
+    found = checkpoint.newest_valid(run_dir / "checkpoints")
+    assert found
+    return found[1]
+
+
+def test_a_run_ends_by_itself_and_leaves_everything_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    code, said = run(path, "--max-env-steps", "4000")
+    assert code == 0, said
+    summary = json.loads((path / "summary.json").read_text())
+    last = manifest(path)
+    assert summary["state"] == "done"
+    assert summary["env_steps"] == last.step >= 4000
+    assert (last.reason, summary["solved"]) == ("max_env_steps", False)
+    records = processes.read_records(path)
+    assert [(r.name, r.state) for r in records] == [
+        ("ps-0", "done"),
+        ("worker-0", "done"),
+        ("worker-1", "done"),
+    ]
+    assert everything_ended(path)
+    assert {p.name for p in (path / "events").iterdir()} == {"worker-0", "worker-1"}
+    config = json.loads((path / "config.json").read_text())
+    assert config["config"]["env"]["env_id"] == "CartPole-v1"
+    assert config["versions"]["tensorflow"]
+
+
+def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
+    """Steps in the checkpoint are updates times samples: none lost, none counted twice."""
+    path = tmp_path / "run"
+    settings = ("--env-id", "Acrobot-v1", "--rollout-length", "5", "--envs-per-worker", "3")
+    code, said = run(path, "--max-env-steps", "3000", *settings)  # no dead steps in Acrobot
+    assert code == 0, said
+    last = manifest(path)
+    assert last.step == last.num_updates * 15
+
+
+def test_ctrl_c_saves_and_ends_everything(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with running(path, "--max-env-steps", "100000000", "--stop-at-return", "none") as process:
+        wait_until(lambda: is_training(path), "training")
+        process.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        code, said = finish(process)
+        assert code == 130, said
+        assert time.monotonic() - asked < 30
+    assert manifest(path).reason == "interrupted"
+    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+    assert everything_ended(path)
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with running(path, "--max-env-steps", "100000000", "--stop-at-return", "none") as process:
+        wait_until(lambda: is_training(path), "training")
+        worker = psutil.Process(processes.read_records(path)[2].pid)
+        worker.suspend()  # so that the first one can't succeed
+        process.send_signal(signal.SIGINT)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        code, said = finish(process)
+        assert code == 130, said
+    assert everything_ended(path)
+
+
+def test_resume_goes_on_where_the_run_was_without_a_zig_zag(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with running(path, "--max-env-steps", "100000000", "--checkpoint-interval", "1") as process:
+        wait_until(lambda: checkpoint.steps(path / "checkpoints"), "a checkpoint")
+        process.kill()
+    wait_until(lambda: everything_ended(path), "the end of all processes")
+    before = manifest(path)
+    goal = before.step + 3000
+    code, said = run(path, "--resume", "--max-env-steps", str(goal), "--stop-at-return", "none")
+    assert code == 0, said
+    log = (path / "logs" / "worker-0.log").read_text()
+    assert f"env step {before.step}" in log
+    after = manifest(path)
+    assert after.step >= goal
+    assert after.wall_s > before.wall_s
+    assert after.episodes > before.episodes
+    steps = [row["env_steps"] for row in read_rows(RunDir(path).metrics("worker-0"))]
+    assert steps == sorted(steps)
+
+
+def test_a_killed_ps_comes_back_from_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    arguments = ("--max-env-steps", "100000000", "--stop-at-return", "none")
+    with running(path, *arguments, "--checkpoint-interval", "1") as process:
+        wait_until(lambda: is_training(path), "training")
+        wait_until(lambda: checkpoint.steps(path / "checkpoints"), "a checkpoint")
+        record = processes.read_records(path)[0]
+        os.kill(record.pid or 0, signal.SIGKILL)
+        log = path / "logs" / "worker-0.log"
+        wait_until(lambda: "restored the ps from" in log.read_text(), "a restored ps")
+        then = manifest(path).step
+        wait_until(lambda: manifest(path).step > then, "training that goes on")
+        process.send_signal(signal.SIGINT)
+        code, said = finish(process)
+        assert code == 130, said
+    assert everything_ended(path)
+
+
+def test_a_damaged_newest_checkpoint_is_walked_past(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    assert run(path, "--max-env-steps", "2000")[0] == 0
+    assert run(path, "--resume", "--max-env-steps", "4000")[0] == 0
+    older, newest = checkpoint.steps(path / "checkpoints")[-2:]
+    data = newest / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-1])
+    code, said = run(path, "--resume", "--max-env-steps", "6000")
+    assert code == 0
+    assert f"checkpoint {newest} is damaged" in said
+    assert f"restored the ps from {older}" in (path / "logs" / "worker-0.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended, for tests that don't change it."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    assert run(path, "--max-env-steps", "2000")[0] == 0
+    return path
+
+
+def test_a_run_directory_in_use_is_refused(finished: Path) -> None:
+    before = sorted(finished.rglob("*"))
+    code, said = run(finished, "--max-env-steps", "3000")
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert "--resume" in said
+    assert sorted(finished.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (("--env-id", "Acrobot-v1"), ("CartPole-v1", "Acrobot-v1")),
+        (("--hidden-sizes", "32"), ("[64, 64]", "[32]")),
+        (("--optimizer", "sgd"), ("adam", "sgd")),
+    ],
+)
+def test_resuming_as_something_else_is_refused(
+    finished: Path, changed: tuple[str, ...], named: tuple[str, str]
+) -> None:
+    code, said = run(finished, "--resume", *changed)
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert all(name in said for name in named)
+
+
+def test_all_checkpoints_damaged_is_refused(finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(finished), str(path)], check=True)
+    for file in path.glob("checkpoints/*/manifest.json"):
+        file.write_text("{")
+    code, said = run(path, "--resume", "--max-env-steps", "9000")
+    assert code == 2
+    assert "are damaged" in said.splitlines()[-1]
