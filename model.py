@@ -10,6 +10,7 @@ function and give it a name in `NETWORKS`, or replace `build` (see `examples/own
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ def mlp(x: Any, config: NetworkConfig) -> Any:
     return x
 
 
-def a3c(x: Any, config: NetworkConfig) -> Any:
+def paper(x: Any, config: NetworkConfig) -> Any:
     """The network of the A3C paper (Mnih et al. 2016), first that of Mnih et al. 2013."""
     init = config.initialization
     x = layers.conv2d(x, 16, 8, 4, "conv1", initialization=init)
@@ -75,8 +76,8 @@ class Architecture(NamedTuple):
 NETWORKS = {
     "mlp": Architecture(mlp),
     "mlp-lstm": Architecture(mlp, recurrent=True),
-    "a3c-ff": Architecture(a3c, min_side=20),
-    "a3c-lstm": Architecture(a3c, recurrent=True, min_side=20),
+    "a3c-ff": Architecture(paper, min_side=20),
+    "a3c-lstm": Architecture(paper, recurrent=True, min_side=20),
     "nature": Architecture(nature, min_side=36),
     "universe": Architecture(universe, recurrent=True, min_side=1),
 }
@@ -87,6 +88,8 @@ NETWORKS = {
 
 def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:
     """The network that `config` names, for these spaces; raises UserError where it doesn't fit."""
+    if ":" in config.network:
+        return own(config.network)(observation_space, action_space, config)
     name = resolve(config.network, observation_space)
     policy = for_space(action_space, config)
 
@@ -110,6 +113,19 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
         state_size=2 * config.lstm_size * num_trunks if NETWORKS[name].recurrent else 0,
         description=(name, "two trunks" if num_trunks == 2 else "one trunk", policy.describe()),
     )
+
+
+def own(place: str) -> Callable[..., Network]:
+    """The user's own `build` at `package.module:function`, found from here or the current folder."""
+    module, _, function = place.partition(":")
+    sys.path.append(str(Path.cwd()))
+    try:
+        found: Callable[..., Network] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"network {place}: {error}; give package.module:function") from error
+    finally:
+        sys.path.pop()
+    return found
 
 
 def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> tuple[Any, Any]:

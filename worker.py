@@ -5,8 +5,8 @@ The launcher starts these; by hand it is, in a terminal each:
     python worker.py --job ps --task 0 --ps-hosts localhost:2222 --worker-hosts localhost:2223
     python worker.py --job worker --task 0 --ps-hosts localhost:2222 --worker-hosts localhost:2223
 
-Exit codes: 0 the run is over; 2 bad usage; 70 a fault that a restart can't mend; 75 worth starting
-again (the ps is lost, a peer is not there yet); 128+n ended by signal n.
+Exit codes: 0 the run is over; 1 the environment raised; 2 bad usage; 70 a fault that a restart
+can't mend; 75 worth starting again (the ps is lost, a peer is not there yet); 128+n by signal n.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from a3c.cluster import (
     split_hosts,
 )
 from a3c.config import Config
-from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, UserError
+from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, UserError
 from a3c.heartbeat import Heartbeat
 from a3c.quiet import import_tensorflow
 
@@ -111,14 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
         adopt_environment(threads)
         return run(cluster, task, config, arguments.run_dir.absolute())
+    except UserError as error:
+        sys.stderr.write(f"worker.py: {error}\n")
+        return error.exit_code
     except A3CError as error:
-        if isinstance(error, UserError):
-            sys.stderr.write(f"worker.py: {error}\n")
-        else:
-            log.error("%s; leaving with %d", error, error.exit_code)
+        shown = error.__cause__ if isinstance(error, PlayError) else None
+        log.error("%s; leaving with %d", error, error.exit_code, exc_info=shown)
         return error.exit_code
     except Exception:
-        log.exception("a bug, or a broken environment; leaving with %d", EXIT_FATAL)
+        log.exception("a bug; leaving with %d", EXIT_FATAL)
         return EXIT_FATAL
 
 

@@ -11,10 +11,11 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
 _TEMPORARY = ".writing-"
+_REPLACED = ".replaced-"  # makes room for a newer one of the same step
 
 
 class DamagedCheckpointError(Exception):
@@ -88,14 +90,22 @@ def _sealed(manifest: Manifest, directory: Path) -> Manifest:
 
 
 def _replace(temporary: Path, final: Path) -> None:
-    """Move a finished checkpoint into place, over an older one of the same step if need be."""
+    """Move a finished checkpoint into place, over an older one of the same step if need be.
+
+    Two directories can't change places at once: whoever dies in between leaves the older one under
+    a name that `newest_valid` knows.
+    """
+    aside = final.with_name(f"{_REPLACED}{final.name}")
     if final.exists():
-        old = final.with_name(f"{_TEMPORARY}old-{final.name}-{os.getpid()}")
-        final.rename(old)
+        shutil.rmtree(aside, ignore_errors=True)
+        final.rename(aside)
+    try:
         temporary.rename(final)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        temporary.rename(final)
+    except OSError:
+        if aside.exists():
+            aside.rename(final)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_synced(path: Path, data: bytes) -> None:
@@ -128,45 +138,76 @@ def verify(directory: Path) -> Manifest:
     stands for a file, so that nothing outside the directory is read.
     """
     manifest = read_manifest(directory)
-    for name, expected in manifest.files.items():
-        path = directory / name
-        if Path(name).name != name or path.is_symlink() or not path.is_file():
-            raise DamagedCheckpointError(f"{name} is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise DamagedCheckpointError(
-                f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
-            )
-        if _sha256(path) != expected["sha256"]:
-            raise DamagedCheckpointError(f"{name} does not match its SHA-256")
+    try:
+        for name, expected in manifest.files.items():
+            _verify_file(directory / name, name, expected)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise DamagedCheckpointError(f"a file can't be read: {error}") from None
     if f"{PREFIX}.index" not in manifest.files:
         raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
     return manifest
 
 
+def _verify_file(path: Path, name: str, expected: dict[str, Any]) -> None:
+    if Path(name).name != name or path.is_symlink() or not path.is_file():
+        raise DamagedCheckpointError(f"{name} is missing")
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        raise DamagedCheckpointError(f"{name} has {size} bytes instead of {expected['bytes']}")
+    if _sha256(path) != expected["sha256"]:
+        raise DamagedCheckpointError(f"{name} does not match its SHA-256")
+
+
 def read_manifest(directory: Path) -> Manifest:
     """The manifest alone, its shape checked but not the files."""
+    path = directory / MANIFEST
     try:
-        tables = json.loads((directory / MANIFEST).read_bytes())
+        if path.is_symlink() or not path.is_file():
+            raise DamagedCheckpointError(f"{MANIFEST} is missing")
+        tables = json.loads(path.read_bytes())
+        if not isinstance(tables, dict) or tables.get("format") != FORMAT:
+            raise DamagedCheckpointError(f"{MANIFEST} is not of format {FORMAT}")
         manifest = Manifest(**tables)
-        good = (
-            isinstance(manifest.step, int)
-            and isinstance(manifest.config, dict)
-            and isinstance(manifest.recent_returns, list)
-            and all(set(f) == {"bytes", "sha256"} for f in manifest.files.values())
-        )
+        is_sound = _is_sound(manifest)
     except OSError as error:
         raise DamagedCheckpointError(f"{MANIFEST}: {error.strerror}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise DamagedCheckpointError(f"{MANIFEST} is not readable") from None
-    if not good or manifest.format != FORMAT:
-        raise DamagedCheckpointError(f"{MANIFEST} is not of format {FORMAT}")
+    if not is_sound:
+        raise DamagedCheckpointError(f"{MANIFEST} holds something of a wrong type")
     return manifest
+
+
+def _is_sound(manifest: Manifest) -> bool:
+    """Whether every field is of its type: JSON can hold anything."""
+    means = [] if manifest.mean_return_100 is None else [manifest.mean_return_100]
+    numbers = [manifest.wall_s, manifest.written_at, *means, *manifest.recent_returns]
+    counts = (manifest.step, manifest.num_updates, manifest.episodes)
+    return (
+        all(type(count) is int and 0 <= count < 2**63 for count in counts)
+        and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+        and isinstance(manifest.reason, str)
+        and isinstance(manifest.config_digest, str)
+        and isinstance(manifest.config, dict)
+        and isinstance(manifest.identity, dict)
+        and isinstance(manifest.recent_returns, list)
+        and all(type(f) is dict and set(f) == {"bytes", "sha256"} for f in manifest.files.values())
+    )
 
 
 def steps(root: Path) -> list[Path]:
     """The checkpoints of a run by step, oldest first, verified or not."""
-    found = [p for p in root.glob("*") if p.name.isascii() and p.name.isdigit() and p.is_dir()]
-    return sorted(found, key=lambda path: int(path.name))
+    return list(_by_step(root, "").values())
+
+
+def _by_step(root: Path, prefix: str) -> dict[int, Path]:
+    """The directories that are called prefix and a number, in the order of the numbers."""
+    found = {}
+    for path in root.glob(f"{prefix}*"):
+        number = path.name.removeprefix(prefix)
+        if number.isascii() and number.isdigit() and number == str(int(number)) and path.is_dir():
+            found[int(number)] = path
+    return dict(sorted(found.items()))
 
 
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
@@ -175,7 +216,8 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     Damaged ones are walked past and named in the log. Where all of them are damaged this refuses:
     a silent fresh start would throw the run away.
     """
-    candidates = steps(root)
+    named = {**_by_step(root, _REPLACED), **_by_step(root, "")}
+    candidates = [named[step] for step in sorted(named)]
     for path in reversed(candidates):
         try:
             return path, verify(path)
@@ -201,14 +243,28 @@ def best(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best; and what died half-written."""
-    spare = {*steps(root)[-keep:], best(root)}
-    doomed: Iterable[Path] = [path for path in steps(root) if path not in spare]
+    """Remove all but the newest `keep` checkpoints and the best; and what died half-written.
+
+    Newest by step or by time: a run that went back behind damaged checkpoints writes lower steps.
+    """
+    by_step = steps(root)
+    by_time = sorted(by_step, key=_written_at)
+    spare = {*by_step[-keep:], *by_time[-keep:], best(root)}
+    doomed = [path for path in by_step if path not in spare]
+    doomed += _by_step(root, _REPLACED).values()
+    for path in root.glob(f"{_TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > 3600:
+                doomed.append(path)
     for path in doomed:
         shutil.rmtree(path, ignore_errors=True)
-    for path in root.glob(f"{_TEMPORARY}*"):
-        if time.time() - path.stat().st_mtime > 3600:
-            shutil.rmtree(path, ignore_errors=True)
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return read_manifest(path).written_at
+    except DamagedCheckpointError:
+        return -math.inf
 
 
 def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:

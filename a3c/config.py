@@ -24,12 +24,15 @@ def option(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    choices: tuple[str, ...] = (),
+    own: bool = False,
     flag: str | None = None,
     everyday: bool = False,
 ) -> Any:
     """A dataclass field that the command line, presets and files can all set.
 
-    `low` and `high` are inclusive, `above` is exclusive. `everyday` options are in `--help`, the
+    `low` and `high` are inclusive, `above` is exclusive. `own` allows the user's own function,
+    `package.module:function`, beside the choices. `everyday` options are in `--help`, the
     others only in `--help-all`.
     """
     metadata = {
@@ -37,6 +40,8 @@ def option(
         "low": low,
         "high": high,
         "above": above,
+        "choices": choices,
+        "own": own,
         "flag": flag,
         "everyday": everyday,
     }
@@ -86,8 +91,12 @@ class EnvConfig:
 class NetworkConfig:
     """The network by name, and its policy head."""
 
-    network: Literal["auto", "mlp", "mlp-lstm", "a3c-ff", "a3c-lstm", "nature", "universe"] = (
-        option("auto", "network by name (auto: a3c-ff for images, mlp for vectors)", everyday=True)
+    network: str = option(
+        "auto",
+        "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
+        choices=("auto", "mlp", "mlp-lstm", "a3c-ff", "a3c-lstm", "nature", "universe"),
+        own=True,
+        everyday=True,
     )
     hidden_sizes: tuple[int, ...] = option(
         (64, 64), "mlp: units of each hidden layer", low=1, high=65536

@@ -1,6 +1,7 @@
 """The errors that end a process, and the exit code each one maps to.
 
 UserError        2   the user can mend it: the message names the value and the remedy
+PlayError        1   the environment raised: started again, but not for ever
 RetryableError  75   worth another try: the ps is lost, or a peer is not there yet
 FatalError      70   a fault that a restart can't mend
 """
@@ -8,6 +9,7 @@ FatalError      70   a fault that a restart can't mend
 from __future__ import annotations
 
 EXIT_OK = 0
+EXIT_CRASH = 1
 EXIT_USAGE = 2
 EXIT_FATAL = 70
 EXIT_RETRY = 75
@@ -23,6 +25,12 @@ class UserError(A3CError):
     """A mistake in what the user gave; the message names the value and the remedy."""
 
     exit_code = EXIT_USAGE
+
+
+class PlayError(A3CError):
+    """The environment raised; another start may play on, and a crash loop comes to an end."""
+
+    exit_code = EXIT_CRASH
 
 
 class RetryableError(A3CError):

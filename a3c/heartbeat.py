@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ class Heartbeat:
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
-        self._last = 0.0
+        self._last = -math.inf
 
     @classmethod
     def from_environment(cls) -> Heartbeat:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
@@ -83,9 +84,9 @@ class JsonlSink:
     """Appends rows to a file, one JSON object a line, and goes on when the disk is full."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._failing = False
+        self._may_be_torn = True  # the last line, by a crash or a full disk
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
         """Append one row with the time and the env steps."""
@@ -96,25 +97,41 @@ class JsonlSink:
         self._append({"time": round(time.time(), 3), "env_steps": env_steps, "event": "attached"})
 
     def _append(self, row: Mapping[str, Any]) -> None:
+        line = json.dumps(row) + "\n"
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._may_be_torn and not _ends_with_newline(self._path):
+                line = "\n" + line
             with self._path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(line)
         except OSError as error:
             if not self._failing:
                 log.error("can't write %s (%s); training goes on", self._path, error.strerror)
-            self._failing = True
+            self._failing = self._may_be_torn = True
         else:
-            self._failing = False
+            self._failing = self._may_be_torn = False
+
+
+def _ends_with_newline(path: Path) -> bool:
+    """Whether a row may follow: true of an empty or missing file as well."""
+    if not path.exists() or not path.stat().st_size:
+        return True
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers short enough to read; JSON has no NaN, so what isn't finite is null."""
-    return {
-        key: (float(f"{value:.6g}") if math.isfinite(value) else None)
-        if isinstance(value, float)
-        else value
-        for key, value in row.items()
-    }
+    return {key: _plain(value) for key, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.9g}") if math.isfinite(value) else None
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -123,18 +140,24 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     Torn lines, as a crash leaves them, are passed over.
     """
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-            step = row["env_steps"]
-        except (ValueError, KeyError, TypeError):
+    for line in path.read_bytes().splitlines():
+        row = _parse_row(line)
+        if row is None:
             continue
         if row.get("event") == "attached":
-            while rows and rows[-1]["env_steps"] > step:
-                rows.pop()
+            # All of them, not only the last: workers report games of about the same time unordered.
+            rows = [earlier for earlier in rows if earlier["env_steps"] <= row["env_steps"]]
         else:
             rows.append(row)
     return rows
+
+
+def _parse_row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("env_steps")) is int else None
 
 
 class Means:

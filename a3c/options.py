@@ -26,6 +26,7 @@ from a3c.errors import UserError
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 MAX_TABLE_DEPTH = 32
+OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 class Option(typing.NamedTuple):
@@ -47,7 +48,8 @@ class Option(typing.NamedTuple):
     def allowed(self) -> str:
         """What the setting takes, for people."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            own = ", or package.module:function" if self.field.metadata["own"] else ""
+            return "one of " + ", ".join(self.choices) + own
         if self.kind is bool:
             return "true or false"
         if self.kind is dict:
@@ -79,7 +81,7 @@ def _option(section: str, field: dataclasses.Field[Any], hint: Any) -> Option:
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
         optional = True
     origin = typing.get_origin(hint)
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = field.metadata["choices"]
     kind: Any = hint
     if origin is Literal:
         choices, kind = typing.get_args(hint), str
@@ -143,7 +145,8 @@ def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
     if kind is dict or kind is bool or kind is str:
         if not isinstance(value, kind):
             raise ValueError
-        if option.choices and value not in option.choices:
+        own = option.field.metadata["own"] and OWN_FUNCTION.fullmatch(str(value))
+        if option.choices and value not in option.choices and not own:
             raise ValueError
         if isinstance(value, str) and (not value or not value.isprintable()):
             raise ValueError

@@ -6,6 +6,7 @@ next one (the step that only resets never trains), or when told to.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config
+from a3c.errors import PlayError
 from a3c.returns import bootstrap_truncations
 
 
@@ -54,7 +56,7 @@ class Rollout(NamedTuple):
     @property
     def num_env_steps(self) -> int:
         """Steps that were really played."""
-        return int(self.mask.sum())
+        return int(np.count_nonzero(self.mask))
 
 
 class Stopwatch:
@@ -75,6 +77,15 @@ class Stopwatch:
         """The seconds by name since the last take."""
         totals, self._totals = self._totals, {}
         return totals
+
+
+@contextlib.contextmanager
+def _blaming_the_environment() -> Iterator[None]:
+    """Tell what an environment raises from our own bugs: it may do better when started again."""
+    try:
+        yield
+    except Exception as error:
+        raise PlayError(f"the environment raised {type(error).__name__}: {error}") from error
 
 
 class Player:
@@ -104,11 +115,13 @@ class Player:
 
     def _begin(self, seed: int) -> None:
         size = self._envs.num_envs
-        self._observations, info = self._envs.reset(seed=seed)
+        with _blaming_the_environment():
+            self._observations, info = self._envs.reset(seed=seed)
         self._state = self._actor.initial_state(size)
         self._starts = np.ones(size, bool)
         self._dead = np.zeros(size, bool)  # the coming step only resets
-        self._lives = np.asarray(info.get("lives", np.zeros(size, int)))
+        self._lives = np.zeros(size, int)
+        self._lives = self._lives_left(info)
         self._returns = np.zeros(size)
         self._lengths = np.zeros(size, int)
 
@@ -151,9 +164,10 @@ class Player:
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.starts[t], buffer.mask[t] = self._starts, ~self._dead
         self._stopwatch.lap("act")
-        observations, rewards, terminated, truncated, info = self._envs.step(
-            self._policy.to_env(actions)
-        )
+        with _blaming_the_environment():
+            observations, rewards, terminated, truncated, info = self._envs.step(
+                self._policy.to_env(actions)
+            )
         self._stopwatch.lap("env")
         done = terminated | truncated
         self._count_episodes(rewards, done, buffer.episodes)
@@ -173,12 +187,14 @@ class Player:
     ) -> None:
         """Take up the state that the environments are in after a step."""
         starts = done
+        self._lives = self._lives_left(info)
         if self._reset_mode == AutoresetMode.NEXT_STEP:
             starts, self._dead = self._dead, done
         elif self._reset_mode == AutoresetMode.DISABLED and done.any():
-            observations, info = self._envs.reset(options={"reset_mask": done.copy()})
+            with _blaming_the_environment():
+                observations, info = self._envs.reset(options={"reset_mask": done.copy()})
+            self._lives = self._lives_left(info)
         self._observations, self._state, self._starts = observations, state, starts
-        self._lives = np.asarray(info.get("lives", self._lives))
 
     def _explore(self, actions: np.ndarray) -> np.ndarray:
         """Replace each action by a uniformly random one with the chance of the schedule."""
@@ -196,9 +212,13 @@ class Player:
 
     def _lost_life(self, info: dict[str, Any], done: np.ndarray) -> np.ndarray:
         """Where a life was lost and that ends the episode for learning; the game goes on."""
-        if not self._episodic_life or "lives" not in info:
+        if not self._episodic_life:
             return np.zeros_like(done)
-        return (np.asarray(info["lives"]) < self._lives) & ~done
+        return (self._lives_left(info) < self._lives) & ~done
+
+    def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
+        """Lives by game, `[B]`; as before where a game doesn't say, for which Gymnasium puts 0."""
+        return np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
 
     def _count_episodes(
         self, rewards: np.ndarray, done: np.ndarray, episodes: list[Episode]

@@ -24,6 +24,7 @@ from a3c.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNS = Path("runs")
+LOCK = ".lock"
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
 
 
@@ -124,15 +125,17 @@ def create(path: Path, config: Config, preset: str | None, *, resume: bool) -> R
 
 def check_free(path: Path, *, resume: bool) -> None:
     """Refuse a directory that holds a run already, or something else."""
-    if not path.exists():
-        if resume:
-            raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
-        return
-    if not path.is_dir():
-        raise UserError(f"--run-dir {path} is not a directory: give another")
-    if resume and not (path / "config.json").is_file():
+    with _refusing(path):
+        if not path.exists():
+            if resume:
+                raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
+            return
+        if not path.is_dir():
+            raise UserError(f"--run-dir {path} is not a directory: give another")
+        held = {entry.name for entry in path.iterdir()} - {LOCK}
+    if resume and "config.json" not in held:
         raise UserError(f"--resume: {path} holds no run: give the directory of one")
-    if not resume and any(path.iterdir()):
+    if not resume and held:
         raise UserError(
             f"run directory {path} is in use: give --resume to go on with it, or another --run-dir"
         )
@@ -151,8 +154,9 @@ def check_resumable(path: Path, config: Config) -> Manifest | None:
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
     """Hold a run directory; a second launcher of it is refused. Freed even by SIGKILL."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with _refusing(path):
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,6 +167,17 @@ def hold(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn what the file system says about a run directory into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--run-dir {path}: {error.strerror}; give a directory that can be written"
+        ) from None
 
 
 def read_config(run: RunDir) -> Config:
@@ -180,7 +195,11 @@ def write_json(path: Path, contents: Any) -> None:
 
 def git_commit() -> str | None:
     """The commit of this code, `-dirty` where files differ from it; None outside a checkout."""
+    if not (REPOSITORY / ".git").exists():
+        return None  # git would look further up, and answer for somebody else's checkout
+    # No tag matches an empty pattern: the answer is always the commit itself.
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
+    command.append("--match=")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -7,11 +7,13 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 
 log = logging.getLogger(__name__)
 
 LEAVE_WITHIN_S = 9.0
+FLUSH_WITHIN_S = 0.5
 
 
 class StopRequest:
@@ -46,22 +48,38 @@ class StopRequest:
     def _listen(self, reader: socket.socket, _writer: socket.socket) -> None:
         while True:
             for number in reader.recv(64):
+                if number not in (signal.SIGTERM, signal.SIGINT):
+                    continue
                 if self.requested:
                     leave_now(128 + number)
-                log.info("%s: leaving", signal.Signals(number).name)
                 self.signal = number
                 self._event.set()
-                timer = threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + number])
-                timer.daemon = True
-                timer.start()
+                _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + number]))
+                # In a thread: where nobody reads the log, this may block for ever.
+                name = signal.Signals(number).name
+                _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
 
 
 def leave_now(code: int) -> None:
-    """End this process at once, its output flushed.
+    """End this process at once, its output flushed unless nobody takes it.
 
     TensorFlow's server can't be stopped and a session on a lost ps can't be closed, so an orderly
     interpreter exit could hang for ever.
     """
     with contextlib.suppress(Exception):
-        logging.shutdown()
+        _daemon(threading.Thread(target=_flush)).join(FLUSH_WITHIN_S)
     os._exit(code)
+
+
+def _flush() -> None:
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _daemon(thread: threading.Thread) -> threading.Thread:
+    thread.daemon = True
+    thread.start()
+    return thread

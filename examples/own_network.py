@@ -1,9 +1,9 @@
 # ruff: noqa: ARG001 - the signatures are fixed, and this network needs no more of them
 """A network of one's own: a small residual MLP.
 
-Whatever has `build`'s signature can be `model.build`: put this function into `model.py`, or there
+Whatever has `build`'s signature can be the network:
 
-    from examples.own_network import build
+    python launch_cluster.py --env-id CartPole-v1 --network examples.own_network:build
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from pathlib import Path
 
 from hypothesis import given
@@ -11,8 +12,12 @@ from hypothesis import strategies as st
 
 from a3c.capture import TAIL_LINES, Capture, Echo, LogFile, Tail
 
+STREAMS = st.lists(
+    st.sampled_from([b"a", b"b", b"\r", b"\n", b"\t", b"\x1b[1;31m", b"\xc3", b"\xbc", b"\x00"])
+).map(b"".join)
 
-@given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
+
+@given(STREAMS, st.lists(st.integers(0, 300)))
 def test_tail_does_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[int]) -> None:
     whole, pieces = Tail(), Tail()
     whole.feed(data)
@@ -22,7 +27,7 @@ def test_tail_does_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[
     assert pieces.lines() == whole.lines()
 
 
-@given(st.binary(max_size=300))
+@given(STREAMS | st.binary(max_size=300))
 def test_tail_holds_printable_text_only(data: bytes) -> None:
     tail = Tail()
     tail.feed(data)
@@ -37,8 +42,8 @@ def test_tail_is_the_last_lines_and_the_line_in_the_making() -> None:
 
 def test_a_progress_bar_and_colours_read_as_on_the_screen() -> None:
     tail = Tail()
-    tail.feed(b"\x1b[31mred\x1b[0m\r\n 10%\r 20%\r 30%")
-    assert tail.lines() == ["red", " 30%"]
+    tail.feed(b"\x1b[31mred\x1b[0m\r\n0%\r100%\r\n 10%\r 20%\r 30%")
+    assert tail.lines() == ["red", "100%", " 30%"]
 
 
 def test_a_line_without_end_takes_bounded_memory() -> None:
@@ -46,6 +51,7 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
     for _ in range(100):
         tail.feed(b"x" * 10_000)
     assert [len(line) for line in tail.lines()] == [500]
+    assert len(pickle.dumps(tail)) < 20_000
 
 
 def test_a_full_disk_is_noted_once_and_loses_lines_only() -> None:
@@ -70,12 +76,18 @@ def test_a_log_says_how_much_it_lost_once_there_is_room_again(tmp_path: Path) ->
     assert path.read_bytes() == b"\nkeeper: 5 bytes of output were lost here\nhere\n"
 
 
-def test_a_reader_that_stops_reading_never_blocks_the_echo() -> None:
+def test_a_reader_that_stops_reading_blocks_nothing_and_gets_the_newest_later() -> None:
     reader, writer = os.pipe()
     echo = Echo(writer)
-    for _ in range(100):
-        echo.write(b"x" * 65_536)
-    assert echo.pending
+    for i in range(100):
+        echo.write(b"%d " % i * 20_000)
+    got = b""
+    while echo.pending:
+        got += os.read(reader, 65_536)
+        echo.flush()
+    got += os.read(reader, 1 << 20)
+    assert len(got) < 1_000_000
+    assert got.endswith(b" 99 99 ")
     os.close(reader)
     echo.close()
     os.close(writer)

@@ -497,9 +497,7 @@ def test_record_and_log_go_on_when_a_full_disk_has_room_again(start: Start) -> N
     script = "echo early; until [ -e go ]; do sleep 0.01; done; echo late; exec sleep 1000"
     kept = start(script, {"preexec_fn": allow_no_files, "stdout": subprocess.PIPE}, echo=True)
     assert kept.process.stdout is not None
-    early = wait_for(kept.process.stdout.readline)
-    while "early" not in early:
-        early += kept.process.stdout.readline()
+    assert any("early" in line for line in iter(kept.process.stdout.readline, ""))
     assert kept.record() is None
     assert kept.log() == ""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -69,9 +69,7 @@ def everything_ended(run_dir: Path) -> bool:
     """Whether no process or keeper of a run is left."""
     records = processes.read_records(run_dir)
     alive = [processes.is_alive(r.pid, r.create_time, r.birth) for r in records]
-    kept = [
-        processes.is_alive(r.keeper.pid, r.keeper.create_time, r.keeper.birth) for r in records
-    ]
+    kept = [processes.is_alive(r.keeper.pid, r.keeper.create_time, r.keeper.birth) for r in records]
     return bool(records) and not any(alive + kept)
 
 

@@ -1,0 +1,117 @@
+"""The ends of files that grow, read without the rest; and files read again only when they changed.
+
+Metrics files grow for days. What shows them every second must not read them whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+TAIL_BYTES = 1 << 14
+_CHUNK_BYTES = 1 << 20
+
+
+class Cache(Generic[T]):
+    """What `parse` makes of files; each is read again only when it changed."""
+
+    def __init__(self, parse: Callable[[Path], T]) -> None:
+        self._parse = parse
+        self._known: dict[Path, tuple[tuple[int, int, int], T]] = {}
+
+    def get(self, path: Path) -> T | None:
+        """What is in the file now; None where there is none."""
+        try:
+            stat = path.stat()
+        except OSError:
+            self._known.pop(path, None)
+            return None
+        signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        known = self._known.get(path)
+        if known is None or known[0] != signature:
+            known = self._known[path] = (signature, self._parse(path))
+        return known[1]
+
+
+class Follower:
+    """The lines that a file gained since the last look; a file that was replaced starts anew."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path = path
+        self._offset = offset
+        self._inode: int | None = None
+
+    def lines(self) -> Iterator[bytes]:
+        """The new whole lines; a line that isn't finished yet comes the next time."""
+        try:
+            file = self._path.open("rb")
+        except OSError:
+            return
+        with file:
+            self._start_over_if_replaced(file.fileno())
+            file.seek(self._offset)
+            rest = b""
+            while chunk := file.read(_CHUNK_BYTES):
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    self._offset += len(line) + 1
+                    yield line
+
+    def _start_over_if_replaced(self, descriptor: int) -> None:
+        import os
+
+        stat = os.fstat(descriptor)
+        if stat.st_size < self._offset or self._inode not in (None, stat.st_ino):
+            self._offset = 0
+        self._inode = stat.st_ino
+
+
+def parse_row(line: bytes) -> Row | None:
+    """The row in a line of JSON; None where it is torn or holds something else."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
+    """The rows in the last bytes of a file, oldest first; none where it can't be read."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, 2) - num_bytes)
+            file.seek(start)
+            lines = file.read(num_bytes).splitlines()
+    except OSError:
+        return []
+    rows = map(parse_row, lines[1:] if start else lines)
+    return [row for row in rows if row is not None]
+
+
+def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
+    """Rows with the key `has`, from places spread evenly over a file, and the file's size then.
+
+    A file that isn't much larger than the sample is read whole.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size <= num_rows * TAIL_BYTES // 4:
+                file.seek(0)
+                lines = file.read(size).splitlines()
+                found = [row for row in map(parse_row, lines) if row and has in row]
+                return found, size
+            found = []
+            for place in range(num_rows):
+                file.seek(size * place // num_rows)
+                lines = file.read(TAIL_BYTES // 4).splitlines()[1:]
+                rows = (row for row in map(parse_row, lines) if row and has in row)
+                found += [row for row in [next(rows, None)] if row is not None]
+            return found, size
+    except OSError:
+        return [], 0

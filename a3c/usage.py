@@ -1,0 +1,145 @@
+"""What processes cost: CPU and memory, sampled so cheaply that it may be done every second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import psutil
+
+    from a3c.processes import Listener
+
+_PSS_INTERVAL_S = 5.0
+_CREATE_TIME_SLACK_S = 1.5
+
+
+class Usage(NamedTuple):
+    """What one process costs; each figure is None where it can't be read.
+
+    `cpu_percent` is of one core, since the last sample, or since the process began on the first.
+    `memory_kind` is "pss", where what processes share counts once over all of them, or "rss",
+    which is more.
+    """
+
+    cpu_percent: float | None
+    memory_mb: float | None
+    memory_kind: str | None
+
+
+class _Known(NamedTuple):
+    process: psutil.Process
+    cpu_s: float
+    at: float
+
+
+class Sampler:
+    """Samples processes of one run; remembers the last sample of each.
+
+    The kernel takes about 10 ms to add up the PSS of a process that has TensorFlow loaded, so a
+    sample does that for new processes until `first_budget_s` is spent, and for one every 5 s then.
+    """
+
+    def __init__(self, first_budget_s: float = 0.1) -> None:
+        self._first_budget_s = first_budget_s
+        self._known: dict[int, _Known] = {}
+        self._pss: dict[int, tuple[float, float]] = {}  # MB, and when
+        self._pss_read_at = 0.0
+
+    def sample(self, pids: dict[int, float]) -> dict[int, Usage]:
+        """The usage of processes by pid; each is believed with its create time only."""
+        import psutil
+
+        self._known = {pid: known for pid, known in self._known.items() if pid in pids}
+        self._pss = {pid: value for pid, value in self._pss.items() if pid in pids}
+        samples = {}
+        for pid, create_time in pids.items():
+            try:
+                cpu = self._cpu(pid, create_time)
+                rss = self._known[pid].process.memory_info().rss / 1e6
+            except psutil.Error:
+                self._known.pop(pid, None)
+                continue
+            samples[pid] = Usage(cpu, rss, "rss")
+        self._read_pss(list(samples))
+        return {
+            pid: usage._replace(memory_mb=self._pss[pid][0], memory_kind="pss")
+            if pid in self._pss
+            else usage
+            for pid, usage in samples.items()
+        }
+
+    def _cpu(self, pid: int, create_time: float) -> float:
+        import psutil
+
+        known = self._known.get(pid)
+        if known is None or not known.process.is_running():
+            self._pss.pop(pid, None)
+            process = psutil.Process(pid)
+            began = process.create_time()
+            if abs(began - create_time) > _CREATE_TIME_SLACK_S:
+                raise psutil.NoSuchProcess(pid)
+            # The first sample goes back to the beginning of the process.
+            known = _Known(process, 0.0, time.monotonic() - max(time.time() - began, 1e-3))
+        times = known.process.cpu_times()
+        cpu_s, now = times.user + times.system, time.monotonic()
+        self._known[pid] = _Known(known.process, cpu_s, now)
+        return 100.0 * (cpu_s - known.cpu_s) / max(now - known.at, 1e-3)
+
+    def _read_pss(self, pids: list[int]) -> None:
+        """Read what is new within the budget; else, when due, what was read longest ago."""
+        now = time.monotonic()
+        new = [pid for pid in pids if pid not in self._pss]
+        deadline = now + self._first_budget_s
+        for pid in new:
+            self._read_one_pss(pid)
+            if time.monotonic() >= deadline:
+                break
+        if not new and pids and now - self._pss_read_at >= _PSS_INTERVAL_S:
+            self._read_one_pss(min(pids, key=lambda pid: self._pss[pid][1]))
+        if new:
+            self._first_budget_s = 0.0  # from now on one new process a sample
+
+    def _read_one_pss(self, pid: int) -> None:
+        self._pss_read_at = time.monotonic()
+        pss = read_pss_mb(pid)
+        if pss is not None:
+            self._pss[pid] = (pss, self._pss_read_at)
+
+
+def read_pss_mb(pid: int) -> float | None:
+    """The proportional memory of a process, in 10^6 bytes; Linux only, and only of one's own."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def faces_outward(pid: int) -> list[Listener]:
+    """The addresses on which a process takes connections from other machines.
+
+    None where its network has no way out, as in a namespace that holds loopback alone.
+    """
+    import ipaddress
+
+    from a3c import processes
+
+    if _has_loopback_only(pid):
+        return []
+    return [
+        listener
+        for listener in processes.listeners(pid)
+        if not ipaddress.ip_address(listener.host.partition("%")[0]).is_loopback
+    ]
+
+
+def _has_loopback_only(pid: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    except OSError:
+        return False
+    return {line.partition(":")[0].strip() for line in lines} <= {"lo"}

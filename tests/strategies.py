@@ -1,0 +1,63 @@
+"""Hypothesis strategies for settings: any value that an option takes, and any layer of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+
+from a3c.options import OPTIONS, Layer, Option
+
+TEXTS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
+JSON_TABLES = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        ),
+        max_leaves=5,
+    ),
+    max_size=3,
+)
+
+
+def number(option: Option, kind: type) -> st.SearchStrategy[Any]:
+    """A number within the option's range."""
+    limits = option.field.metadata
+    above = limits["above"]
+    low = limits["low"] if above is None else above
+    if kind is int:
+        return st.integers(0 if low is None else low, limits["high"] or 2**62)
+    return st.floats(low, limits["high"], exclude_min=above is not None).filter(math.isfinite)
+
+
+def setting(option: Option) -> st.SearchStrategy[Any]:
+    """Anything that the option takes."""
+    if option.name == "learning_rate_range":
+        rates = st.lists(number(option, float), min_size=2, max_size=2).map(sorted)
+        return st.just([]) | rates
+    if isinstance(option.kind, tuple):
+        min_size = 1 if option.name == "hidden_sizes" else 0
+        return st.lists(number(option, option.kind[0]), min_size=min_size, max_size=4, unique=True)
+    if option.choices:
+        return st.sampled_from(option.choices)
+    plain = {bool: st.booleans(), str: TEXTS, dict: JSON_TABLES}
+    values = plain[option.kind] if option.kind in plain else number(option, option.kind)
+    return st.none() | values if option.optional else values
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    """Some settings, each with a value that it takes."""
+    names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), unique=True, max_size=8))
+    layer: Layer = {}
+    for name in names:
+        option = OPTIONS[name]
+        layer.setdefault(option.section, {})[name] = draw(setting(option))
+    return layer

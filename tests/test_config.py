@@ -1,0 +1,103 @@
+"""The settings themselves: defaults, the rules between them, and the way to JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+
+from a3c import config as settings
+from a3c import options
+from a3c.config import Config, validate
+from a3c.errors import UserError
+from a3c.options import OPTIONS, Layer
+from tests.clusters import REPOSITORY, config
+from tests.strategies import layers
+
+
+def test_defaults_are_valid_settings_like_any_other() -> None:
+    for option in OPTIONS.values():
+        default = getattr(getattr(Config(), option.section), option.name)
+        assert options.coerce(option, default, option.name) == default
+    assert options.merge([]) == Config()
+
+
+def test_a_configuration_can_not_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().run.seed = 2  # type: ignore[misc]
+
+
+@given(layers())
+def test_a_configuration_comes_back_from_json_bit_for_bit(layer: Layer) -> None:
+    before = options.merge([options.from_tables(layer, "test")])
+    text = json.dumps(settings.to_dict(before), allow_nan=False)
+    after = options.from_dict(json.loads(text), "test")
+    assert repr(after) == repr(before)  # repr tells 1 from 1.0 and 0.0 from -0.0
+    assert settings.digest(after) == settings.digest(before)
+
+
+def test_the_digest_tells_any_two_configurations_apart() -> None:
+    changed = [
+        config(seed=2),
+        config(learning_rate=3.0000000000000003e-4),
+        config(hidden_sizes=[64]),
+        config(env_kwargs={"a": 1}),
+        config(stop_at_return=0.0),
+    ]
+    digests = {settings.digest(c) for c in (Config(), *changed)}
+    assert len(digests) == 6
+    assert settings.digest(config(seed=1)) == settings.digest(Config())
+
+
+def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:
+    same = config(seed=9, learning_rate=0.1, workers=7, envs_per_worker=3, ps=2, reward_clip=1.0)
+    assert settings.identity(same) == settings.identity(Config())
+    for name, value in {
+        "env_id": "CartPole-v1",
+        "frame_stack": 2,
+        "actions": [0, 1],
+        "env_kwargs": {"a": 1},
+        "normalize_observations": True,
+        "network": "nature",
+        "hidden_sizes": [3],
+        "optimizer": "sgd",
+    }.items():
+        assert settings.identity(config(**{name: value})) != settings.identity(Config()), name
+    json.dumps(settings.identity(Config()))
+
+
+def test_schedules_run_over_the_whole_run_unless_told() -> None:
+    assert config(max_env_steps=123).anneal_steps == 123
+    assert config(max_env_steps=123, anneal_steps=7).anneal_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"learning_rate_range": [1e-2, 1e-4]}, "learning_rate_range [0.01, 0.0001]"),
+        ({"learning_rate_range": [1e-2]}, "learning_rate_range [0.01]"),
+        ({"hidden_sizes": [], "network": "mlp"}, "hidden_sizes is empty"),
+        ({"actions": [2, 3, 2]}, "actions [2, 3, 2]"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        config(**wrong)
+    assert str(refusal.value).startswith(message)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_target_that_is_no_number_is_refused_even_when_made_in_code() -> None:
+    run = dataclasses.replace(Config().run, stop_at_return=float("nan"))
+    with pytest.raises(UserError, match="stop_at_return nan"):
+        validate(dataclasses.replace(Config(), run=run))
+
+
+def test_the_launchers_modules_do_not_import_tensorflow() -> None:
+    modules = "config, options, cluster, checkpoint, metrics, rundir, signals, heartbeat, layout"
+    code = f"import sys; from a3c import {modules}; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
