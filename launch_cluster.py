@@ -2,6 +2,7 @@
 
 python launch_cluster.py --workers 16
 python launch_cluster.py --env-id CartPole-v1 --workers 2 --mode child
+python launch_cluster.py status | watch | attach | logs | stop | restart | list
 """
 
 from __future__ import annotations
@@ -9,27 +10,31 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import envs
-from a3c import options, plan, report, rundir, supervisor
+from a3c import ending, options, plan, report, rundir, verbs
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.plan import Plan
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.rundir import RunDir
+from a3c.supervisor import ChildKeepers, Supervisor
 
 log = logging.getLogger("a3c")
+
+PROG = "launch_cluster.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say how to start, beside what to train."""
     group = parser.add_argument_group("launch")
     group.add_argument(
-        "--mode", choices=("auto", "child"), default="auto", help="child: here, in the foreground"
+        "--mode",
+        choices=("auto", "tmux", "child"),
+        default="auto",
+        help="tmux: in panes; child: here, in the foreground; auto: tmux where there is one",
     )
     group.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/<game>-<time>")
     group.add_argument(
@@ -40,39 +45,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, plan, start, wait, report; the exit code of the run."""
-    arguments = _with_resumed_config(list(sys.argv[1:] if argv is None else argv))
-    config, chosen = options.parse_config(
-        arguments, "launch_cluster.py", "Train an A3C cluster on this machine.", add_arguments
-    )
+    """Start a run, or do what a verb says about one; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
-        envs.check(config.env)
-        rundir.check_free(path, resume=chosen.resume)
-        if chosen.resume:
-            rundir.check_resumable(path, config)
-        planned = plan.make(config, RunDir(path.absolute()), plan.choose_ports(config))
-        if chosen.dry_run:
-            return _show(planned, as_json=chosen.json)
-        return _start(planned, path, config, chosen)
+        if arguments and arguments[0] in verbs.VERBS:
+            return verbs.run(PROG, arguments)
+        return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
     except A3CError as error:
-        sys.stderr.write(f"launch_cluster.py: {error}\n")
+        sys.stderr.write(f"{PROG}: {error}\n")
         return error.exit_code
+
+
+def start(arguments: list[str]) -> int:
+    """Parse, check, plan, start, wait, report."""
+    config, chosen = options.parse_config(
+        _with_resumed_config(arguments), PROG, "Train an A3C cluster.", add_arguments
+    )
+    path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
+    _check(config, path, resume=chosen.resume)
+    planned = plan.make(config, RunDir(path.absolute()), plan.choose_ports(config))
+    if chosen.dry_run:
+        return _show(planned, as_json=chosen.json)
+    with rundir.hold(path):
+        run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
+        log.info("%s", report.opening(run, config, chosen.preset))
+        return _in_foreground(planned, run, config)
+
+
+def _check(config: Config, path: Path, *, resume: bool) -> None:
+    """Refuse what can't work, before anything is written."""
+    import envs  # Gymnasium: too slow for the verbs, which don't need it
+
+    envs.check(config.env)
+    rundir.check_free(path, resume=resume)
+    if resume:
+        rundir.check_resumable(path, config)
 
 
 def _with_resumed_config(arguments: list[str]) -> list[str]:
     """`--resume` goes on with the run's own configuration; flags still win over it."""
-    parser = options.Parser(prog="launch_cluster.py", add_help=False, allow_abbrev=False)
+    parser = options.Parser(prog=PROG, add_help=False, allow_abbrev=False)
     add_arguments(parser)
     parser.add_argument("--config", type=Path)
     known, _ = parser.parse_known_args(arguments)
     if not known.resume or known.config:
         return arguments
-    try:
-        run = rundir.find(str(known.run_dir) if known.run_dir else None)
-    except A3CError as error:
-        parser.error(str(error))
+    run = rundir.find(str(known.run_dir) if known.run_dir else None)
     where = [] if known.run_dir else ["--run-dir", str(run.path)]
     return [*arguments, *where, "--config", str(run.config)]
 
@@ -86,39 +105,13 @@ def _show(planned: Plan, *, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _start(planned: Plan, path: Path, config: Config, chosen: argparse.Namespace) -> int:
-    """Run the cluster to its end, then evaluate, draw and sum up."""
-    with rundir.hold(path):
-        run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
-        log.info("%s", report.opening(run, config, chosen.preset))
-        progress = report.Progress(run, config, log.info)
-        outcome = supervisor.Supervisor(planned, run, progress.poll).run()
-        if outcome.failed:
-            for line in supervisor.first_error(run, outcome.failed):
-                log.error("%s | %s", outcome.failed, line)
-            log.error("%s failed with %d", outcome.failed, outcome.exit_code)
-        state = "failed" if outcome.failed else "stopped" if outcome.stopped else "done"
-        evaluation = _evaluate(run, config) if state == "done" else None
-        summary = report.summarise(run, state, evaluation)
-        pictures = _plot(run) if state == "done" else []
-        log.info("%s", report.closing(run, summary, pictures))
-        return outcome.exit_code
-
-
-def _evaluate(run: RunDir, config: Config) -> dict[str, object] | None:
-    """Play whole games with the trained agent in a process of its own, and show the table."""
-    if not config.run.evaluation_episodes:
-        return None
-    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(run.path), "--json"]
-    command += ["--episodes", str(config.run.evaluation_episodes)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else None
-
-
-def _plot(run: RunDir) -> list[str]:
-    command = [sys.executable, str(REPOSITORY / "plot.py"), str(run.path), "--what", "return"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return done.stdout.split() if done.returncode == 0 else []
+def _in_foreground(planned: Plan, run: RunDir, config: Config) -> int:
+    """Child mode: everything is a child of this process, and ends with it."""
+    keepers = ChildKeepers(run)
+    progress = report.Progress(run, config, log.info)
+    supervisor = Supervisor(planned, keepers, progress.poll)
+    keepers.start(planned.processes)
+    return ending.conclude(run, config, supervisor.run())
 
 
 if __name__ == "__main__":

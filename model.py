@@ -1,8 +1,9 @@
 """The networks: edit this file to bring your own.
 
-`build` is what the workers call. A network is a function that turns prepared observations into a
-list of features; the policy's head and the value's head go on top of it. To add one, write such a
-function and give it a name in `NETWORKS`, or replace `build` (see `examples/own_network.py`).
+`build` is what the workers call. Each network is a function that turns prepared observations into
+features; the policy's head and the value's head go on top of it. Change one of those functions, or
+write a `build` of your own and name it with `--network package.module:build` (an example is
+`examples/own_network.py`).
 
     python model.py --preset pong        prints the layers and draws them to a PNG file
 """
@@ -116,12 +117,12 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
 
 
 def own(place: str) -> Callable[..., Network]:
-    """The user's own `build` at `package.module:function`, found from here or the current folder."""
+    """The user's own `build` at `package.module:function`, from here or the current folder."""
     module, _, function = place.partition(":")
     sys.path.append(str(Path.cwd()))
     try:
         found: Callable[..., Network] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"network {place}: {error}; give package.module:function") from error
     finally:
         sys.path.pop()
@@ -178,9 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         assert isinstance(observation_space, Box)
         network = build(observation_space, action_space, config.network)
         rows = diagram.layer_table(network, observation_space)
-        name, *details = network.description or ("network",)
+        name, *details = network.description or (config.network.network,)
         title = f"{name} on {config.env.env_id}"
-        path = arguments.output or Path(f"{name}.png")
+        path = arguments.output or Path(name.replace(":", ".") + ".png")
         total = f"{diagram.total_parameters(rows):,} parameters"
         diagram.draw(rows, title, " · ".join((*details, total)), path)
     except UserError as error:

@@ -142,29 +142,28 @@ def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
 
 def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
     """Check one item; ValueError where it doesn't fit. A bool is never a number."""
-    if kind is dict or kind is bool or kind is str:
-        if not isinstance(value, kind):
+    if kind in (dict, bool, str):
+        if not isinstance(value, kind) or not _is_plain(value):
             raise ValueError
         own = option.field.metadata["own"] and OWN_FUNCTION.fullmatch(str(value))
         if option.choices and value not in option.choices and not own:
             raise ValueError
-        if isinstance(value, str) and (not value or not value.isprintable()):
-            raise ValueError
-        if not _is_plain(value):
+        if isinstance(value, str) and not (value and value.isprintable()):
             raise ValueError
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError
-    if kind is int and value != int(value if math.isfinite(value) else 0.5):
-        raise ValueError
-    if not math.isfinite(value):
+    return _coerce_number(option, kind, value)
+
+
+def _coerce_number(option: Option, kind: Any, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     number = kind(value)
     limits = option.field.metadata
     low, high, above = limits["low"], limits["high"], limits["above"]
-    if (low is not None and number < low) or (high is not None and number > high):
+    in_range = (low is None or number >= low) and (high is None or number <= high)
+    if not in_range or (above is not None and number <= above):
         raise ValueError
-    if above is not None and number <= above:
+    if kind is int and number != value:
         raise ValueError
     return number
 
@@ -326,16 +325,18 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -
 
 
 def _add_flag(group: Any, option: Option, *, shown: bool) -> None:
-    help_text = option.field.metadata["help"].replace("%", "%%") if shown else argparse.SUPPRESS
+    help_text = option.field.metadata["help"].replace("%", "%%")
+    if option.choices:
+        help_text += f" [{', '.join(option.choices)}]"
     settings: dict[str, Any] = {
         "dest": f"config.{option.name}",
         "default": argparse.SUPPRESS,
-        "help": help_text,
+        "help": help_text if shown else argparse.SUPPRESS,
     }
     if option.kind is bool:
         group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
         return
-    metavar = "{" + ",".join(option.choices) + "}" if option.choices else _metavar(option.kind)
+    metavar = "NAME" if option.choices else _metavar(option.kind)
     nargs = "*" if isinstance(option.kind, tuple) else None
     group.add_argument(option.flag, nargs=nargs, metavar=metavar, **settings)
 

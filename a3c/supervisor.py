@@ -1,4 +1,8 @@
-"""Child mode: a run in the foreground, its processes as children of this one."""
+"""See a run through: notice what fails it, end it in order, whoever started its keepers.
+
+In child mode the keepers are children of this process; in tmux mode they live in panes, and what
+they wrote down is all there is to see of them.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from a3c import plan as planning
 from a3c import processes
-from a3c.errors import EXIT_OK
+from a3c.errors import EXIT_FATAL, EXIT_OK
 from a3c.plan import Plan, Process
 from a3c.rundir import RunDir
 
@@ -21,6 +26,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 PS_LINGER_S = 20.0  # after the last worker has left
+EVALUATOR_LINGER_S = 300.0  # it plays the last checkpoint
+FIRST_RECORD_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -31,29 +38,108 @@ class Outcome:
     failed: str | None = None
     stopped: bool = False
 
+    @property
+    def state(self) -> str:
+        """The word for it in `summary.json`."""
+        return "failed" if self.failed else "stopped" if self.stopped else "done"
+
+
+class Keepers(Protocol):
+    """The keepers of a run, by process name."""
+
+    def exit_code(self, name: str) -> int | None:
+        """What a keeper left with; None while it is at work."""
+
+    def end(self, name: str, *, now: bool) -> None:
+        """Ask a keeper to end its process and leave, at once if `now`."""
+
+
+class ChildKeepers:
+    """Keepers as children of this process, each in a session of its own.
+
+    Ctrl-C in the terminal must not reach them by itself: it is passed on in order.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, processes_: Iterable[Process]) -> None:
+        """Start a keeper for each process; they die with this one."""
+        for process in processes_:
+            self._children[process.name] = subprocess.Popen(
+                planning.keeper_command(process, self._run, parent=os.getpid()),
+                env=planning.keeper_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def exit_code(self, name: str) -> int | None:
+        """What a keeper left with; None while it is at work."""
+        code = self._children[name].poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def end(self, name: str, *, now: bool) -> None:
+        """Ask a keeper to end its process and leave, at once if `now`."""
+        if self._children[name].poll() is None:
+            self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
+
+
+class RecordedKeepers:
+    """Keepers that somebody else started, seen through their records."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._since = time.monotonic()
+
+    def exit_code(self, name: str) -> int | None:
+        """What a keeper left with; one that vanished without a word has failed."""
+        record = processes.read_record(self._run.record(name))
+        if record is None:
+            late = time.monotonic() - self._since > FIRST_RECORD_S
+            return EXIT_FATAL if late else None
+        state = processes.live_state(record)
+        if state in ("done", "stopped"):
+            return EXIT_OK
+        if state not in ("failed", processes.DEAD):
+            return None
+        last = record.last_exit
+        return last.code if state == "failed" and last and last.code else EXIT_FATAL
+
+    def end(self, name: str, *, now: bool) -> None:
+        """Ask a keeper to end its process and leave, at once if `now`."""
+        record = processes.read_record(self._run.record(name))
+        if record:
+            processes.terminate(record, now=now)
+
 
 class Supervisor:
-    """Starts every keeper of a plan, waits, and ends them in order."""
+    """Waits for a run to end, and ends what is left of it in order."""
 
-    def __init__(self, plan: Plan, run: RunDir, on_poll: Callable[[], None]) -> None:
-        self._plan = plan
-        self._run = run
+    def __init__(self, plan: Plan, keepers: Keepers, on_poll: Callable[[], None]) -> None:
+        self._keepers = keepers
         self._on_poll = on_poll
-        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers = [p.name for p in plan.of_role("worker")]
+        self._servers = [p.name for p in plan.of_role("ps")]
+        self._evaluators = [p.name for p in plan.of_role("evaluator")]
+        self._others = [p.name for p in plan.of_role("tensorboard")]
         self._signals = 0
         self._signal = 0
         self._woken = threading.Event()
 
     def run(self) -> Outcome:
-        """Start everything, and come back when all of it has ended."""
-        previous = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        """Come back when everything has ended; Ctrl-C and SIGTERM end it in order."""
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        previous = {s: signal.signal(s, self._on_signal) for s in handled}
         try:
-            for process in self._plan.processes:
-                if not self._signals:
-                    self._start(process)
-            return self._watch()
+            outcome = self._watch()
+            self._stop()
+            return outcome
+        except BaseException:
+            self._end(self._all(), now=True)
+            raise
         finally:
-            self._end(self._keepers, now=True)
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -62,76 +148,55 @@ class Supervisor:
         self._signal = number
         self._woken.set()
 
-    def _start(self, process: Process) -> None:
-        """Start a keeper in a session of its own: Ctrl-C is passed on by the launcher, in order."""
-        self._keepers[process.name] = subprocess.Popen(
-            planning.keeper_command(process, self._run, parent=os.getpid()),
-            env=planning.keeper_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def _all(self) -> list[str]:
+        return [*self._evaluators, *self._others, *self._workers, *self._servers]
 
     def _watch(self) -> Outcome:
-        workers = [p.name for p in self._plan.of_role("worker")]
-        servers = [p.name for p in self._plan.of_role("ps")]
-        while True:
-            if self._signals:
-                return self._stop(workers, servers)
-            failed = self._failure(workers, servers)
+        """Wait until the run is over, has failed, or is asked to stop."""
+        while not self._signals:
+            failed = self._failure()
             if failed:
-                return self._fail(failed, workers, servers)
-            if self._all_ended(workers):
-                self._wait(servers, PS_LINGER_S)
-                self._end(servers)
+                return Outcome(self._keepers.exit_code(failed) or EXIT_FATAL, failed=failed)
+            if self._ended(self._workers):
+                self._wait(self._servers, PS_LINGER_S)
+                self._wait(self._evaluators, EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)
             self._pause()
-
-    def _failure(self, workers: Iterable[str], servers: Iterable[str]) -> str | None:
-        """The process without which the run can't go on: a ps, the chief, or the last worker."""
-        codes = {name: keeper.poll() for name, keeper in self._keepers.items()}
-        needed = [*servers, "worker-0"]
-        lost = [name for name in needed if codes[name] not in (None, EXIT_OK)]
-        if not lost and all(codes[name] not in (None, EXIT_OK) for name in workers):
-            lost = [next(iter(workers))]
-        if not lost and all(codes[name] is not None for name in servers):
-            return None  # the run is over, and the ps were quicker than the workers
-        return lost[0] if lost else None
-
-    def _fail(self, failed: str, workers: list[str], servers: list[str]) -> Outcome:
-        code = self._keepers[failed].wait()
-        self._stop(workers, servers)
-        return Outcome(code, failed=failed)
-
-    def _stop(self, workers: list[str], servers: list[str]) -> Outcome:
-        """End the others, then the chief, which saves, then the ps; at once at a second signal."""
-        if self._signals:
-            log.info("stopping: workers, last checkpoint, ps (once more to stop at once)")
-        seen = self._signals
-        for group in (workers[1:], workers[:1], servers):
-            self._end(group, now=self._signals > seen)
-            while not self._all_ended(group):
-                if self._signals > seen:
-                    self._end(self._keepers, now=True)
-                self._pause()
+        log.info("stopping: workers, last checkpoint, ps (once more to stop at once)")
         return Outcome(128 + self._signal, stopped=True)
+
+    def _failure(self) -> str | None:
+        """The process without which the run can't go on: a ps, the chief, or the last worker."""
+        codes = {name: self._keepers.exit_code(name) for name in [*self._servers, *self._workers]}
+        lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
+        needed = [name for name in lost if name in (*self._servers, self._workers[0])]
+        if needed:
+            return needed[0]
+        return lost[0] if lost and set(self._workers) <= set(lost) else None
+
+    def _stop(self) -> None:
+        """End what is left: the workers, then the chief, which saves, then the ps."""
+        seen = self._signals
+        groups = (self._others + self._evaluators + self._workers[1:], self._workers[:1])
+        for group in (*groups, self._servers):
+            self._end(group)
+            while not self._ended(group):
+                if self._signals > seen:
+                    seen = self._signals
+                    self._end(self._all(), now=True)
+                self._pause()
 
     def _end(self, names: Iterable[str], now: bool = False) -> None:
         for name in names:
-            keeper = self._keepers.get(name)
-            if keeper and keeper.poll() is None:
-                keeper.send_signal(signal.SIGQUIT if now else signal.SIGTERM)
-        if now:
-            for name in names:
-                if name in self._keepers:
-                    self._keepers[name].wait()
+            if self._keepers.exit_code(name) is None:
+                self._keepers.end(name, now=now)
 
-    def _all_ended(self, names: Iterable[str]) -> bool:
-        return all(self._keepers[n].poll() is not None for n in names if n in self._keepers)
+    def _ended(self, names: Sequence[str]) -> bool:
+        return all(self._keepers.exit_code(name) is not None for name in names)
 
-    def _wait(self, names: Iterable[str], timeout_s: float) -> None:
+    def _wait(self, names: Sequence[str], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not self._all_ended(names) and time.monotonic() < deadline and not self._signals:
+        while not self._ended(names) and time.monotonic() < deadline and not self._signals:
             self._pause()
 
     def _pause(self) -> None:

@@ -6,6 +6,7 @@ Metrics files grow for days. What shows them every second must not read them who
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -63,8 +64,6 @@ class Follower:
                     yield line
 
     def _start_over_if_replaced(self, descriptor: int) -> None:
-        import os
-
         stat = os.fstat(descriptor)
         if stat.st_size < self._offset or self._inode not in (None, stat.st_ino):
             self._offset = 0

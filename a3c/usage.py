@@ -44,7 +44,7 @@ class Sampler:
     def __init__(self, first_budget_s: float = 0.1) -> None:
         self._first_budget_s = first_budget_s
         self._known: dict[int, _Known] = {}
-        self._pss: dict[int, tuple[float, float]] = {}  # MB, and when
+        self._pss: dict[int, tuple[float | None, float]] = {}  # MB where readable, and when
         self._pss_read_at = 0.0
 
     def sample(self, pids: dict[int, float]) -> dict[int, Usage]:
@@ -63,12 +63,11 @@ class Sampler:
                 continue
             samples[pid] = Usage(cpu, rss, "rss")
         self._read_pss(list(samples))
-        return {
-            pid: usage._replace(memory_mb=self._pss[pid][0], memory_kind="pss")
-            if pid in self._pss
-            else usage
-            for pid, usage in samples.items()
-        }
+        for pid, usage in samples.items():
+            pss = self._pss[pid][0] if pid in self._pss else None
+            if pss is not None:
+                samples[pid] = usage._replace(memory_mb=pss, memory_kind="pss")
+        return samples
 
     def _cpu(self, pid: int, create_time: float) -> float:
         import psutil
@@ -103,9 +102,7 @@ class Sampler:
 
     def _read_one_pss(self, pid: int) -> None:
         self._pss_read_at = time.monotonic()
-        pss = read_pss_mb(pid)
-        if pss is not None:
-            self._pss[pid] = (pss, self._pss_read_at)
+        self._pss[pid] = (read_pss_mb(pid), self._pss_read_at)
 
 
 def read_pss_mb(pid: int) -> float | None:

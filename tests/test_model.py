@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from a3c import diagram
 from a3c.config import NetworkConfig
 from a3c.errors import UserError
 from a3c.network import Network, NetworkOutput
+from a3c.options import OPTIONS
 from examples import own_network
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -113,7 +115,7 @@ def rollout(space: Box, state_size: int, time: int = 2, batch: int = 3) -> tuple
 def test_parameter_counts_are_those_worked_out_by_hand(
     space: Box, actions: int, network: str, parameters: int
 ) -> None:
-    built = model.build(space, Discrete(actions), NetworkConfig(network=network))  # type: ignore[arg-type]
+    built = model.build(space, Discrete(actions), NetworkConfig(network=network))
     rows = diagram.layer_table(built, space)
     assert diagram.total_parameters(rows) == parameters
 
@@ -132,8 +134,7 @@ def test_the_papers_network_has_the_papers_shapes() -> None:
 
 
 def test_every_network_of_the_configuration_is_there() -> None:
-    names = set(get_args(get_type_hints(NetworkConfig)["network"]))
-    assert names == {"auto", *model.NETWORKS}
+    assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
 
 
 # --- forward ------------------------------------------------------------------------------------
@@ -326,11 +327,31 @@ def test_the_example_network_runs(kind: str) -> None:
     check_forward(own_network.build(VECTOR, actions, config), VECTOR, actions)
 
 
-def test_the_example_has_builds_signature_so_it_can_stand_in_for_it(
+def test_the_command_draws_a_network_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = "examples.own_network:build"
+    assert model.main(["--preset", "none", "--env-id", "CartPole-v1", "--network", own]) == 0
+    assert f"{own} on CartPole-v1" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["examples.own_network.build.png"]
+
+
+def test_a_network_of_ones_own_is_found_in_the_current_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(model, "build", own_network.build)
-    path = tmp_path / "own.png"
-    arguments = ["--preset", "none", "--env-id", "CartPole-v1", "--output", str(path)]
-    assert model.main(arguments) == 0
-    assert path.exists()
+    source = Path(own_network.__file__).read_text()
+    (tmp_path / "network_found_here.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    path_before = list(sys.path)
+    network = build(VECTOR, Discrete(2), network="network_found_here:build")
+    assert diagram.total_parameters(diagram.layer_table(network, VECTOR)) == 17_155
+    assert sys.path == path_before
+
+
+@pytest.mark.parametrize(
+    "place", ["examples.own_network:missing", "examples.nowhere:build", ":build", "examples:"]
+)
+def test_a_network_of_ones_own_that_isnt_there_is_refused_by_name(place: str) -> None:
+    with pytest.raises(UserError, match=f"network {place}: .*; give package.module:function"):
+        build(VECTOR, Discrete(2), network=place)

@@ -1,0 +1,139 @@
+"""What people should know about a run without having to look for it: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from a3c.processes import DEAD
+from a3c.snapshot import (
+    CHIEF,
+    LIVE_STATES,
+    RESTARTING,
+    RUNNING,
+    ProcessStatus,
+    Status,
+    duration,
+    printable,
+)
+
+_LOOP_RESTARTS = 3
+_HEALTHY_S = 60.0
+_SILENT_S = 30.0
+_LATE_INTERVALS = 3
+_LINE_CHARS = 160
+
+
+def of(status: Status) -> list[str]:
+    """The warnings of a run, the worst first."""
+    live = status.state in LIVE_STATES
+    return [
+        *(line for p in status.processes for line in _failures(p, live)),
+        *_restarts(status),
+        *(_silence(status) if live else ()),
+        *(_late_metrics(status) if live else ()),
+        *(_late_checkpoint(status) if live else ()),
+        *_drops(status),
+        *_exposure(status),
+    ]
+
+
+def _failures(p: ProcessStatus, live: bool) -> Iterator[str]:
+    if p.state == "failed":
+        yield _shortened(f"{p.name} failed, {_last_exit(p)}{_said(p)}")
+    elif p.state == DEAD and live:
+        yield f"{p.name} is gone, and its keeper with it: nobody starts it again"
+
+
+def _restarts(status: Status) -> Iterator[str]:
+    """Loops one by one, and all others in one line."""
+    restarted = [p for p in status.processes if p.restarts and p.state != "failed"]
+    loops = [p for p in restarted if is_crash_looping(p)]
+    for p in loops:
+        yield _shortened(
+            f"{p.name} crashes again and again: {p.restarts} restarts, {_last_exit(p)}{_said(p)}"
+        )
+    others = [p for p in restarted if p not in loops]
+    if len(others) == 1:
+        p = others[0]
+        yield f"{p.name} was restarted {_times(p.restarts)}, {_last_exit(p)}"
+    elif others:
+        names = ", ".join(f"{p.name} {_times(p.restarts)}" for p in others)
+        yield _shortened(f"restarted: {names}")
+
+
+def is_crash_looping(p: ProcessStatus) -> bool:
+    """Whether a process was restarted often and hasn't lived long since."""
+    young = p.state == RESTARTING or (p.uptime_s is not None and p.uptime_s < _HEALTHY_S)
+    return p.restarts >= _LOOP_RESTARTS and p.is_live and young
+
+
+def _silence(status: Status) -> Iterator[str]:
+    for p in status.processes:
+        age_s = p.heartbeat_age_s
+        if p.state == RUNNING and age_s is not None and age_s > _SILENT_S:
+            yield f"{p.name} gave no sign of life for {duration(age_s)}"
+
+
+def _late_metrics(status: Status) -> Iterator[str]:
+    limit_s = max(15.0, 5 * status.metrics_interval_s)
+    age_s = status.metrics_age_s
+    if status.state == RUNNING and age_s is not None and age_s > limit_s:
+        yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
+
+
+def _late_checkpoint(status: Status) -> Iterator[str]:
+    newest, interval_s = status.checkpoint, status.checkpoint_interval_s
+    late_s = _LATE_INTERVALS * interval_s
+    if status.state != RUNNING or status.since_start_s <= late_s:
+        return
+    if newest is None:
+        yield f"there is no checkpoint yet; one is due every {duration(interval_s)}"
+    elif newest.age_s > late_s:
+        yield (
+            f"the newest checkpoint is {duration(newest.age_s)} old; "
+            f"one is due every {duration(interval_s)}"
+        )
+
+
+def _drops(status: Status) -> Iterator[str]:
+    if status.dropped_rollouts:
+        yield f"{status.dropped_rollouts:,} rollouts dropped: loss or gradient not finite"
+    if status.dropped_reports:
+        yield f"{status.dropped_reports:,} games not counted: the queue on the ps was full"
+
+
+def _exposure(status: Status) -> Iterator[str]:
+    if status.exposed:
+        who = " and ".join(dict.fromkeys(place.split(" ")[0] for place in status.exposed))
+        everywhere = all(_is_wildcard(place) for place in status.exposed)
+        where = "on all interfaces" if everywhere else "to other machines"
+        yield (
+            f"{who} listen {where}, as TensorFlow's servers do: "
+            "whoever reaches their ports can run code here"
+        )
+
+
+def _is_wildcard(place: str) -> bool:
+    host = place.split(" ")[1].rpartition(":")[0]
+    return host in ("0.0.0.0", "::", "*")
+
+
+def _last_exit(p: ProcessStatus) -> str:
+    last = p.last_exit
+    if last is None:
+        return "and never ended before"
+    reasons = {"heartbeat": " for its silence", "start-timeout": " for not getting ready"}
+    how = f"ended by {last['signal']}" if last["signal"] else f"left with {last['code']}"
+    return f"last {how}{reasons.get(last['reason'] or '', '')}"
+
+
+def _said(p: ProcessStatus) -> str:
+    return f": {printable(p.last_line)}" if p.last_line else ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE_CHARS else line[: _LINE_CHARS - 1] + "…"

@@ -1,0 +1,396 @@
+"""Reads how a run fares, from its directory and the table of processes alone.
+
+So anybody may look at any time, at a run that is alive or long over. Neither TensorFlow nor rich
+nor libtmux is imported here, and psutil only where the cost of processes is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from a3c import alerts, checkpoint, processes, rundir, tails
+from a3c.checkpoint import DamagedCheckpointError, Manifest
+from a3c.config import Config, EnvConfig
+from a3c.errors import UserError
+from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
+from a3c.rundir import RunDir
+from a3c.snapshot import (
+    CHIEF,
+    LIVE_STATES,
+    RESTARTING,
+    RUNNING,
+    STARTING,
+    WAITING,
+    CheckpointStatus,
+    ProcessStatus,
+    Status,
+    lines,
+)
+from a3c.tails import Row
+from a3c.usage import Sampler, faces_outward
+
+__all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip", "lines", "read"]
+
+_FIRST_RECORD_S = 30.0  # from config.json to the first process's record
+_EXPOSURE_INTERVAL_S = 30.0
+_MAX_EPISODES_BYTES = 1 << 26
+
+
+def read(run: RunDir, *, usage: bool = False) -> Status:
+    """The run as it is now; with `usage`, what its processes cost and who can reach them too.
+
+    Raises UserError where the directory holds no run that can be read.
+    """
+    return Reader(run).read(usage=usage)
+
+
+class _Settings(NamedTuple):
+    config: Config
+    started_at: float  # when the run was started or resumed last
+
+
+class _Files(NamedTuple):
+    """What the files of a run say at one moment."""
+
+    settings: _Settings
+    summary: Row
+    cluster: Row  # the chief's newest row about the cluster
+    rows: dict[str, Row]  # the newest of every worker
+    newest: tuple[Path, Manifest] | None
+
+
+class Reader:
+    """Reads one run again and again; what didn't change on disk isn't read twice."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._settings = tails.Cache(_read_settings)
+        self._records = tails.Cache(processes.read_record)
+        self._rows = tails.Cache(tails.last_rows)
+        self._manifests = tails.Cache(_read_manifest)
+        self._summaries = tails.Cache(_read_summary)
+        self._episodes = _EpisodeCounts(run.metrics("episodes"))
+        self._sampler = Sampler()
+        self._exposed: tuple[str, ...] = ()
+        self._exposed_at = float("-inf")
+
+    def read(self, *, usage: bool = False) -> Status:
+        """The run as it is now."""
+        now = time.time()
+        settings = self._settings.get(self._run.config)
+        if settings is None:
+            raise UserError(f"{self._run.path} holds no run: give the directory of one")
+        lives = self._lives(settings, now)
+        files = self._files(settings, lives)
+        counts = self._episodes.update()
+        lives = [_with_work(p, files, counts, now) for p in lives]
+        if usage:
+            lives = self._with_usage(lives)
+            self._look_who_is_exposed(lives)
+        status = _compose(self._run, files, lives, self._exposed, now)
+        return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
+
+    def _lives(self, settings: _Settings, now: float) -> list[ProcessStatus]:
+        """The processes there should be, and those that are there besides; ps first."""
+        planned = {"ps": settings.config.cluster.ps, "worker": settings.config.cluster.workers}
+        found = {}
+        for path in (self._run.path / "processes").glob("*.json"):
+            record = self._records.get(path)
+            if record is None:
+                continue
+            life = _life(record, self._run, now)
+            is_past = life.host == processes.this_host() and (
+                _timestamp(record.updated_at) < settings.started_at
+                or record.task >= planned.get(record.role, record.task + 1)
+            )
+            if life.is_live or not is_past:
+                found[record.name] = life
+        for role, count in planned.items():
+            for task in range(count):
+                name = f"{role}-{task}"
+                found.setdefault(name, ProcessStatus(name, role, task, WAITING))
+        order = {"ps": 0, "worker": 1}
+        return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
+
+    def _files(self, settings: _Settings, lives: Sequence[ProcessStatus]) -> _Files:
+        tail = {p.name: self._rows.get(self._run.metrics(p.name)) or [] for p in lives}
+        cluster = next((row for row in reversed(tail.get(CHIEF, [])) if "wall_s" in row), {})
+        return _Files(
+            settings,
+            self._summaries.get(self._run.summary) or {},
+            cluster,
+            {name: rows[-1] for name, rows in tail.items() if rows},
+            self._newest_checkpoint(),
+        )
+
+    def _newest_checkpoint(self) -> tuple[Path, Manifest] | None:
+        for path in reversed(checkpoint.steps(self._run.checkpoints)):
+            manifest = self._manifests.get(path / checkpoint.MANIFEST)
+            if manifest is not None:
+                return path, manifest
+        return None
+
+    def _with_usage(self, lives: Sequence[ProcessStatus]) -> list[ProcessStatus]:
+        here, now = processes.this_host(), time.time()
+        samples = self._sampler.sample(
+            {
+                p.pid: now - p.uptime_s
+                for p in lives
+                if p.pid is not None and p.uptime_s is not None and p.host == here
+            }
+        )
+        return [
+            dataclasses.replace(p, **samples[p.pid]._asdict()) if p.pid in samples else p
+            for p in lives
+        ]
+
+    def _look_who_is_exposed(self, lives: Sequence[ProcessStatus]) -> None:
+        """Look now and then, at one process of each role: the others are like it."""
+        here = processes.this_host()
+        samples = {p.role: p for p in reversed(lives) if p.pid is not None and p.host == here}
+        if samples and time.monotonic() - self._exposed_at < _EXPOSURE_INTERVAL_S:
+            return
+        self._exposed_at = time.monotonic()
+        self._exposed = tuple(
+            f"{p.name} {listener.host}:{listener.port}"
+            for p in reversed(samples.values())
+            for listener in faces_outward(p.pid or 0)
+        )
+
+
+# --- reading one file -----------------------------------------------------------------------------
+
+
+def _read_settings(path: Path) -> _Settings:
+    config = rundir.read_config(RunDir(path.parent))
+    started_at = (tails.parse_row(path.read_bytes()) or {}).get("started_at")
+    return _Settings(config, float(started_at) if isinstance(started_at, int | float) else 0.0)
+
+
+def _read_summary(path: Path) -> Row | None:
+    row = tails.parse_row(path.read_bytes())
+    return row if row and row.get("state") in ENDED_STATES else None
+
+
+def _read_manifest(path: Path) -> Manifest | None:
+    try:
+        return checkpoint.read_manifest(path.parent)
+    except DamagedCheckpointError:
+        return None
+
+
+class _EpisodeCounts:
+    """Games by worker, counted as the chief writes them down; None where they are too many."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._follower = tails.Follower(path)
+        self._counts: Counter[int] = Counter()
+
+    def update(self) -> Counter[int] | None:
+        """The counts now."""
+        try:
+            if not self._counts and self._path.stat().st_size > _MAX_EPISODES_BYTES:
+                return None
+        except OSError:
+            return None
+        for line in self._follower.lines():
+            worker = re.search(rb'"worker":\s*(\d+)', line)
+            if worker:
+                self._counts[int(worker[1])] += 1
+        return self._counts
+
+
+def _life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
+    """What a record is worth now: its pid is believed with its create time only."""
+    state = processes.live_state(record)
+    lives = state in LIVE_STATES and record.pid is not None
+    if state == RESTARTING and record.host == processes.this_host():
+        lives = processes.is_alive(record.pid, record.create_time, record.birth)
+    return ProcessStatus(
+        name=record.name,
+        role=record.role,
+        task=record.task,
+        state=state,
+        pid=record.pid if lives else None,
+        keeper_pid=record.keeper.pid if state in LIVE_STATES else None,
+        restarts=record.restarts,
+        address=record.address,
+        host=record.host,
+        log=record.log,
+        uptime_s=max(0.0, now - record.create_time) if lives and record.create_time else None,
+        heartbeat_age_s=_age_s(run.heartbeat(record.name), now) if lives else None,
+        last_exit=dataclasses.asdict(record.last_exit) if record.last_exit else None,
+        last_line=_telling_line(record),
+    )
+
+
+def _telling_line(record: ProcessRecord) -> str | None:
+    """The last line of a process's first failure, or else the last it said itself."""
+    said = record.first_error or record.output_tail
+    own = [line for line in said if line.strip() and " keeper: " not in line]
+    return own[-1].strip() if own else None
+
+
+def _age_s(path: Path, now: float) -> float | None:
+    try:
+        return max(0.0, now - path.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def _timestamp(iso: str) -> float:
+    try:
+        return datetime.fromisoformat(iso).timestamp()
+    except ValueError:
+        return 0.0
+
+
+# --- putting it together --------------------------------------------------------------------------
+
+
+def _with_work(
+    p: ProcessStatus, files: _Files, counts: Mapping[int, int] | None, now: float
+) -> ProcessStatus:
+    """With its games, and with the env steps/s of its newest row while that is news."""
+    if p.role != "worker":
+        return p
+    row = files.rows.get(p.name, {})
+    is_news = p.pid is not None and now - _number(row, "time") <= _news_s(files.settings)
+    return dataclasses.replace(
+        p,
+        env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
+        episodes=None if counts is None else counts.get(p.task, 0),
+    )
+
+
+def _news_s(settings: _Settings) -> float:
+    """How long a row counts as what is going on."""
+    return max(15.0, 5 * settings.config.run.log_interval_s)
+
+
+def _number(row: Row, key: str) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def run_state(
+    lives: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
+) -> str:
+    """The state of a run by its ps and workers; evaluator and TensorBoard don't count.
+
+    `has_news`: the chief wrote figures since the start. `is_new`: it was started a moment ago.
+    """
+    training = [p for p in lives if p.role in ("ps", "worker")]
+    states = {p.name: p.state for p in training}
+    workers = [p.state for p in training if p.role == "worker"]
+    servers = [p.state for p in training if p.role == "ps"]
+    lost = "failed" in servers or states.get(CHIEF) == "failed" or set(workers) == {"failed"}
+    if any(p.is_live for p in training):
+        if lost or DEAD in servers or states.get(CHIEF) == DEAD:  # nobody starts them again
+            return "failed"
+        return RUNNING if has_news or states.get(CHIEF) == RUNNING else STARTING
+    if summary_state:
+        return summary_state
+    if lost:
+        return "failed"
+    if set(workers) == {"done"}:
+        return "done"
+    return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
+
+
+def _compose(
+    run: RunDir,
+    files: _Files,
+    lives: Sequence[ProcessStatus],
+    exposed: tuple[str, ...],
+    now: float,
+) -> Status:
+    config, started_at = files.settings
+    cluster, summary = files.cluster, files.summary
+    state = run_state(
+        lives,
+        summary.get("state"),
+        has_news=bool(cluster) and _number(cluster, "time") >= started_at,
+        is_new=now - started_at < _FIRST_RECORD_S,
+    )
+    is_live = state in LIVE_STATES
+    is_news = is_live and now - _number(cluster, "time") <= _news_s(files.settings)
+    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
+    if not is_live:
+        steps_per_s = summary.get("env_steps_per_s", _mean_rate(files.newest))
+    skip = frame_skip(config.env)
+    rows = [row for name, row in files.rows.items() if name.startswith("worker-")]
+    best = summary if not is_live else {}
+    return Status(
+        run=run.name,
+        run_dir=str(run.path),
+        state=state,
+        solved=bool(summary.get("solved")) and state == "done",
+        env_id=config.env.env_id,
+        workers=config.cluster.workers,
+        envs_per_worker=config.env.envs_per_worker,
+        global_step=best.get("env_steps") or _newest_step(rows, files.newest),
+        max_env_steps=config.run.max_env_steps,
+        mean_return_100=best.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
+        stop_at_return=config.run.stop_at_return,
+        env_steps_per_s=steps_per_s,
+        frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
+        updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
+        staleness=_mean([row["train/staleness"] for row in rows if row.get("train/staleness")])
+        if is_news
+        else None,
+        episodes=best.get("episodes", cluster.get("cluster/episodes")),
+        wall_s=best.get("wall_s", cluster.get("wall_s")),
+        processes=tuple(lives),
+        checkpoint=_checkpoint(files.newest, now),
+        checkpoint_interval_s=config.run.checkpoint_interval_s,
+        since_start_s=now - started_at,
+        metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
+        metrics_interval_s=config.run.log_interval_s,
+        dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in rows)),
+        dropped_reports=int(sum(_number(row, "drops/reports") for row in rows)),
+        exposed=exposed if is_live else (),
+    )
+
+
+def frame_skip(env: EnvConfig) -> int | None:
+    """Frames in an env step of an Atari game; None for other games.
+
+    Told by the id alone; `Pong-v4`, which only the registry knows as Atari, counts as another.
+    """
+    name = env.env_id.rpartition(":")[2]
+    atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
+    return env.frame_skip if atari or env.preprocessing in ("atari", "universe") else None
+
+
+def _newest_step(rows: Sequence[Row], newest: tuple[Path, Manifest] | None) -> int:
+    """The count of env steps that was written down last; a resumed run goes back in it."""
+    known = [(_number(row, "time"), int(_number(row, "env_steps"))) for row in rows]
+    if newest:
+        known.append((newest[1].written_at, newest[1].step))
+    return max(known, default=(0.0, 0))[1]
+
+
+def _checkpoint(newest: tuple[Path, Manifest] | None, now: float) -> CheckpointStatus | None:
+    if newest is None:
+        return None
+    path, manifest = newest
+    return CheckpointStatus(str(path), manifest.step, max(0.0, now - manifest.written_at))
+
+
+def _mean_rate(newest: tuple[Path, Manifest] | None) -> float | None:
+    if newest is None or not newest[1].wall_s:
+        return None
+    return newest[1].step / newest[1].wall_s
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

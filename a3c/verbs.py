@@ -1,0 +1,203 @@
+"""What can be asked about a run, or done to it, once it has started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from a3c import processes, rundir
+from a3c.errors import EXIT_OK, UserError
+from a3c.options import Parser
+from a3c.processes import ProcessRecord
+
+STOP_TIMEOUT_S = 60.0
+KILL_TIMEOUT_S = 10.0
+FOLLOW_INTERVAL_S = 0.25
+
+
+def run(prog: str, arguments: Sequence[str]) -> int:
+    """Carry out the verb that the arguments begin with."""
+    parser = Parser(prog=f"{prog} {arguments[0]}", allow_abbrev=False)
+    add, act = VERBS[arguments[0]]
+    add(parser)
+    return act(parser.parse_args(arguments[1:]))
+
+
+# --- status, watch, list --------------------------------------------------------------------------
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print how a run fares."""
+    from a3c import status as reading
+
+    found = reading.read(rundir.find(arguments.run), usage=True)
+    if arguments.json:
+        print(json.dumps(found.as_dict(), indent=1))
+    else:
+        print("\n".join(reading.lines(found)))
+    return EXIT_OK
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Show a run live, until it ends."""
+    from a3c import dashboard
+
+    dashboard.watch(rundir.find(arguments.run))
+    return EXIT_OK
+
+
+def list_runs(_arguments: argparse.Namespace) -> int:
+    """Print the runs of this folder, newest last."""
+    from a3c import status as reading
+
+    for found in rundir.all_runs():
+        now = reading.read(found)
+        mean = "-" if now.mean_return_100 is None else f"{now.mean_return_100:.1f}"
+        print(f"{found.name:40}  {now.state:8}  {now.global_step or 0:>13,} env steps  {mean:>8}")
+    return EXIT_OK
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Print what processes said, the name of each before its lines where there are several."""
+    found = rundir.find(arguments.run)
+    files = sorted((found.path / "logs").glob("*.log"))
+    if arguments.process:
+        files = [file for file in files if file.stem == arguments.process]
+        if not files:
+            raise UserError(f"{found.name} has no log of {arguments.process!r}: see `status`")
+    places = dict.fromkeys(files, 0)
+    while True:
+        for file in files:
+            places[file] = _print_from(file, places[file], prefix=len(files) > 1)
+        if not arguments.follow:
+            return EXIT_OK
+        time.sleep(FOLLOW_INTERVAL_S)
+
+
+def _print_from(file: Path, place: int, *, prefix: bool) -> int:
+    """Print whole lines from a place in a file on; the place after them."""
+    with file.open("rb") as stream:
+        stream.seek(place)
+        data = stream.read()
+    whole, newline, _ = data.rpartition(b"\n")
+    for line in whole.decode(errors="replace").splitlines():
+        print(f"{file.stem:12} {line}" if prefix else line)
+    sys.stdout.flush()
+    return place + len(whole) + len(newline)
+
+
+# --- stop, restart --------------------------------------------------------------------------------
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """End a run in order: workers, the chief's last checkpoint, ps; or at once."""
+    found = rundir.find(arguments.run)
+    alive = [r for r in processes.read_records(found.path) if _is_kept(r)]
+    if not alive:
+        print(f"{found.name} is not running")
+        return EXIT_OK
+    order = (
+        [r for r in alive if r.role not in ("ps", "worker") or (r.role == "worker" and r.task)],
+        [r for r in alive if r.name == "worker-0"],
+        [r for r in alive if r.role == "ps"],
+    )
+    for group in [alive] if arguments.now else order:
+        _end(group, now=arguments.now)
+    print(f"{found.name} is stopped")
+    return EXIT_OK
+
+
+def _is_kept(record: ProcessRecord) -> bool:
+    keeper = record.keeper
+    return processes.is_alive(keeper.pid, keeper.create_time, keeper.birth)
+
+
+def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
+    """End keepers and wait for them; those that don't end in time are ended at once."""
+    for record in group:
+        processes.terminate(record, now=now)
+    deadline = time.monotonic() + (KILL_TIMEOUT_S if now else STOP_TIMEOUT_S)
+    while any(_is_kept(record) for record in group):
+        if time.monotonic() >= deadline:
+            if now:
+                names = ", ".join(record.name for record in group if _is_kept(record))
+                raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
+            return _end([record for record in group if _is_kept(record)], now=True)
+        time.sleep(0.05)
+    return None
+
+
+def restart(arguments: argparse.Namespace) -> int:
+    """Have a process's keeper end it and start it again."""
+    found = rundir.find(arguments.run)
+    records = processes.read_records(found.path)
+    for record in records:
+        if record.name == arguments.process:
+            if not processes.request_restart(record):
+                raise UserError(f"{record.name} has no keeper any more: use --resume")
+            print(f"{record.name} starts again")
+            return EXIT_OK
+    names = ", ".join(record.name for record in records)
+    raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
+
+
+def attach(arguments: argparse.Namespace) -> int:
+    """Become tmux, attached to the run's session."""
+    from a3c import panes
+
+    found = rundir.find(arguments.run)
+    command = panes.attach_command(panes.require_session(found.name))
+    os.execvp(command[0], command)
+
+
+# --- their arguments ------------------------------------------------------------------------------
+
+
+def _of_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="name or directory; default: newest")
+
+
+def _of_status(parser: argparse.ArgumentParser) -> None:
+    _of_run(parser)
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _of_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("process", nargs="?", metavar="PROCESS", help="worker-0; default: all")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
+
+
+def _of_stop(parser: argparse.ArgumentParser) -> None:
+    _of_run(parser)
+    parser.add_argument("--now", action="store_true", help="without a last checkpoint")
+
+
+def _of_restart(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("process", metavar="PROCESS", help="for example worker-3")
+    parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
+
+
+def _of_nothing(_parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+Verb = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+
+VERBS: dict[str, Verb] = {
+    "status": (_of_status, status),
+    "watch": (_of_run, watch),
+    "attach": (_of_run, attach),
+    "logs": (_of_logs, logs),
+    "stop": (_of_stop, stop),
+    "restart": (_of_restart, restart),
+    "list": (_of_nothing, list_runs),
+}

@@ -1,0 +1,179 @@
+"""Run directories as a cluster leaves them, made up without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from a3c import checkpoint, options, processes, rundir
+from a3c import config as settings
+from a3c.checkpoint import Manifest
+from a3c.config import Config
+from a3c.processes import Identity, LastExit, ProcessRecord
+from a3c.rundir import RunDir
+
+
+def configure(**changes: Any) -> Config:
+    """A configuration from settings by name, whatever section they are in."""
+    layer: options.Layer = {}
+    for name, value in changes.items():
+        option = options.OPTIONS[name]
+        layer.setdefault(option.section, {})[name] = options.coerce(option, value, name)
+    return options.merge([layer])
+
+
+def iso(timestamp: float) -> str:
+    """A time as records give it."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
+
+
+def myself() -> Identity:
+    """This process, as one that lives."""
+    identity = processes.identify(os.getpid())
+    assert identity is not None
+    return identity
+
+
+def gone() -> Identity:
+    """A process that was there before somebody else got its pid."""
+    return Identity(os.getpid(), 1.0, "another boot/1")
+
+
+class FakeRun:
+    """A run directory that is filled bit by bit; `age_s` is since it was started."""
+
+    def __init__(self, path: Path, config: Config, age_s: float = 600.0) -> None:
+        self.config = config
+        self.now = time.time()
+        self.started_at = self.now - age_s
+        self.run = rundir.create(path, config, None, resume=False)
+        self._write_start()
+
+    def _write_start(self) -> None:
+        contents = json.loads(self.run.config.read_text()) | {"started_at": self.started_at}
+        rundir.write_json(self.run.config, contents)
+
+    def process(
+        self,
+        name: str,
+        state: str = "running",
+        *,
+        child: Identity | None = None,
+        keeper: Identity | None = None,
+        beat_age_s: float | None = 0.2,
+        **changes: Any,
+    ) -> ProcessRecord:
+        """Write the record of a process; while it should live, this process plays its part."""
+        live = state in ("starting", "running", "restarting")
+        child = child or (myself() if state in ("starting", "running") else None)
+        role, _, task = name.rpartition("-")
+        record = ProcessRecord(
+            name=name,
+            role=role,
+            task=int(task),
+            address=f"127.0.0.1:{40000 + int(task) + (0 if role == 'ps' else 100)}",
+            pid=child.pid if child else None,
+            create_time=child.create_time if child else None,
+            birth=child.birth if child else None,
+            state=state,
+            restarts=0,
+            last_exit=None if live else LastExit(0, None, iso(self.now), None),
+            first_error=None,
+            output_tail=(),
+            started_at=iso(self.started_at),
+            updated_at=iso(self.now),
+            keeper=keeper or (myself() if live else gone()),
+            host=processes.this_host(),
+            log=str(self.run.log(name)),
+            heartbeat=str(self.run.heartbeat(name)),
+            argv=("python", "worker.py"),
+        )
+        record = dataclasses.replace(record, **changes)
+        processes.write_record(self.run.record(name), record)
+        if beat_age_s is not None:
+            self.run.heartbeat(name).touch()
+            os.utime(self.run.heartbeat(name), (self.now - beat_age_s, self.now - beat_age_s))
+        return record
+
+    def rows(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Append rows of metrics."""
+        with self.run.metrics(name).open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def worker_row(self, env_steps: int, age_s: float, **changes: Any) -> dict[str, Any]:
+        """A row as every worker writes it."""
+        row = {
+            "time": self.now - age_s,
+            "env_steps": env_steps,
+            "worker/env_steps_per_s": 70.0,
+            "train/staleness": 1.5,
+            "drops/rollouts": 0,
+            "drops/reports": 0,
+        }
+        return row | changes
+
+    def chief_row(self, env_steps: int, age_s: float, mean: float, **changes: Any) -> dict[str, Any]:
+        """A row as the chief writes it."""
+        row = self.worker_row(env_steps, age_s) | {
+            "cluster/episodes": 100 + env_steps // 900,
+            "cluster/env_steps_per_s": 1150.0,
+            "cluster/updates_per_s": 3.6,
+            "cluster/workers": self.config.cluster.workers,
+            "cluster/mean_return_100": mean,
+            "wall_s": self.now - age_s - self.started_at,
+        }
+        return row | changes
+
+    def checkpoint(self, step: int, age_s: float, **changes: Any) -> Path:
+        """Write a checkpoint without variables."""
+        manifest = Manifest(
+            step=step,
+            num_updates=step // 320,
+            wall_s=self.now - self.started_at,
+            written_at=self.now - age_s,
+            reason="interval",
+            config=settings.to_dict(self.config),
+            config_digest=settings.digest(self.config),
+            identity=settings.identity(self.config),
+        )
+        manifest = dataclasses.replace(manifest, **changes)
+        return checkpoint.write(
+            self.run.checkpoints, manifest, lambda prefix: prefix.with_suffix(".index").touch()
+        )
+
+
+def learning_curve(run: FakeRun, *, low: float, high: float, env_steps: int, count: int = 200) -> None:
+    """The chief's rows of a run that learns in an S, with some noise."""
+    age_s = run.now - run.started_at
+    rows = []
+    for i in range(1, count + 1):
+        share = i / count
+        mean = low + (high - low) / (1 + math.exp(-9 * (share - 0.62)))
+        mean += 0.02 * (high - low) * math.sin(37 * share) * math.sin(11 * share)
+        rows.append(run.chief_row(int(env_steps * share), age_s * (1 - share), mean))
+    run.rows("worker-0", rows)
+
+
+def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
+    """A run in full swing."""
+    config = configure(env_id=env_id, workers=workers, **changes)
+    run = FakeRun(path, config, age_s=4000.0)
+    for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:
+        run.process(name)
+    learning_curve(run, low=-20.7, high=13.2, env_steps=4_600_000)
+    for i in range(1, workers):
+        run.rows(f"worker-{i}", [run.worker_row(4_599_000, 1.0, **{"worker/env_steps_per_s": 70.0 + i})])
+    episodes = [{"time": run.now, "env_steps": n, "worker": n % workers} for n in range(40 * workers)]
+    run.rows("episodes", episodes)
+    run.checkpoint(4_580_000, age_s=24.0)
+    return run
+
+
+__all__ = ["FakeRun", "RunDir", "configure", "gone", "iso", "learning_curve", "living", "myself"]

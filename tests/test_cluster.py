@@ -1,0 +1,437 @@
+"""Who is in the cluster: addresses, TF_CONFIG, ports, and waiting for each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a3c import cluster
+from a3c.cluster import Cluster, Task, from_tf_config, make_cluster
+from a3c.errors import RetryableError, UserError
+from tests.clusters import REPOSITORY
+
+PS, WORKERS = ["127.0.0.1:1"], ["127.0.0.1:2", "127.0.0.1:3"]
+
+
+def refusal(ps: list[str], workers: list[str], *, trusted: bool = False) -> str:
+    """The one line with which a cluster is refused."""
+    with pytest.raises(UserError) as refused:
+        make_cluster(ps, workers, trusted_network=trusted)
+    line = str(refused.value)
+    assert len(line.splitlines()) == 1
+    return line
+
+
+# --- addresses ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("localhost:2222", ("localhost", 2222)),
+        ("127.0.0.1:1", ("127.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
+        ("job-ps_0.train.svc.cluster.local:2222", ("job-ps_0.train.svc.cluster.local", 2222)),
+        ("node7.:80", ("node7.", 80)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
+    assert cluster.split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", ":", "localhost", "localhost:", ":2222", "2222", "::1:2222", "[::1]", "[::1]2222"),
+        *("[]:1", "[:1", "[localhost]:1", "[::1%]:1", "[::1%a\nb]:1", "[[::1]]:1", "[::1:1"),
+        *("a:0", "a:65536", "a:-1", "a:+1", "a:1.0", "a: 1", "a:1 ", " a:1", "a b:1", "a:٣", "a:²"),
+        *("http://a:1", "a/b:1", "a,b:1", "ä:1", "a\n:1", "a:1\n", "\ud800:1", "a:1:1"),
+        *("a..b:1", ".:1", ".a:1", "x" * 64 + ":1", ".".join(["x" * 60] * 5) + ":1", "a:000001"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_its_text(address: str) -> None:
+    for hosts in (([address], WORKERS), (PS, [*WORKERS, address])):
+        line = refusal(*hosts, trusted=True)
+        assert repr(address) in line
+        assert "give host:port with a port from 1 to 65535" in line
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("localhost:5", "localhost:5"),
+        ("localhost:5", "LOCALHOST:5"),
+        ("localhost:5", "127.0.0.1:5"),  # a server takes its port on all interfaces
+        ("127.0.0.1:5", "127.0.0.2:5"),
+        ("[::1]:5", "[0:0::1]:5"),
+        ("[::1]:5", "127.0.0.1:5"),
+        ("node:5", "Node:05"),
+        ("node.lan:5", "node.lan.:5"),
+        ("[fe80::1]:5", "[FE80:0::1]:5"),
+    ],
+)
+def test_an_address_that_is_given_twice_is_refused(pair: tuple[str, str]) -> None:
+    for ps, workers in (([pair[0]], [pair[1]]), (["a:1"], [*pair]), ([*pair], ["a:1"])):
+        assert f"address {pair[1]} is given twice" in refusal(ps, workers, trusted=True)
+
+
+def test_one_host_with_two_ports_and_two_hosts_with_one_port_are_fine() -> None:
+    ps, workers = ("a:1", "[::1]:1"), ("a:2", "b:1", "10.0.0.1:1", "10.0.0.2:1")
+    made = make_cluster(ps, workers, trusted_network=True)
+    assert made == Cluster(ps, workers)
+    assert made.as_dict() == {"ps": list(ps), "worker": list(workers)}
+    assert made.addresses("ps") == ps
+    assert made.addresses("worker") == workers
+
+
+def test_a_cluster_needs_both_jobs() -> None:
+    assert "no ps" in refusal([], WORKERS)
+    assert "no worker" in refusal(PS, [])
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["10.0.0.1:5", "0.0.0.0:5", "[::]:5", "[fe80::1]:5", "node:5", "127.0.0.1.evil.com:5"],
+)
+def test_whatever_others_can_reach_needs_a_trusted_network(address: str) -> None:
+    assert address in (line := refusal(PS, [address]))
+    assert "--trusted-network" in line
+    assert make_cluster(PS, [address], trusted_network=True).workers == (address,)
+    assert not cluster.is_loopback(address)
+
+
+def test_loopback_needs_no_trust() -> None:
+    for address in ("localhost:5", "Localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5"):
+        assert cluster.is_loopback(address)
+        assert make_cluster(PS, [address], trusted_network=False).workers == (address,)
+
+
+def test_a_list_of_hosts_may_have_spaces_and_a_last_comma() -> None:
+    assert cluster.split_hosts(" a:1, b:2 ,\n") == ["a:1", "b:2"]
+    assert cluster.split_hosts("") == []
+
+
+ADDRESSES = st.text(max_size=30) | st.from_regex(
+    r"\[?[a-f0-9:.%]{0,20}\]?:[0-9]{0,6}", fullmatch=True
+)
+HOSTS = ADDRESSES | st.sampled_from(["localhost:1", "localhost:2", "127.0.0.1:3", "[::1]:4", "a:1"])
+
+
+@given(st.lists(HOSTS, max_size=4), st.lists(HOSTS, max_size=4), st.booleans())
+def test_any_hosts_make_a_valid_cluster_or_one_line(
+    ps: list[str], workers: list[str], trusted: bool
+) -> None:
+    refused = None
+    try:
+        made = make_cluster(ps, workers, trusted_network=trusted)
+    except UserError as error:
+        refused = str(error)
+    if refused is None:
+        assert_valid(made)
+    else:
+        assert len(refused.splitlines()) == 1
+
+
+def assert_valid(made: Cluster) -> None:
+    """Every address can be looked up, and none is there twice."""
+    everyone = [*made.ps, *made.workers]
+    assert made.ps
+    assert made.workers
+    assert len({a.lower() for a in everyone}) == len(everyone)
+    for address in everyone:
+        host, port = cluster.split_address(address)
+        host.encode("idna")  # or a lookup would raise UnicodeError
+        assert 1 <= port <= 65535
+        assert address.isprintable()
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def test_only_worker_0_is_the_chief() -> None:
+    assert Task("worker", 0).is_chief
+    assert not Task("worker", 1).is_chief
+    assert not Task("ps", 0).is_chief
+    assert [Task("worker", 3).name, Task("ps", 0).name] == ["worker-3", "ps-0"]
+
+
+@pytest.mark.parametrize(
+    ("job", "index"), [("worker", 2), ("worker", -1), ("ps", 1), ("ps", 10**9)]
+)
+def test_a_task_that_is_not_there_is_refused(job: str, index: int) -> None:
+    made = make_cluster(PS, WORKERS, trusted_network=False)
+    size = len(made.addresses(job))
+    with pytest.raises(UserError, match=rf"--task {index} is out of range.* has {size} {job}$"):
+        cluster.check_task(made, job, index)
+
+
+def test_a_task_that_is_there_is_taken() -> None:
+    made = make_cluster(PS, WORKERS, trusted_network=False)
+    assert cluster.check_task(made, "worker", 1) == Task("worker", 1)
+
+
+# --- TF_CONFIG ----------------------------------------------------------------------------------
+
+
+def tf_config(task: Any, **jobs: Any) -> str:
+    """The text of a TF_CONFIG on loopback, for port 1 and so on."""
+    return json.dumps({"cluster": {"ps": PS, "worker": WORKERS, **jobs}, "task": task})
+
+
+def worker_config(index: Any, **jobs: Any) -> str:
+    """The text of a worker's TF_CONFIG."""
+    return tf_config({"type": "worker", "index": index}, **jobs)
+
+
+def read(text: str) -> tuple[Cluster, Task]:
+    """Cluster and task of a TF_CONFIG."""
+    return from_tf_config(text, trusted_network=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "wanted"),
+    [
+        ({"type": "worker", "index": 1}, Task("worker", 1)),
+        ({"type": "worker", "index": "1"}, Task("worker", 1)),
+        ({"type": "ps", "index": 0}, Task("ps", 0)),
+        ({"type": "ps"}, Task("ps", 0)),
+    ],
+)
+def test_tf_config_says_which_process_this_is(task: Any, wanted: Task) -> None:
+    made, found = read(tf_config(task))
+    assert (made, found) == (Cluster(tuple(PS), tuple(WORKERS)), wanted)
+
+
+@pytest.mark.parametrize("head", ["chief", "master"])
+def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> None:
+    jobs = {head: ["127.0.0.1:9"]}
+    made, chief = read(tf_config({"type": head, "index": 0}, **jobs))
+    assert made.workers == ("127.0.0.1:9", *WORKERS)
+    assert (chief, chief.is_chief) == (Task("worker", 0), True)
+    assert read(worker_config(0, **jobs))[1] == Task("worker", 1)
+    assert read(tf_config({"type": "ps", "index": 0}, **jobs))[1] == Task("ps", 0)
+
+
+def test_every_process_of_a_tf_config_is_another_task() -> None:
+    jobs = {"chief": ["127.0.0.1:8"], "master": ["127.0.0.1:9"], "worker": WORKERS, "ps": PS}
+    found = {
+        jobs[job][index]: read(tf_config({"type": job, "index": index}, **jobs))
+        for job in jobs
+        for index in range(len(jobs[job]))
+    }
+    assert len(found) == 5
+    for address, (made, task) in found.items():
+        assert made.addresses(task.job)[task.index] == address
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not valid JSON"),
+        ("{", "is not valid JSON"),
+        ("{'cluster': {}}", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("9" * 5000, "is not valid JSON"),
+        ("null", "no table 'cluster'"),
+        ("[]", "no table 'cluster'"),
+        ("{}", "no table 'cluster'"),
+        ('{"cluster": []}', "no table 'cluster'"),
+        ('{"cluster": {"ps": ["a:1"]}}', "no table 'task'"),
+        ('{"cluster": {"ps": "a:1"}, "task": {}}', "cluster.ps is not a list of host:port texts"),
+        ('{"cluster": {"ps": [1]}, "task": {}}', "cluster.ps is not a list"),
+        ('{"cluster": {"ps": {"0": "a:1"}}, "task": {}}', "cluster.ps is not a list"),
+        ('{"cluster": {}, "task": {}}', "no ps"),
+        (tf_config({"index": 0}), "task type None is unknown: give ps, worker or chief"),
+        (tf_config({"type": "evaluator", "index": 0}), "task type 'evaluator' is unknown"),
+        (tf_config({"type": ["ps"], "index": 0}), "task type ['ps'] is unknown"),
+        (tf_config({"type": "a\nb", "index": 0}), r"task type 'a\nb' is unknown"),
+        (tf_config({"type": "chief", "index": 0}), "the cluster has 0 chief"),
+        (
+            worker_config(2),
+            "task index 2 is out of range: the cluster has 2",
+        ),
+        (worker_config(-1), "task index -1 is out of range"),
+        (worker_config("-1"), "task index '-1' is out of range"),
+        (worker_config("one"), "task index 'one' is out of range"),
+        (worker_config(True), "task index True is out of range"),
+        (worker_config(None), "task index None is out of range"),
+        (worker_config(0.0), "task index 0.0 is out of range"),
+        (worker_config("9" * 4000), "is out of range"),
+        (
+            worker_config(0, ps=["10.0.0.1:1"]),
+            "10.0.0.1:1 is not loopback",
+        ),
+        (
+            worker_config(0, ps=["127.0.0.1:2"]),
+            "127.0.0.1:2 is given twice",
+        ),
+        (worker_config(0, ps=["127.0.0.1:x"]), "'127.0.0.1:x' is refused"),
+    ],
+)
+def test_a_wrong_tf_config_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(text)
+    line = str(refused.value)
+    assert said in line
+    assert len(line.splitlines()) == 1
+    assert len(line) < 400
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | HOSTS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+JOBS = st.dictionaries(
+    st.sampled_from(["ps", "worker", "chief", "master", "evaluator"]), st.lists(HOSTS) | JSON
+)
+TASKS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["ps", "worker", "chief", "master"]) | JSON},
+    optional={"index": st.integers(-2, 3) | JSON},
+)
+TF_CONFIGS = st.fixed_dictionaries({"cluster": JOBS | JSON, "task": TASKS | JSON})
+
+
+@given(st.text(max_size=40) | TF_CONFIGS.map(json.dumps) | JSON.map(json.dumps), st.booleans())
+def test_any_tf_config_is_a_valid_cluster_or_one_line(text: str, trusted: bool) -> None:
+    refused = None
+    try:
+        made, task = from_tf_config(text, trusted_network=trusted)
+    except UserError as error:
+        refused = str(error)
+    if refused is None:
+        assert_valid(made)
+        assert cluster.check_task(made, task.job, task.index) == task
+    else:
+        assert len(refused.splitlines()) == 1
+
+
+# --- ports and peers ----------------------------------------------------------------------------
+
+
+def test_free_ports_are_free_and_all_different() -> None:
+    ports = cluster.free_ports(50)
+    assert len(set(ports)) == 50
+    assert all(map(cluster.port_is_free, ports))
+
+
+def test_a_port_that_is_listened_on_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert not cluster.port_is_free(listener.getsockname()[1])
+
+
+def test_more_processes_than_the_machine_has_ports_are_refused() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
+        "from a3c import cluster; cluster.free_ports(100)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert "UserError: this machine has" in done.stderr
+    assert "not 100 (Too many open files): give fewer --workers" in done.stderr
+
+
+def test_an_absent_peer_is_named_when_the_time_is_up() -> None:
+    (port,) = cluster.free_ports(1)
+    said: list[str] = []
+    began = time.monotonic()
+    with pytest.raises(RetryableError, match=rf"ps-0 at 127.0.0.1:{port} can't be reached") as lost:
+        cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.25, said.append)
+    assert 0.25 <= time.monotonic() - began < 5
+    assert "after 0.25 s (Connection refused)" in str(lost.value)
+    assert said == [f"waiting for ps-0 at 127.0.0.1:{port} (Connection refused)"]
+
+
+def test_a_host_that_no_one_knows_is_named_too() -> None:
+    address = "[fe80::1%nowhere]:1"
+    with pytest.raises(RetryableError, match="ps-0 at .fe80::1%nowhere.:1 can't be reached"):
+        cluster.wait_for_peer("ps-0", address, 0.01)
+
+
+def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
+    with socket.socket() as full:  # its queue of connections is full: more are left to wait
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        began = time.monotonic()
+        with socket.create_connection(address), pytest.raises(RetryableError, match="timed out"):
+            cluster.wait_for_peer("ps-0", f"127.0.0.1:{address[1]}", 0.2)
+        assert time.monotonic() - began < 1.5
+
+
+def test_a_peer_that_comes_late_is_found() -> None:
+    (port,) = cluster.free_ports(1)
+    missed = threading.Event()
+    listening: list[socket.socket] = []
+
+    def come_late() -> None:
+        missed.wait(10)
+        listening.append(socket.create_server(("127.0.0.1", port)))
+
+    thread = threading.Thread(target=come_late)
+    thread.start()
+    cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 20, lambda _: missed.set())
+    thread.join()
+    listening[0].close()
+
+
+def test_a_connection_that_met_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may give a connection the very port that it wants to reach."""
+    connect = socket.create_connection
+
+    def meet_itself(address: tuple[str, int], timeout: float) -> socket.socket:
+        return connect(address, timeout, source_address=address)
+
+    monkeypatch.setattr(socket, "create_connection", meet_itself)
+    (port,) = cluster.free_ports(1)
+    with pytest.raises(RetryableError, match="can't be reached"):
+        cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.01)
+
+
+# --- the environment of a process ---------------------------------------------------------------
+
+PROXIES = [
+    variant
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy")
+    for variant in (name, name.upper())
+]
+
+
+def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
+    kept = {"PATH": "/bin", "HOME": "/root", "no_proxy": "*", "MY_PROXY": "x", "LANG": "C"}
+    made = cluster.process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
+    assert not set(PROXIES) & set(made)
+    assert made.items() >= kept.items()
+    threads = {
+        made[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    }
+    assert threads == {"3"}
+    assert made["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_what_the_user_set_about_logging_stays() -> None:
+    base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "OMP_NUM_THREADS": "16"}
+    made = cluster.process_environment(base, 1)
+    assert (made["TF_CPP_MIN_LOG_LEVEL"], made["GRPC_VERBOSITY"]) == ("0", "DEBUG")
+    assert made["OMP_NUM_THREADS"] == "1"  # a setting of the run: --worker-threads
+
+
+def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"http_proxy": "http://dead:1", "KEPT": "yes"}
+    monkeypatch.setattr(os, "environ", environment)
+    cluster.adopt_environment(2)
+    assert environment == cluster.process_environment({"KEPT": "yes"}, 2)
