@@ -33,6 +33,7 @@ from a3c.config import Config
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, UserError
 from a3c.heartbeat import Heartbeat
 from a3c.quiet import import_tensorflow
+from a3c.turnstile import turnstile
 
 log = logging.getLogger("a3c")
 
@@ -74,7 +75,8 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     stop = signals.StopRequest()
     stop.install()
     heartbeat = Heartbeat.from_environment()
-    import_tensorflow()  # seconds, and only once the usage is right
+    with turnstile(run_dir / "processes"):
+        import_tensorflow()  # seconds, and only once the usage is right
     if task.job == "ps":
         from a3c.serving import serve
 

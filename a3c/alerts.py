@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from a3c.processes import DEAD
 from a3c.snapshot import (
@@ -21,13 +21,15 @@ _HEALTHY_S = 60.0
 _SILENT_S = 30.0
 _LATE_INTERVALS = 3
 _LINE_CHARS = 160
+_NAMES = 4
 
 
 def of(status: Status) -> list[str]:
     """The warnings of a run, the worst first."""
     live = status.state in LIVE_STATES
     return [
-        *(line for p in status.processes for line in _failures(p, live)),
+        *_grouped((p.name, _failure(p, live)) for p in status.processes),
+        *_grouped((p.name, _loop(p)) for p in status.processes),
         *_restarts(status),
         *(_silence(status) if live else ()),
         *(_late_metrics(status) if live else ()),
@@ -37,28 +39,47 @@ def of(status: Status) -> list[str]:
     ]
 
 
-def _failures(p: ProcessStatus, live: bool) -> Iterator[str]:
+def _grouped(troubles: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """One line for all processes that share a trouble."""
+    names: dict[str, list[str]] = {}
+    for name, trouble in troubles:
+        if trouble:
+            names.setdefault(trouble, []).append(name)
+    for trouble, who in names.items():
+        yield _shortened(f"{_listed(who)} {trouble}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= _NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _NAMES - 1])} and {len(names) - _NAMES + 1} more"
+
+
+def _failure(p: ProcessStatus, live: bool) -> str | None:
     if p.state == "failed":
-        yield _shortened(f"{p.name} failed, {_last_exit(p)}{_said(p)}")
-    elif p.state == DEAD and live:
-        yield f"{p.name} is gone, and its keeper with it: nobody starts it again"
+        return f"failed, {_last_exit(p)}{_said(p)}"
+    if p.state == DEAD and live:
+        return "went together with the keeper: nobody starts it again"
+    return None
+
+
+def _loop(p: ProcessStatus) -> str | None:
+    if not is_crash_looping(p):
+        return None
+    return f"crashes again and again: {p.restarts} restarts, {_last_exit(p)}{_said(p)}"
 
 
 def _restarts(status: Status) -> Iterator[str]:
-    """Loops one by one, and all others in one line."""
-    restarted = [p for p in status.processes if p.restarts and p.state != "failed"]
-    loops = [p for p in restarted if is_crash_looping(p)]
-    for p in loops:
-        yield _shortened(
-            f"{p.name} crashes again and again: {p.restarts} restarts, {_last_exit(p)}{_said(p)}"
-        )
-    others = [p for p in restarted if p not in loops]
-    if len(others) == 1:
-        p = others[0]
-        yield f"{p.name} was restarted {_times(p.restarts)}, {_last_exit(p)}"
-    elif others:
-        names = ", ".join(f"{p.name} {_times(p.restarts)}" for p in others)
-        yield _shortened(f"restarted: {names}")
+    """Those that were started again and fare better since."""
+    calm = [
+        p
+        for p in status.processes
+        if p.restarts and p.state != "failed" and not is_crash_looping(p)
+    ]
+    if len(calm) == 1:
+        yield f"{calm[0].name} was restarted {_times(calm[0].restarts)}, {_last_exit(calm[0])}"
+    elif calm:
+        yield "restarted: " + _listed([f"{p.name} {_times(p.restarts)}" for p in calm])
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
@@ -68,10 +89,13 @@ def is_crash_looping(p: ProcessStatus) -> bool:
 
 
 def _silence(status: Status) -> Iterator[str]:
-    for p in status.processes:
-        age_s = p.heartbeat_age_s
-        if p.state == RUNNING and age_s is not None and age_s > _SILENT_S:
-            yield f"{p.name} gave no sign of life for {duration(age_s)}"
+    silent = {
+        p.name: p.heartbeat_age_s
+        for p in status.processes
+        if p.state == RUNNING and p.heartbeat_age_s is not None and p.heartbeat_age_s > _SILENT_S
+    }
+    if silent:
+        yield f"{_listed(list(silent))}: no sign of life for {duration(max(silent.values()))}"
 
 
 def _late_metrics(status: Status) -> Iterator[str]:

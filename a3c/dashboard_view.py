@@ -18,9 +18,9 @@ from a3c.process_cells import DIM, STATE_STYLES
 from a3c.snapshot import NOTHING, RUNNING, Status, duration, percent, printable, rate, score
 
 _ACCENT = "cyan"
-_LABEL_WIDTH = 7
+_LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_MAX_CHART_ROWS = 8
+_MIN_CHART_ROWS, _MAX_CHART_ROWS = 3, 8
 _MAX_WARNINGS = 4
 _FAR_S = 100 * 3600.0
 _ASCII = str.maketrans("●○━╸─▁▂▃▄▅▆▇█·↻≤…│", "*o=>-...:::##-r<~|")
@@ -49,18 +49,26 @@ class View:
 def draw(view: View, width: int, rows: int | None) -> list[Text]:
     """The lines of a view; with `rows`, parts fold or go until they fit."""
     status = view.status
-    fixed = [*header(status, width), *bars(view, width), *figures(status, width)]
-    alerts = warnings(status, width)
-    notes = [Text(printable(note), DIM) for note in view.notes]
-    room = None if rows is None else rows - len(fixed) - len(alerts) - len(notes)
-    table = process_cells.draw(status.processes, width, None if room is None else max(1, room))
-    left = _MAX_CHART_ROWS + 9 if room is None else room - len(table)
-    sections = [fixed[:2], fixed[2:-2], fixed[-2:], [], table, alerts + notes]
-    gaps = sum(1 for section in sections if section)
-    if left >= 3 + gaps:
-        sections[3] = chart(view.points, width, min(_MAX_CHART_ROWS, left - gaps - 1))
-    spaced = left >= gaps - 1
-    return _joined(sections, spaced)
+    top, progress, now = header(status, width), bars(view, width), figures(status, width)
+    below = warnings(status, width) + [Text(printable(note), DIM) for note in view.notes]
+    gaps = 4 if below else 3
+    if rows is None:
+        table = process_cells.table(status.processes, width)
+        curve = chart(view.points, width, _MAX_CHART_ROWS)
+        return _joined([top, progress, now, curve, table, below], spaced=True)
+    spark = sparkline(view.points, width)
+    room = rows - len(top + progress + now + spark + below)
+    table = (
+        process_cells.best(status.processes, width, room - gaps)
+        or process_cells.best(status.processes, width, room)
+        or process_cells.only_trouble(status.processes, room)
+    )
+    left = room - len(table)
+    if left + len(spark) >= gaps + 2 + _MIN_CHART_ROWS:
+        height = min(_MAX_CHART_ROWS, left + len(spark) - gaps - 2)
+        curve = chart(view.points, width, height)
+        return _joined([top, progress, now, curve, table, below], spaced=True)
+    return _joined([top, progress + spark, now, table, below], spaced=left >= gaps)
 
 
 def _joined(sections: Iterable[list[Text]], spaced: bool) -> list[Text]:
@@ -99,14 +107,14 @@ def bars(view: View, width: int) -> list[Text]:
     """How far the run is to its last env step and, where it has one, to its goal."""
     status = view.status
     share = min(1.0, status.global_step / status.max_env_steps)
-    words = f"{_short(status.global_step)} of {_short(status.max_env_steps)} env steps"
-    lines = [("steps", share, words, _steps_left(status))]
+    words = f"{_short(status.global_step)} of {_short(status.max_env_steps)}"
+    lines = [("env steps", share, words, _steps_left(status))]
     if status.stop_at_return is not None:
         goal, mean = status.stop_at_return, status.mean_return_100
-        words = f"{score(mean)} of {score(goal)} mean return"
-        lines.append(("goal", _goal_share(view), words, _goal_left(view)))
+        words = f"{score(mean)} of {score(goal)}"
+        lines.append(("return", _goal_share(view), words, _goal_left(view)))
     text_width = max(len(words) + (len(left) + 3 if left else 0) for _, _, words, left in lines)
-    bar_width = max(4, width - _LABEL_WIDTH - text_width - 8)
+    bar_width = max(4, width - _LABEL_WIDTH - text_width - 9)
     return [
         Text.assemble(
             (label.ljust(_LABEL_WIDTH), DIM),
@@ -171,7 +179,7 @@ def figures(status: Status, width: int) -> list[Text]:
     load = [p.cpu_percent for p in status.of_role("ps") if p.cpu_percent is not None]
     newest = status.checkpoint
     pairs = [
-        ("return 100", score(status.mean_return_100), "bold"),
+        ("return", score(status.mean_return_100), "bold"),
         ("env steps/s", rate(status.env_steps_per_s), "bold"),
         ("frames/s", rate(status.frames_per_s), "bold"),
         ("updates/s", rate(status.updates_per_s), "bold"),
@@ -182,11 +190,12 @@ def figures(status: Status, width: int) -> list[Text]:
     ]
     if status.frames_per_s is None:
         del pairs[2]
-    cell = width // len(pairs)
+    widths = [max(len(label), len(value)) + 1 for label, value, _ in pairs]
+    spare = max(0, min(24, (width - sum(widths)) // len(pairs)))
     values, labels = Text(), Text()
-    for label, value, style in pairs:
-        values.append(_fit(value, cell), style)
-        labels.append(_fit(label, cell), DIM)
+    for (label, value, style), cell in zip(pairs, widths, strict=True):
+        values.append(value.ljust(cell + spare), style)
+        labels.append(label.ljust(cell + spare), DIM)
     return [values, labels]
 
 
@@ -195,9 +204,16 @@ def _load_style(load: Sequence[float]) -> str:
     return "bold red" if busiest > 90 else "bold yellow" if busiest > 70 else "bold"
 
 
-def _fit(text: str, width: int) -> str:
-    """The text cut or filled to the width, a blank at its end."""
-    return f"{text[: width - 1]:<{width}}"
+def sparkline(points: Sequence[Point], width: int) -> list[Text]:
+    """The mean return over the run in one line; none before there are two points."""
+    if len(points) < 2:
+        return []
+    low, high = min(p.value for p in points), max(p.value for p in points)
+    words = f"  {score(low)} to {score(high)}"
+    values = curve_tail.resample(points, max(1, width - _LABEL_WIDTH - len(words)))
+    steps = (1 + round(7 * (v - low) / ((high - low) or 1.0)) for v in values)
+    line = "".join(_BLOCKS[step] for step in steps)
+    return [Text.assemble(("so far".ljust(_LABEL_WIDTH), DIM), (line, _ACCENT), (words, DIM))]
 
 
 def chart(points: Sequence[Point], width: int, rows: int) -> list[Text]:

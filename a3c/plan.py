@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.keeper_options import KeeperSpec
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.rundir import REPOSITORY, RunDir, write_json
 
 LOOPBACK = "127.0.0.1"
 HEARTBEAT_TIMEOUT_S = 120.0
@@ -50,6 +51,22 @@ class Plan:
         """The plan as plain data."""
         return asdict(self)
 
+    def save(self, run: RunDir) -> None:
+        """Keep the plan in the run directory, for whoever sees the run through."""
+        write_json(run.path / "plan.json", self.as_dict())
+
+    @staticmethod
+    def load(run: RunDir) -> Plan:
+        """The plan that a run was started by."""
+        try:
+            tables = json.loads((run.path / "plan.json").read_text())
+            cast = [Process(**{**p, "argv": tuple(p["argv"])}) for p in tables["processes"]]
+            return Plan(tables["run_dir"], tuple(cast))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{run.path} has no readable plan.json: start it with --resume"
+            ) from error
+
     def of_role(self, role: str) -> list[Process]:
         """The processes of one role."""
         return [process for process in self.processes if process.role == role]
@@ -76,12 +93,45 @@ def _owner(port: int) -> str:
     return f" by {owner[1]}, pid {owner[0]}" if owner else ""
 
 
-def make(config: Config, run: RunDir, ports: list[int]) -> Plan:
+def make(
+    config: Config,
+    run: RunDir,
+    ports: list[int],
+    *,
+    evaluator: bool = False,
+    tensorboard_port: int | None = None,
+) -> Plan:
     """The plan of a run on this machine."""
     addresses = [f"{LOOPBACK}:{port}" for port in ports]
     here = Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
     tasks = [Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))]
-    return Plan(str(run.path), tuple(_process(task, here, config, run) for task in tasks))
+    cast = [_process(task, here, config, run) for task in tasks]
+    if evaluator:
+        cast.append(_evaluator(config, run))
+    if tensorboard_port is not None:
+        cast.append(_tensorboard(run, tensorboard_port))
+    return Plan(str(run.path), tuple(cast))
+
+
+def _evaluator(config: Config, run: RunDir) -> Process:
+    games = max(1, config.run.evaluation_episodes)
+    script = str(REPOSITORY / "evaluate.py")
+    argv = (sys.executable, script, str(run.path), "--follow", "--episodes", str(games))
+    return _extra("evaluator", argv, run, address="")
+
+
+def _tensorboard(run: RunDir, port: int) -> Process:
+    """TensorBoard, for this machine only: it shows whatever is on disk to whoever asks."""
+    events = str(run.path / "events")
+    command = (sys.executable, "-m", "tensorboard.main", "--logdir", events)
+    argv = (*command, "--host", LOOPBACK, "--port", str(port))
+    return _extra("tensorboard", argv, run, address=f"{LOOPBACK}:{port}")
+
+
+def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Process:
+    name = f"{role}-0"
+    environment = cluster.process_environment({}, 1)
+    return Process(name, role, 0, address, argv, environment, str(run.log(name)))
 
 
 def _process(task: Task, here: Cluster, config: Config, run: RunDir) -> Process:
@@ -113,7 +163,7 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
         task=process.task,
         address=process.address,
         log=Path(process.log),
-        heartbeat=run.heartbeat(process.name),
+        heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
         argv=process.argv,
         env=tuple(process.environment.items()),

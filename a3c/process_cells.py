@@ -29,7 +29,7 @@ STATE_STYLES = {
     "failed": "bold red",
     "dead": "bold red",
 }
-_NAME_WIDTH = 10
+_NAME_WIDTH = 11
 _GAP = 2
 
 
@@ -52,9 +52,9 @@ def _again(p: ProcessStatus) -> str:
 
 
 _STATE = _Column("state", 10, lambda p: p.state)
-_CPU = _Column("CPU", 6, lambda p: percent(p.cpu_percent))
+_CPU = _Column("CPU", 7, lambda p: percent(p.cpu_percent))
 _MEMORY = _Column("memory", 9, memory)
-_STEPS = _Column("steps/s", 7, lambda p: rate(p.env_steps_per_s))
+_STEPS = _Column("steps/s", 8, lambda p: rate(p.env_steps_per_s))
 _GAMES = _Column("games", 7, _games)
 _RESTARTS = _Column("restarts", 9, _restarts)
 _BEAT = _Column("heartbeat", 11, lambda p: duration(p.heartbeat_age_s))
@@ -68,20 +68,21 @@ _EXTRA = (_UP, _PID, _ADDRESS)  # where a row has room left, in this order
 _CELLS = ((_STEPS, _CPU, _MEMORY, _AGAIN), (_STEPS, _CPU, _AGAIN), (_STEPS, _AGAIN), (_AGAIN,))
 
 
-def draw(processes: Sequence[ProcessStatus], width: int, rows: int | None) -> list[Text]:
-    """The richest form that fits into so many rows."""
-    if rows is None or len(processes) + 1 <= rows:
-        return _table(processes, width)
+def best(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text] | None:
+    """The richest form that shows all processes in so many rows, if there is one."""
+    if len(processes) + 1 <= rows:
+        return table(processes, width)
     for columns in _CELLS:
         lines = _grid(processes, columns, width)
         if len(lines) <= rows:
             return lines
-    return _only_trouble(processes, rows)
+    return None
 
 
-def _table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
+def table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
+    """A line for each process, under a line of titles."""
     columns = list(_ROW)
-    name_width = max(_NAME_WIDTH, *(len(p.name) + 2 for p in processes)) if processes else 10
+    name_width = max(_NAME_WIDTH, *(len(p.name) + 3 for p in processes))
     for extra in _EXTRA:
         if name_width + sum(column.width for column in (*columns, extra)) + len(columns) <= width:
             columns.append(extra)
@@ -93,7 +94,7 @@ def _table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
 
 def _grid(processes: Sequence[ProcessStatus], columns: Sequence[_Column], width: int) -> list[Text]:
     """Cells in as many columns as fit, read downwards, under one line of titles."""
-    name_width = max(len(p.name) for p in processes) + 2
+    name_width = max(len(p.name) for p in processes) + 3
     cell_width = name_width + sum(column.width for column in columns) + _GAP
     across = max(1, (width + _GAP) // cell_width)
     down = -(-len(processes) // across)
@@ -118,8 +119,8 @@ def _set(column: _Column, text: str) -> str:
 def _line(p: ProcessStatus, columns: Sequence[_Column], name_width: int) -> Text:
     style = STATE_STYLES.get(p.state, "")
     dot = "○ " if p.state in ("waiting", "stopped", "done") else "● "
-    name = printable(p.name)[: name_width - 2]
-    line = Text.assemble((dot, style), (f"{name:<{name_width - 2}}", "" if p.is_live else DIM))
+    name = printable(p.name)[: name_width - 3].ljust(name_width - 2)
+    line = Text.assemble((dot, style), (name, "" if p.is_live else DIM))
     for column in columns:
         text = _set(column, column.cell(p))
         line.append(text, _cell_style(p, column, style))
@@ -135,7 +136,7 @@ def _cell_style(p: ProcessStatus, column: _Column, state_style: str) -> str:
     return "red" if late else "" if p.is_live else DIM
 
 
-def _only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
+def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
     """How many are in which state, and by name those that need a look, as many as fit."""
     counts = Counter(p.state for p in processes)
     line = Text(f"{len(processes)} processes: ")

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -91,12 +91,14 @@ def test_resizing_agrees_with_the_written_out_mean_of_areas() -> None:
             assert np.abs(exact_area_means(frame, height, width) - small).max() <= 0.501
 
 
+@settings(deadline=None)
 @given(st.integers(0, 255), st.integers(1, 60), st.integers(1, 60))
 def test_resizing_leaves_even_grey_as_it_is(grey: int, height: int, width: int) -> None:
     frame = np.full((1, 60, 60), grey, np.uint8)
     assert (area_resize(frame, height, width) == grey).all()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(0, 250))
 def test_noops_stay_below_their_maximum(seed: int, noop_max: int) -> None:
     generator = np.random.RandomState(seed)
@@ -113,9 +115,7 @@ def test_noops_stay_below_their_maximum(seed: int, noop_max: int) -> None:
     ("settings", "shape"),
     [
         ({}, (4, 84, 84)),
-        ({"preprocessing": "atari", "frame_stack": 2}, (2, 84, 84)),
-        ({"preprocessing": "universe"}, (4, 42, 42)),
-        ({"preprocessing": "universe", "frame_stack": 1}, (1, 42, 42)),
+        ({"preprocessing": "universe", "frame_stack": 2}, (2, 42, 42)),
         ({"preprocessing": "none"}, (210, 160, 3)),
     ],
 )
@@ -162,8 +162,10 @@ def test_final_observations_continue_the_episode_that_ended(preprocessing: str) 
     assert not after[:, :3].any()
 
 
-@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
-@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+@pytest.mark.parametrize(
+    ("preprocessing", "render_mode"),
+    [("atari", None), ("atari", "rgb_array"), ("universe", None), ("none", None)],
+)
 def test_observations_that_were_handed_out_stay_as_they_are(
     preprocessing: str, render_mode: str | None
 ) -> None:
@@ -279,8 +281,9 @@ def test_a_lost_life_is_seen_but_ends_nothing(render_mode: str | None) -> None:
     assert not ended[lost].any()
 
 
-@pytest.mark.parametrize("preprocessing", ["atari", "universe", "none"])
-@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+@pytest.mark.parametrize(
+    ("preprocessing", "render_mode"), [("atari", None), ("atari", "rgb_array"), ("none", None)]
+)
 def test_the_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) -> None:
     settings: dict[str, Any] = {"frame_skip": 3, "max_episode_steps": 7}
     history = play(make(1, render_mode, preprocessing=preprocessing, **settings), 15)
@@ -288,9 +291,8 @@ def test_the_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) 
     assert truncations == [0, 0, 0, 0, 0, 0, 1] * 2 + [0]
 
 
-@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
-def test_selected_actions_are_the_games_of_those_numbers(preprocessing: str) -> None:
-    settings: dict[str, Any] = {"env_id": "PongNoFrameskip-v4", "preprocessing": preprocessing}
+def test_selected_actions_are_the_games_of_those_numbers() -> None:
+    settings: dict[str, Any] = {"env_id": "PongNoFrameskip-v4", "preprocessing": "universe"}
     selected, full = make(**settings, actions=(0, 2, 3)), make(**settings)
     assert selected.single_action_space == Discrete(3)
     selected.reset(seed=9)

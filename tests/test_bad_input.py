@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.clusters import REPOSITORY
 
 HOSTS = ("--ps-hosts", "127.0.0.1:2222", "--worker-hosts", "127.0.0.1:2223")

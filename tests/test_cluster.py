@@ -257,10 +257,7 @@ def test_every_process_of_a_tf_config_is_another_task() -> None:
         (tf_config({"type": ["ps"], "index": 0}), "task type ['ps'] is unknown"),
         (tf_config({"type": "a\nb", "index": 0}), r"task type 'a\nb' is unknown"),
         (tf_config({"type": "chief", "index": 0}), "the cluster has 0 chief"),
-        (
-            worker_config(2),
-            "task index 2 is out of range: the cluster has 2",
-        ),
+        (worker_config(2), "task index 2 is out of range: the cluster has 2"),
         (worker_config(-1), "task index -1 is out of range"),
         (worker_config("-1"), "task index '-1' is out of range"),
         (worker_config("one"), "task index 'one' is out of range"),
@@ -268,14 +265,8 @@ def test_every_process_of_a_tf_config_is_another_task() -> None:
         (worker_config(None), "task index None is out of range"),
         (worker_config(0.0), "task index 0.0 is out of range"),
         (worker_config("9" * 4000), "is out of range"),
-        (
-            worker_config(0, ps=["10.0.0.1:1"]),
-            "10.0.0.1:1 is not loopback",
-        ),
-        (
-            worker_config(0, ps=["127.0.0.1:2"]),
-            "127.0.0.1:2 is given twice",
-        ),
+        (worker_config(0, ps=["10.0.0.1:1"]), "10.0.0.1:1 is not loopback"),
+        (worker_config(0, ps=["127.0.0.1:2"]), "127.0.0.1:2 is given twice"),
         (worker_config(0, ps=["127.0.0.1:x"]), "'127.0.0.1:x' is refused"),
     ],
 )
@@ -358,7 +349,7 @@ def test_an_absent_peer_is_named_when_the_time_is_up() -> None:
 
 def test_a_host_that_no_one_knows_is_named_too() -> None:
     address = "[fe80::1%nowhere]:1"
-    with pytest.raises(RetryableError, match="ps-0 at .fe80::1%nowhere.:1 can't be reached"):
+    with pytest.raises(RetryableError, match=r"ps-0 at .fe80::1%nowhere.:1 can't be reached"):
         cluster.wait_for_peer("ps-0", address, 0.01)
 
 

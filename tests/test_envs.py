@@ -55,6 +55,13 @@ def vector_pendulum(num_envs: int) -> VectorEnv[Any, Any, Any]:
     return gymnasium.make_vec("Pendulum-v1", num_envs)
 
 
+def misdeclared(num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """A vector implementation whose observations are not what it says."""
+    made = gymnasium.make_vec("Pendulum-v1", num_envs)
+    made.single_observation_space = UNBOUNDED
+    return made
+
+
 @pytest.fixture(autouse=True)
 def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`Echo-v0` is registered, and what a test registers or puts on the path is gone after it."""
@@ -242,6 +249,11 @@ def test_what_the_cluster_cannot_use_is_refused_in_one_line(
     assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
 
 
+def test_vector_implementations_must_show_what_they_declare() -> None:
+    gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
+    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); mend it")
+
+
 def test_check_closes_what_it_refuses() -> None:
     closed = Echo.closed
     refusal("Echo-v0", env_kwargs={"observations": TWO})
@@ -257,7 +269,7 @@ def test_check_closes_what_it_refuses() -> None:
         ("pong", "ALE/Pong-v5"),
         ("ALE/Pong-v4", "ALE/Pong-v5"),
         ("BreakoutNoFrameskip-v5", "ALE/Breakout-v5"),
-        ("cartpole-v1", "CartPole-v1"),
+        ("CARTPOLE-V1", "CartPole-v1"),
         ("CartPole", "CartPole-v1"),
         ("CartPole-v7", "CartPole-v1"),
         ("Taxi-v3", "Taxi-v4"),
@@ -328,8 +340,8 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPat
         monkeypatch.delitem(sys.modules, module)
     refusal("phys2d/CartPole-v1", r"needs jax, .* pip install \"gymnasium\[jax\]\"")
     refusal("tabular/Blackjack-v0", r"needs jax, .* pip install \"gymnasium\[jax\]\"")
-    refusal("Ant-v5", r"pip install \"gymnasium\[mujoco\]\"")
-    refusal("LunarLander-v3", r"pip install \"gymnasium\[box2d\]\"")
+    refusal("Ant-v5", r"v5 needs something that is missing here: .*\[mujoco\]")
+    refusal("LunarLander-v3", r"v3 needs something that is missing here: .*\[box2d\]")
 
 
 def test_a_vector_environment_must_say_when_it_resets() -> None:

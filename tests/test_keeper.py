@@ -586,9 +586,10 @@ def test_the_process_starts_with_plain_signals_in_a_session_of_its_own(start: St
 
 @pytest.mark.parametrize("stream", [0, 1, 2])
 def test_a_keeper_without_a_standard_stream_works(start: Start, stream: int) -> None:
-    kept = start("echo out", {"preexec_fn": lambda: os.close(stream)}, echo=True)
+    kept = start("echo out; echo err >&2", {"preexec_fn": lambda: os.close(stream)}, echo=True)
     assert kept.ended().state == "done"
-    assert "\nout\n" in kept.log()
+    assert kept.log().count("\nout\nerr\n") == 1
+    assert kept.log().count("\n") == 4
 
 
 def test_a_command_that_is_not_there_fails_and_is_named(start: Start) -> None:

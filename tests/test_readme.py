@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.clusters import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()

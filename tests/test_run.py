@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.clusters import launcher
 
 from a3c import checkpoint, processes
 from a3c.metrics import read_rows
 from a3c.rundir import RunDir
+from tests.clusters import launcher
 
 DEADLINE_S = 180.0
 CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2")

@@ -1,6 +1,6 @@
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a3c.seeding import BLOCK, MAX_BLOCKS, evaluation_seed, training_seed
@@ -11,18 +11,21 @@ indices = st.integers(0, MAX_BLOCKS - 1)
 distances = st.one_of(st.just(1), st.integers(1, 100), st.integers(1, 100_000))
 
 
+@settings(deadline=None)
 @given(run_seeds, workers, distances)
 def test_blocks_of_two_workers_never_overlap(run_seed: int, worker: int, distance: int) -> None:
     starts = (training_seed(run_seed, worker), training_seed(run_seed, worker + distance))
     assert abs(starts[0] - starts[1]) >= BLOCK
 
 
+@settings(deadline=None)
 @given(run_seeds, workers, distances)
 def test_blocks_of_two_evaluations_never_overlap(run_seed: int, index: int, distance: int) -> None:
     starts = (evaluation_seed(run_seed, index), evaluation_seed(run_seed, index + distance))
     assert abs(starts[0] - starts[1]) >= BLOCK
 
 
+@settings(deadline=None)
 @given(run_seeds, run_seeds, indices, indices)
 def test_no_run_evaluates_on_what_any_run_trains_on(
     run_seed: int, other_run_seed: int, worker: int, index: int
@@ -31,6 +34,7 @@ def test_no_run_evaluates_on_what_any_run_trains_on(
     assert 0 <= last_of_training < 2**30 <= evaluation_seed(other_run_seed, index)
 
 
+@settings(deadline=None)
 @given(run_seeds, indices)
 def test_every_seed_of_a_block_fits_a_positive_int32(run_seed: int, index: int) -> None:
     assert training_seed(run_seed, index) >= 0

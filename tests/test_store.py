@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.clusters import InProcessCluster, agent, small_config
 
 from a3c.errors import RetryableError
 from a3c.store import Store
+from tests.clusters import InProcessCluster, agent, small_config
 
 SETTINGS = small_config(learning_rate=0.01)
 

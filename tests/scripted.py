@@ -1,0 +1,110 @@
+"""Games that go as written, and an actor whose every answer is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from a3c.agent import Action
+
+NUM_ACTIONS = 5
+OBSERVATIONS = Box(-np.inf, np.inf, (3,), np.float32)
+ACTIONS = Discrete(NUM_ACTIONS)
+
+
+class Script(NamedTuple):
+    """One game: its rewards, how it ends, and the lives after each step where it has lives."""
+
+    rewards: tuple[float, ...]
+    end: str = "terminated"  # or "truncated", or "both"
+    lives: tuple[int, ...] = ()
+
+
+class ScriptedEnv(gymnasium.Env[np.ndarray, np.int64]):
+    """Plays scripts one after the other, then again; observes its number, the game and the step."""
+
+    observation_space = OBSERVATIONS
+    action_space = ACTIONS
+
+    def __init__(self, number: int, scripts: Sequence[Script], events: list[str]) -> None:
+        self._number, self._scripts, self._events = number, scripts, events
+        self._game, self._t = -1, 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """The next game."""
+        self._events.append("reset")
+        self._game, self._t = self._game + 1, 0
+        first = self._script.lives[0] if self._script.lives else None
+        return self._observe(), {} if first is None else {"lives": max(self._script.lives)}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """The next line of the script."""
+        self._events.append("step")
+        script = self._script
+        reward = script.rewards[self._t]
+        info = {"lives": script.lives[self._t]} if script.lives else {}
+        self._t += 1
+        last = self._t == len(script.rewards)
+        terminated = last and script.end in ("terminated", "both")
+        truncated = last and script.end in ("truncated", "both")
+        return self._observe(), reward, terminated, truncated, info
+
+    @property
+    def _script(self) -> Script:
+        return self._scripts[self._game % len(self._scripts)]
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._number, self._game, self._t], np.float32)
+
+
+def make_envs(
+    scripts: Sequence[Sequence[Script]],
+    mode: AutoresetMode,
+    events: list[str] | None = None,
+) -> VectorEnv[Any, Any, Any]:
+    """One environment for each list of scripts."""
+    log = [] if events is None else events
+    makers = [
+        lambda number=number, games=games: ScriptedEnv(number, games, log)
+        for number, games in enumerate(scripts)
+    ]
+    return SyncVectorEnv(makers, autoreset_mode=mode)
+
+
+def value_of(observations: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """What the actor holds every observation to be worth; `memory` is its state after it."""
+    number, game, t = np.moveaxis(np.asarray(observations, np.float64), -1, 0)
+    return 100.0 * number + 10.0 * game + t + 0.25 * memory
+
+
+class ScriptedActor:
+    """Always takes action t mod 5; its state counts the observations of the episode so far."""
+
+    def __init__(self, events: list[str] | None = None) -> None:
+        self.events = [] if events is None else events
+
+    def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
+        """Actions, values and state, all known."""
+        self.events.append("act")
+        memory = self._remember(state, starts)
+        actions = observations[:, 2].astype(np.int64) % NUM_ACTIONS
+        return Action(actions, value_of(observations, memory[:, 0]).astype(np.float32), memory)
+
+    def value(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """The value alone."""
+        self.events.append("value")
+        memory = self._remember(state, starts)
+        return value_of(observations, memory[:, 0]).astype(np.float32)
+
+    def initial_state(self, batch: int) -> np.ndarray:
+        """Nothing seen yet."""
+        return np.zeros((batch, 1), np.float32)
+
+    @staticmethod
+    def _remember(state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        return np.where(starts[:, None], 0, state).astype(np.float32) + 1

@@ -1,0 +1,410 @@
+"""One update on a real cluster: what it moves, what it refuses to push, what it counts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from a3c.agent import Agent, Gradient
+from a3c.config import Config
+from a3c.distributions import for_space
+from a3c.learner import Learner
+from a3c.metrics import METRICS
+from a3c.returns import gae
+from a3c.rollout import Player, Rollout, Stopwatch
+from a3c.store import Reply, Store
+from tests.clusters import OBSERVATIONS, InProcessCluster, agent, small_config
+from tests.scripted import Script, ScriptedActor, make_envs
+
+SGD = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> InProcessCluster:
+    return InProcessCluster(num_ps=2, num_workers=2)
+
+
+class Side:
+    """What one worker has: its agent, its view of the ps, and its learner."""
+
+    def __init__(self, cluster: InProcessCluster, settings: Config, worker: int) -> None:
+        self.agent = agent(settings, num_ps=2, seed=worker)
+        self.store = cluster.store(settings, worker, self.agent)
+        if worker == 0:
+            self.store.initialize(self.agent.parameters())
+        self.learner = Learner(self.agent, self.store, settings, Stopwatch())
+
+    def named(self) -> dict[str, np.ndarray]:
+        """What is on the ps, by name."""
+        return {k: v.copy() for k, v in self.store.snapshot().items()}
+
+
+def sides(cluster: InProcessCluster, **settings: Any) -> tuple[Side, Side]:
+    """The two workers of a freshly initialised cluster."""
+    chosen = small_config(**settings)
+    return Side(cluster, chosen, 0), Side(cluster, chosen, 1)
+
+
+def random_rollout(seed: int, num_steps: int = 5, num_envs: int = 3) -> Rollout:
+    """A rollout of anything, with ended episodes and dead transitions."""
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_envs)
+    return Rollout(
+        observations=rng.normal(size=(*shape, 3)).astype(np.float32),
+        actions=rng.integers(2, size=shape),
+        rewards=rng.normal(size=shape).astype(np.float32),
+        discounts=np.where(rng.random(shape) < 0.3, 0.0, 0.9).astype(np.float32),
+        values=rng.normal(size=shape).astype(np.float32),
+        bootstrap_value=rng.normal(size=num_envs).astype(np.float32),
+        mask=(rng.random(shape) < 0.8).astype(np.float32),
+        starts=rng.random(shape) < 0.2,
+        state=np.zeros((num_envs, 0), np.float32),
+        episodes=[],
+    )
+
+
+# --- the update against NumPy -------------------------------------------------------------------
+
+
+def loss_by_definition(weights: dict[str, np.ndarray], rollout: Rollout, settings: Config) -> float:
+    """The loss of docs/numerics.md for one hidden layer of tanh, in float64."""
+    learning = settings.learning
+    advantages, returns = gae(
+        rollout.rewards,
+        rollout.values,
+        rollout.bootstrap_value,
+        rollout.discounts,
+        learning.gae_lambda,
+    )
+    x = rollout.observations.astype(np.float64)
+    hidden = np.tanh(x @ weights["hidden1/weights"] + weights["hidden1/biases"])
+    logits = hidden @ weights["policy/weights"] + weights["policy/biases"]
+    log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    taken = np.take_along_axis(log_pi, rollout.actions[..., None], axis=-1)[..., 0]
+    entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
+    values = (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
+    terms = (
+        -advantages * taken
+        + learning.value_loss_weight * 0.5 * (returns - values) ** 2
+        - learning.entropy_weight * entropy
+    )
+    return float((rollout.mask * terms).sum() / rollout.mask.sum())
+
+
+def gradient_by_differences(
+    weights: dict[str, np.ndarray], rollout: Rollout, settings: Config
+) -> dict[str, np.ndarray]:
+    """The gradient of `loss_by_definition`, one weight after the other."""
+    width, gradient = 1e-5, {}
+    for name, value in weights.items():
+        slopes = np.zeros_like(value)
+        for i in np.ndindex(value.shape):
+            losses = []
+            for sign in (1, -1):
+                moved = value.copy()
+                moved[i] += sign * width
+                losses.append(loss_by_definition({**weights, name: moved}, rollout, settings))
+            slopes[i] = (losses[0] - losses[1]) / (2 * width)
+        gradient[name] = slopes
+    return gradient
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"gae_lambda": 0.8, "entropy_weight": 0.3, "value_loss_weight": 2.0},
+        {"critic_learning_rate_scale": 0.25},
+        {"max_gradient_norm": 0.01},
+    ],
+    ids=["plain", "weights", "critic", "clipped"],
+)
+def test_an_update_moves_the_ps_by_what_numpy_says(
+    cluster: InProcessCluster, changes: dict[str, Any]
+) -> None:
+    settings = small_config(**{**SGD, **changes})
+    side = Side(cluster, settings, 0)
+    rollout = random_rollout(1)
+    before = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
+    gradient = gradient_by_differences(before, rollout, settings)
+    norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+    update = side.learner.update(rollout)
+    after = side.named()
+    shrink = min(1.0, changes.get("max_gradient_norm", np.inf) / norm)
+    for name, value in before.items():
+        scale = changes.get("critic_learning_rate_scale", 1.0) if "value" in name else 1.0
+        step = 0.5 * scale * shrink * gradient[name]
+        np.testing.assert_allclose(value - after[name], step, rtol=1e-3, atol=2e-6)
+    assert update.metrics["train/gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    loss = loss_by_definition(before, rollout, settings)
+    assert update.metrics["loss/total"] == pytest.approx(loss, rel=1e-4)
+    assert after["global_step"] == np.count_nonzero(rollout.mask)
+    assert after["num_updates"] == 1
+
+
+def test_the_rate_of_an_update_is_that_of_the_step_it_was_pulled_at(
+    cluster: InProcessCluster,
+) -> None:
+    schedule = {"learning_rate_schedule": "linear", "max_env_steps": 100}
+    side, _ = sides(cluster, **{**SGD, **schedule})
+    rates, at = [], []
+    for seed in range(3):
+        at.append(side.learner.reply.global_step)
+        rates.append(side.learner.update(random_rollout(seed)).metrics["train/learning_rate"])
+    assert at[0] == 0
+    assert len(set(at)) == 3
+    assert rates == [pytest.approx(0.5 * (1 - step / 100)) for step in at]
+
+
+# --- what is never pushed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
+    cluster: InProcessCluster, poison: float
+) -> None:
+    side, other = sides(cluster, optimizer="adam", normalize_observations=True)
+    side.learner.update(random_rollout(0))
+    before, step = side.named(), side.learner.reply.global_step
+    rollout = random_rollout(1)
+    rollout.mask[2, 1] = 1
+    rollout.rewards[2, 1] = poison
+    update = side.learner.update(rollout)
+    assert not update.pushed
+    assert update.reply.global_step == step
+    after = side.named()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+        assert np.isfinite(value).all(), name
+    assert side.learner.update(random_rollout(2)).pushed
+    assert other.learner.update(random_rollout(3)).pushed
+
+
+def test_poison_where_nothing_trains_does_no_harm(cluster: InProcessCluster) -> None:
+    side, _ = sides(cluster, **SGD)
+    rollout = random_rollout(1)
+    rollout.mask[2, 1], rollout.discounts[1:3, 1] = 0, 0
+    rollout.rewards[2, 1] = np.nan
+    assert side.learner.update(rollout).pushed
+    assert all(np.isfinite(value).all() for value in side.named().values())
+
+
+# --- what is counted ----------------------------------------------------------------------------
+
+
+def test_staleness_counts_the_updates_of_others_between_pull_and_push(
+    cluster: InProcessCluster,
+) -> None:
+    one, two = sides(cluster, **SGD)
+    staleness = []
+    for others in (0, 3, 0, 1):
+        for seed in range(others):
+            two.learner.update(random_rollout(seed))
+        staleness.append(one.learner.update(random_rollout(9)).metrics["train/staleness"])
+    assert staleness == [0, 3, 0, 1]
+    assert two.learner.update(random_rollout(0)).metrics["train/staleness"] == 1
+    assert one.learner.reply.num_updates == 4 + 4
+
+
+def test_staleness_of_a_dropped_rollout_is_not_one_less(cluster: InProcessCluster) -> None:
+    one, two = sides(cluster, **SGD)
+    two.learner.update(random_rollout(0))
+    poisoned = random_rollout(1)
+    poisoned.rewards[:] = np.nan
+    assert one.learner.update(poisoned).metrics["train/staleness"] == 1
+
+
+def test_the_agent_has_the_newest_weights_after_every_update(cluster: InProcessCluster) -> None:
+    one, two = sides(cluster, **SGD)
+    for _ in range(2):
+        for side in (one, two):
+            side.learner.update(random_rollout(4))
+            on_ps = side.named()
+            for name, value in side.agent.parameters().items():
+                np.testing.assert_array_equal(value, on_ps[name])
+    poisoned = random_rollout(1)
+    poisoned.rewards[:] = np.nan
+    one.learner.update(poisoned)
+    for name, value in one.agent.parameters().items():
+        np.testing.assert_array_equal(value, two.agent.parameters()[name])
+
+
+def test_every_metric_of_an_update_is_finite_and_in_the_table(cluster: InProcessCluster) -> None:
+    side, _ = sides(cluster)
+    metrics = side.learner.update(random_rollout(1)).metrics
+    assert metrics.keys() <= METRICS.keys()
+    assert {name.split("/")[0] for name in metrics} == {"loss", "train"}
+    assert {name for name in METRICS if name.startswith("loss/")} <= metrics.keys()
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+# --- observation statistics ---------------------------------------------------------------------
+
+
+def seen(rollout: Rollout) -> np.ndarray:
+    """The observations of a rollout that count."""
+    return rollout.observations[rollout.mask == 1].astype(np.float64)
+
+
+def test_statistics_are_those_of_everything_that_all_workers_saw(cluster: InProcessCluster) -> None:
+    one, two = sides(cluster, normalize_observations=True)
+    everything = []
+    for seed, side in enumerate((one, two, one, one, two)):
+        rollout = random_rollout(seed, num_steps=30)
+        everything.append(seen(rollout))
+        side.learner.update(rollout)
+    x = np.concatenate(everything)
+    count, total, squares = np.split(one.store.pull().statistics, [1, 4])
+    assert count == len(x)
+    np.testing.assert_allclose(total / count, x.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(squares / count - (total / count) ** 2, x.var(axis=0), rtol=1e-9)
+
+
+def test_agents_see_observations_normalised_by_the_statistics_of_the_ps(
+    cluster: InProcessCluster,
+) -> None:
+    side, _ = sides(cluster, normalize_observations=True)
+    rollouts = [random_rollout(seed, num_steps=60) for seed in range(2)]
+    for rollout in rollouts:
+        side.learner.update(rollout)
+    x = np.concatenate([seen(rollout) for rollout in rollouts])
+    plain = agent(small_config(), num_ps=2)
+    plain.load(side.store.pull().parameters, np.zeros(0))
+    raw = rollouts[0].observations[0]
+    normal = ((raw - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    nothing, starts = np.zeros((3, 0), np.float32), np.zeros(3, bool)
+    np.testing.assert_allclose(
+        side.agent.value(raw, nothing, starts), plain.value(normal, nothing, starts), rtol=1e-4
+    )
+
+
+def test_statistics_survive_a_snapshot(cluster: InProcessCluster) -> None:
+    one, two = sides(cluster, normalize_observations=True)
+    one.learner.update(random_rollout(1))
+    saved = one.named()
+    two.learner.update(random_rollout(2))
+    one.store.initialize(saved)
+    np.testing.assert_array_equal(two.store.pull().statistics, saved["observation_statistics"])
+    assert saved["observation_statistics"][0] == np.count_nonzero(random_rollout(1).mask)
+
+
+# --- the order of events ------------------------------------------------------------------------
+
+
+class LoggedAgent(ScriptedActor):
+    """Answers like a scripted actor and logs what the learner asks of it."""
+
+    is_finite = True
+
+    def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
+        """Take weights."""
+        self.events.append("load")
+
+    def gradient(self, batch: Any, entropy_weight: float) -> Gradient:
+        """A gradient that may be pushed, or not."""
+        self.events.append("gradient")
+        return Gradient(np.zeros(1), 1.0 if self.is_finite else np.nan, {"loss/total": 0.0})
+
+    def moments(self, observations: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """No statistics."""
+        self.events.append("moments")
+        return np.zeros(0)
+
+
+class LoggedStore:
+    """Logs every call to the cluster."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+
+    def pull(self) -> Reply:
+        """The state of a cluster that stands still."""
+        self._events.append("pull")
+        return Reply(np.zeros(1), np.zeros(0), 0, 0, False)
+
+    def exchange(self, *_: Any) -> Reply:
+        """The same."""
+        self._events.append("exchange")
+        return Reply(np.zeros(1), np.zeros(0), 2, 1, False)
+
+
+def test_the_events_of_an_update_come_in_order() -> None:
+    events: list[str] = []
+    actor: Any = LoggedAgent(events)
+    store: Any = LoggedStore(events)
+    settings = small_config(rollout_length=2)
+    envs = make_envs([[Script((1.0,) * 99)]], AutoresetMode.SAME_STEP, events)
+    player = Player(envs, actor, for_space(Discrete(5), settings.network), settings, seed=1)
+    learner = Learner(actor, store, settings, Stopwatch())
+    rollouts = player.rollouts()
+    learner.update(next(rollouts))
+    actor.is_finite = False
+    learner.update(next(rollouts))
+    play = ["act", "step", "act", "step", "value"]
+    push = ["gradient", "moments", "exchange", "load"]
+    drop = ["gradient", "pull", "load"]
+    assert events == ["reset", "pull", "load", *play, *push, *play, *drop]
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+class Mirror(gymnasium.Env[np.ndarray, np.int64]):
+    """Pays 1 for the action that the first number of the observation names."""
+
+    observation_space = OBSERVATIONS
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new question."""
+        super().reset(seed=seed)
+        return self._ask(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """The answer's reward, and the next question; ten of them are a game."""
+        self._left -= 1
+        reward = float(action == (self._question[0] > 0))
+        return self._next(), reward, self._left == 0, False, {}
+
+    def _ask(self) -> np.ndarray:
+        self._left = 10
+        return self._next()
+
+    def _next(self) -> np.ndarray:
+        self._question = self.np_random.choice([-1.0, 1.0], size=3).astype(np.float32)
+        return self._question
+
+
+def played(learner: Learner, player: Player, num_updates: int) -> Iterator[float]:
+    """The returns of the games that end while the learner learns."""
+    for rollout in itertools.islice(player.rollouts(), num_updates):
+        returns = [episode.episode_return for episode in rollout.episodes]
+        learner.update(rollout)
+        yield from returns
+
+
+def test_two_workers_learn_together_what_a_question_asks_for(cluster: InProcessCluster) -> None:
+    settings = small_config(learning_rate=0.02, rollout_length=10, gamma=0.5, entropy_weight=0.0)
+    players = []
+    for worker in range(2):
+        side = Side(cluster, settings, worker)
+        envs = SyncVectorEnv([Mirror] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
+        policy = side.agent.network.policy
+        players.append((side.learner, Player(envs, side.agent, policy, settings, seed=worker)))
+    games = zip(*(played(*player, 50) for player in players), strict=True)
+    returns = [score for pair in games for score in pair]
+    assert np.mean(returns[:20]) < 7
+    assert np.mean(returns[-20:]) > 9.5
+
+
+def test_sides_are_what_the_annotations_say(cluster: InProcessCluster) -> None:
+    side, _ = sides(cluster)
+    assert isinstance(side.agent, Agent)
+    assert isinstance(side.store, Store)

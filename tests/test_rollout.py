@@ -1,0 +1,480 @@
+"""Rollouts from games that go as written, in all three ways in which environments reset."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import model
+from a3c.agent import Agent, Batch
+from a3c.distributions import for_space
+from a3c.returns import gae
+from a3c.rollout import Episode, Player, Rollout, Stopwatch
+from tests.clusters import config
+from tests.scripted import (
+    ACTIONS,
+    NUM_ACTIONS,
+    OBSERVATIONS,
+    Script,
+    ScriptedActor,
+    make_envs,
+    value_of,
+)
+
+MODES = list(AutoresetMode)
+GAMMA = 0.5
+in_all_modes = pytest.mark.parametrize("mode", MODES, ids=[mode.value for mode in MODES])
+
+
+def play(
+    scripts: Sequence[Sequence[Script]],
+    mode: AutoresetMode,
+    *,
+    actor: Any = None,
+    envs: VectorEnv[Any, Any, Any] | None = None,
+    epsilon: float = 0.0,
+    **settings: Any,
+) -> Iterator[Rollout]:
+    """Copies of the rollouts of scripted games, for ever."""
+    chosen = config(**{"gamma": GAMMA, "network": "mlp", **settings})
+    player = Player(
+        envs or make_envs(scripts, mode),
+        actor or ScriptedActor(),
+        for_space(ACTIONS, chosen.network),
+        chosen,
+        seed=1,
+        epsilon=lambda: epsilon,
+    )
+    for rollout in player.rollouts():
+        arrays = {
+            name: value.copy()
+            for name, value in rollout._asdict().items()
+            if isinstance(value, np.ndarray)
+        }
+        yield rollout._replace(**arrays, episodes=list(rollout.episodes))
+
+
+def first(rollouts: Iterator[Rollout]) -> Rollout:
+    """The first of them."""
+    return next(rollouts)
+
+
+def rows(rollout: Rollout, b: int = 0) -> list[int]:
+    """The rows of one environment that train."""
+    return np.flatnonzero(rollout.mask[:, b]).tolist()
+
+
+# --- shapes and counts --------------------------------------------------------------------------
+
+
+@in_all_modes
+def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: AutoresetMode) -> None:
+    rollouts = play([[Script((1.0,) * 50)]] * 2, mode, rollout_length=3)
+    for k, rollout in enumerate(itertools.islice(rollouts, 4)):
+        shapes = {name: np.shape(v) for name, v in rollout._asdict().items() if name != "episodes"}
+        assert shapes.pop("observations") == (3, 2, 3)
+        assert shapes.pop("bootstrap_value") == (2,)
+        assert shapes.pop("state") == (2, 1)
+        assert set(shapes.values()) == {(3, 2)}
+        assert rollout.observations[:, 1, 2].tolist() == [3 * k, 3 * k + 1, 3 * k + 2]
+        assert rollout.actions[:, 0].tolist() == [t % NUM_ACTIONS for t in range(3 * k, 3 * k + 3)]
+        assert rollout.starts[:, 0].tolist() == [k == 0, False, False]
+        assert rollout.num_env_steps == 6
+        np.testing.assert_array_equal(rollout.discounts, np.full((3, 2), GAMMA))
+        following = np.array([[b, 0, 3 * k + 3] for b in range(2)])
+        np.testing.assert_allclose(
+            rollout.bootstrap_value, value_of(following, np.array(3 * k + 4))
+        )
+
+
+def test_only_the_mode_of_the_next_step_has_dead_transitions() -> None:
+    games = [[Script((1.0, 2.0)), Script((3.0,))]]
+    for mode, mask, starts in (
+        (AutoresetMode.NEXT_STEP, [1, 1, 0, 1, 0, 1], [1, 0, 0, 1, 0, 1]),
+        (AutoresetMode.SAME_STEP, [1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1]),
+        (AutoresetMode.DISABLED, [1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1]),
+    ):
+        rollout = first(play(games, mode, rollout_length=6))
+        assert rollout.mask[:, 0].tolist() == mask
+        assert rollout.starts[:, 0].tolist() == [bool(start) for start in starts]
+        assert rollout.num_env_steps == sum(mask)
+
+
+@in_all_modes
+def test_every_first_observation_and_no_other_is_marked_as_a_start(mode: AutoresetMode) -> None:
+    games = [[Script((1.0,) * 3), Script((1.0,))], [Script((1.0,) * 2, "truncated")]]
+    for rollout in itertools.islice(play(games, mode, rollout_length=4), 5):
+        is_first = rollout.observations[..., 2] == 0
+        np.testing.assert_array_equal(rollout.starts, is_first)
+        assert (rollout.mask[rollout.starts] == 1).all()
+
+
+# --- ends of episodes ---------------------------------------------------------------------------
+
+
+@in_all_modes
+def test_truncation_bootstraps_from_the_final_observation(mode: AutoresetMode) -> None:
+    rollout = first(play([[Script((1.0, 2.0), "truncated")]], mode, rollout_length=3))
+    final = float(value_of(np.array([0, 0, 2]), np.array(3)))  # after the observations 0 and 1
+    np.testing.assert_allclose(rollout.rewards[:2, 0], [1.0, 2.0 + GAMMA * final])
+    assert rollout.discounts[:2, 0].tolist() == [GAMMA, 0.0]
+
+
+@in_all_modes
+@pytest.mark.parametrize("end", ["terminated", "both"])
+def test_termination_does_not_bootstrap(mode: AutoresetMode, end: str) -> None:
+    rollout = first(play([[Script((1.0, 2.0), end)]], mode, rollout_length=3))
+    assert rollout.rewards[:2, 0].tolist() == [1.0, 2.0]
+    assert rollout.discounts[:2, 0].tolist() == [GAMMA, 0.0]
+
+
+@in_all_modes
+def test_only_the_environment_that_was_cut_bootstraps(mode: AutoresetMode) -> None:
+    games = [[Script((1.0,), "truncated")], [Script((5.0,) * 9)], [Script((7.0,))]]
+    rollout = first(play(games, mode, rollout_length=1))
+    final = float(value_of(np.array([0, 0, 1]), np.array(2)))
+    np.testing.assert_allclose(rollout.rewards[0], [1.0 + GAMMA * final, 5.0, 7.0])
+    assert rollout.discounts[0].tolist() == [0.0, GAMMA, 0.0]
+
+
+@in_all_modes
+def test_an_episode_that_ends_with_the_rollout_starts_anew_in_the_next(mode: AutoresetMode) -> None:
+    rollouts = play([[Script((1.0, 1.0), "truncated")]], mode, rollout_length=2)
+    one, two = next(rollouts), next(rollouts)
+    assert one.discounts[:, 0].tolist() == [GAMMA, 0.0]
+    row = rows(two)[0]
+    assert two.observations[row, 0].tolist() == [0, 1, 0]
+    assert two.starts[row, 0]
+    assert [len(r.episodes) for r in (one, two)] == [1, 1 if row == 0 else 0]
+
+
+# --- the law: how environments reset makes no difference ----------------------------------------
+
+REWARDS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=4).map(tuple)
+ENDS = st.sampled_from(["terminated", "truncated", "both"])
+SCRIPTS = st.builds(Script, REWARDS, ENDS, st.just(()))
+GAMES = st.lists(st.lists(SCRIPTS, min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+def targets(rollout: Rollout, lambda_: float) -> list[list[tuple[Any, ...]]]:
+    """By environment, what each row of a finished episode teaches."""
+    advantages, returns = gae(
+        rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts, lambda_
+    )
+    taught = []
+    for b in range(rollout.mask.shape[1]):
+        trained = rows(rollout, b)
+        finished = max((t for t in trained if rollout.discounts[t, b] == 0), default=-1)
+        taught.append(
+            [
+                (
+                    *rollout.observations[t, b].tolist(),
+                    *(rollout.actions[t, b], rollout.starts[t, b], rollout.values[t, b]),
+                    *(advantages[t, b], returns[t, b]),
+                )
+                for t in trained
+                if t <= finished
+            ]
+        )
+    return taught
+
+
+@given(GAMES, st.sampled_from([0.0, 0.7, 1.0]))
+@settings(max_examples=30)
+def test_the_same_games_teach_the_same_in_all_three_modes(
+    games: list[list[Script]], lambda_: float
+) -> None:
+    rollouts = [first(play(games, mode, rollout_length=16)) for mode in MODES]
+    taught = [targets(rollout, lambda_) for rollout in rollouts]
+    for b in range(len(games)):
+        shortest = min(len(of_mode[b]) for of_mode in taught)
+        assert shortest >= 4
+        np.testing.assert_allclose(taught[0][b][:shortest], taught[1][b][:shortest], rtol=1e-6)
+        np.testing.assert_allclose(taught[0][b][:shortest], taught[2][b][:shortest], rtol=1e-6)
+
+
+@given(GAMES)
+@settings(max_examples=30)
+def test_the_same_games_are_reported_the_same_in_all_three_modes(games: list[list[Script]]) -> None:
+    reported = []
+    for mode in MODES:
+        rollouts = itertools.islice(play(games, mode, rollout_length=5), 6)
+        reported.append([episode for rollout in rollouts for episode in rollout.episodes])
+    wanted = [[Episode(sum(s.rewards), len(s.rewards)) for s in scripts] for scripts in games]
+    for episodes in reported:
+        assert set(episodes) <= set(itertools.chain(*wanted))
+    assert reported[1] == reported[2]
+    assert len(games) > 1 or reported[0] == reported[1][: len(reported[0])]
+
+
+# --- what is reported, and what is learned from -------------------------------------------------
+
+
+@in_all_modes
+def test_returns_are_raw_and_of_whole_games_whatever_learning_sees(mode: AutoresetMode) -> None:
+    games = [[Script((10.0, -20.0, 0.25)), Script((4.0,))]]
+    rollouts = play(games, mode, rollout_length=2, reward_clip=1.0, reward_scale=0.5)
+    learned: list[float] = []
+    episodes: list[Episode] = []
+    for rollout in itertools.islice(rollouts, 3):
+        learned += rollout.rewards[:, 0][rollout.mask[:, 0] == 1].tolist()
+        episodes += rollout.episodes
+    assert learned[:4] == [1.0, -1.0, 0.125, 1.0]
+    assert episodes[:2] == [Episode(-9.75, 3), Episode(4.0, 1)]
+
+
+def test_rewards_are_scaled_before_they_are_clipped() -> None:
+    game = [[Script((10.0, 1.0, -0.5))]]
+    rollout = first(play(game, MODES[0], rollout_length=3, reward_scale=0.1, reward_clip=0.5))
+    np.testing.assert_allclose(rollout.rewards[:, 0], [0.5, 0.1, -0.05])
+
+
+@in_all_modes
+def test_the_value_of_a_cut_is_neither_scaled_nor_clipped(mode: AutoresetMode) -> None:
+    game = [[Script((10.0,), "truncated")]]
+    rollout = first(play(game, mode, rollout_length=1, reward_clip=1.0, reward_scale=2.0))
+    final = float(value_of(np.array([0, 0, 1]), np.array(2)))
+    np.testing.assert_allclose(rollout.rewards[0, 0], 1.0 + GAMMA * final)
+
+
+class PoisonedResets(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Gives the step that only resets a reward of NaN."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(envs)
+        self._ended = np.zeros(envs.num_envs, bool)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """A step whose reward is NaN where the last one ended the game."""
+        observations, rewards, terminated, truncated, info = self.env.step(actions)
+        rewards = np.where(self._ended, np.nan, rewards)
+        self._ended = terminated | truncated
+        return observations, rewards, terminated, truncated, info
+
+
+def test_a_dead_transition_adds_nothing_to_returns_lengths_or_targets() -> None:
+    games = [[Script((1.0, 2.0)), Script((3.0,), "truncated")]]
+    clean = first(play(games, AutoresetMode.NEXT_STEP, rollout_length=9))
+    poisoned = PoisonedResets(make_envs(games, AutoresetMode.NEXT_STEP))
+    rollout = first(play(games, AutoresetMode.NEXT_STEP, rollout_length=9, envs=poisoned))
+    assert np.isnan(rollout.rewards).any()
+    assert rollout.episodes == clean.episodes == [Episode(3.0, 2), Episode(3.0, 1)] * 2
+    assert targets(rollout, 0.9) == targets(clean, 0.9)
+    assert (rollout.discounts[rollout.mask == 0] == 0).all()
+
+
+@in_all_modes
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_game_without_a_finite_score_is_not_reported(mode: AutoresetMode, poison: float) -> None:
+    games = [[Script((1.0, poison, 1.0)), Script((2.0, 3.0))]]
+    rollout = first(play(games, mode, rollout_length=12))
+    assert set(rollout.episodes) == {Episode(5.0, 2)}
+
+
+# --- lives --------------------------------------------------------------------------------------
+
+TWO_LIVES = Script((1.0, 2.0, 4.0, 8.0), lives=(2, 1, 1, 0))
+
+
+@in_all_modes
+def test_a_lost_life_ends_the_return_but_not_the_game(mode: AutoresetMode) -> None:
+    rollout = first(play([[TWO_LIVES]], mode, rollout_length=5, episodic_life=True))
+    assert rollout.discounts[:4, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
+    assert rollout.rewards[:4, 0].tolist() == [1.0, 2.0, 4.0, 8.0]
+    assert rollout.starts[:4, 0].tolist() == [True, False, False, False]
+    assert rollout.episodes == [Episode(15.0, 4)]
+
+
+@in_all_modes
+def test_lives_do_not_matter_unless_asked_for(mode: AutoresetMode) -> None:
+    rollout = first(play([[TWO_LIVES]], mode, rollout_length=4))
+    assert rollout.discounts[:, 0].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
+
+
+@in_all_modes
+def test_lives_of_one_game_say_nothing_about_those_of_another(mode: AutoresetMode) -> None:
+    """Gymnasium puts 0 for a game that doesn't say, as when only others are reset."""
+    short = Script((1.0,))
+    games = [[TWO_LIVES], [short], [Script((1.0,) * 4, lives=(3, 3, 3, 2))]]
+    rollout = first(play(games, mode, rollout_length=4, episodic_life=True))
+    assert rollout.discounts[:, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
+    assert rollout.discounts[:, 2].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
+    late = [[TWO_LIVES], [Script((1.0, 1.0))]]  # reset just before a life is lost, or just after
+    rollout = first(play(late, mode, rollout_length=4, episodic_life=True))
+    assert rollout.discounts[:, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
+
+
+@in_all_modes
+def test_a_new_game_with_fewer_lives_has_lost_none(mode: AutoresetMode) -> None:
+    games = [[Script((1.0,) * 2, lives=(5, 5)), Script((1.0,) * 3, lives=(2, 2, 2))]]
+    rollout = first(play(games, mode, rollout_length=6, episodic_life=True))
+    trained = [rollout.discounts[t, 0] for t in rows(rollout)]
+    assert trained[:5] == [GAMMA, 0.0, GAMMA, GAMMA, 0.0]
+
+
+# --- the recurrent state ------------------------------------------------------------------------
+
+
+@in_all_modes
+def test_state_is_carried_across_rollouts_and_not_moved_by_value_calls(mode: AutoresetMode) -> None:
+    games = [[Script((1.0,) * 5, "truncated"), Script((1.0,) * 50)]]
+    rollouts = list(itertools.islice(play(games, mode, rollout_length=2), 6))
+    memory = 0.0
+    for rollout in rollouts:
+        assert rollout.state[0, 0] == memory
+        for t in range(2):
+            memory = (0.0 if rollout.starts[t, 0] else memory) + 1
+            wanted = value_of(rollout.observations[t, 0], np.array(memory))
+            assert rollout.values[t, 0] == np.float32(wanted)
+    assert rollouts[1].state[0, 0] == 2.0
+
+
+class ForgetfulActor(ScriptedActor):
+    """Its state turns to NaN in the second environment, once."""
+
+    def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
+        """As the other, with the poison at the third call."""
+        action = super().act(observations, state, starts)
+        if len(self.events) == 3:
+            action.state[1] = np.nan
+        return action
+
+
+def test_a_state_that_is_not_finite_is_forgotten_before_the_next_rollout() -> None:
+    games = [[Script((1.0,) * 50)]] * 3
+    rollouts = play(games, MODES[0], rollout_length=4, actor=ForgetfulActor())
+    one, two = next(rollouts), next(rollouts)
+    assert np.isnan(one.values[3, 1])
+    assert two.state[:, 0].tolist() == [4.0, 0.0, 4.0]
+    assert np.isfinite(two.values).all()
+
+
+RECURRENT = config(
+    network="mlp-lstm", hidden_sizes=[4], lstm_size=5, rollout_length=6, separate_value=True
+)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    """A real network with a memory, on the scripted games."""
+    network = model.build(OBSERVATIONS, ACTIONS, RECURRENT.network)
+    return Agent(network, OBSERVATIONS, RECURRENT, seed=3)
+
+
+def player_of(agent: Agent, games: Sequence[Sequence[Script]], mode: AutoresetMode) -> Player:
+    """The real network at play."""
+    return Player(make_envs(games, mode), agent, agent.network.policy, RECURRENT, seed=1)
+
+
+@in_all_modes
+def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetMode) -> None:
+    """With returns set to the values of acting, the value loss of the learning pass is 0."""
+    games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
+    for rollout in itertools.islice(player_of(agent, games, mode).rollouts(), 4):
+        batch = Batch(
+            observations=rollout.observations,
+            actions=rollout.actions,
+            advantages=np.zeros_like(rollout.rewards),
+            returns=rollout.values,
+            mask=rollout.mask,
+            starts=rollout.starts,
+            state=rollout.state,
+        )
+        assert agent.gradient(batch, 0.0).parts["loss/value"] < 1e-12
+        forgetful = batch._replace(starts=~rollout.starts)
+        assert agent.gradient(forgetful, 0.0).parts["loss/value"] > 1e-8
+    assert np.abs(rollout.state).max() > 1e-3
+
+
+def test_a_real_network_recovers_from_a_poisoned_state(agent: Agent) -> None:
+    player = player_of(agent, [[Script((1.0,) * 50)]], MODES[0])
+    rollouts = player.rollouts()
+    next(rollouts)
+    player._state = np.full_like(player._state, np.nan)
+    two = next(rollouts)
+    assert (two.state == 0).all()
+    assert np.isfinite(two.values).all()
+
+
+# --- random actions -----------------------------------------------------------------------------
+
+
+def chosen_actions(epsilon: float) -> np.ndarray:
+    """Many actions where the actor would always take 0."""
+    games = [[Script((0.0,), "terminated")]] * 8
+    rollout = first(play(games, AutoresetMode.SAME_STEP, rollout_length=250, epsilon=epsilon))
+    return rollout.actions.ravel()
+
+
+def test_epsilon_1_plays_every_action_equally_often() -> None:
+    counts = np.bincount(chosen_actions(1.0), minlength=NUM_ACTIONS)
+    expected = counts.sum() / NUM_ACTIONS
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert chi_square < 18.5  # 4 degrees of freedom: exceeded once in 1,000 seeds
+    assert len(counts) == NUM_ACTIONS
+
+
+def test_epsilon_replaces_that_share_of_actions() -> None:
+    assert not chosen_actions(0.0).any()
+    other = np.count_nonzero(chosen_actions(0.25)) / 2000
+    assert abs(other - 0.25 * (NUM_ACTIONS - 1) / NUM_ACTIONS) < 0.04
+
+
+def test_what_was_played_is_what_is_stored() -> None:
+    class Recording(gymnasium.vector.VectorActionWrapper[Any, Any, Any, Any]):
+        played: list[list[int]] = []  # noqa: RUF012 one test, one list
+
+        def actions(self, actions: Any) -> Any:
+            self.played.append(actions.tolist())
+            return actions
+
+    envs = Recording(make_envs([[Script((0.0,) * 9)]] * 3, MODES[0]))
+    rollout = first(play([], MODES[0], envs=envs, rollout_length=8, epsilon=0.5))
+    assert rollout.actions.tolist() == envs.played
+
+
+# --- the order of events ------------------------------------------------------------------------
+
+
+def test_the_events_of_a_rollout_come_in_order() -> None:
+    events: list[str] = []
+    actor = ScriptedActor(events)
+    envs = make_envs([[Script((1.0, 1.0), "truncated")]], AutoresetMode.SAME_STEP, events)
+    rollouts = play([], MODES[0], actor=actor, envs=envs, rollout_length=3)
+    for _ in range(2):
+        next(rollouts)
+        events.append("yield")
+    one = ["act", "step", "act", "step", "reset", "value", "act", "step", "value", "yield"]
+    two = ["act", "step", "reset", "value", "act", "step", "act", "step", "reset", "value", "value"]
+    assert events == ["reset", *one, *two, "yield"]
+
+
+def test_weights_are_asked_t_plus_1_times_between_two_rollouts() -> None:
+    actor = ScriptedActor()
+    rollouts = play([[Script((1.0,) * 99)]] * 3, MODES[0], actor=actor, rollout_length=7)
+    for _ in range(3):
+        actor.events.clear()
+        next(rollouts)
+        assert actor.events == ["act"] * 7 + ["value"]
+
+
+# --- the stopwatch ------------------------------------------------------------------------------
+
+
+def test_the_stopwatch_gives_each_name_its_time() -> None:
+    clock = iter([0.0, 1.0, 3.0, 3.5, 10.0])
+    watch = Stopwatch(lambda: next(clock))
+    for name in ("act", "env", "act"):
+        watch.lap(name)
+    assert watch.take() == {"act": 1.5, "env": 2.0}
+    assert watch.take() == {}
+    watch.lap("env")
+    assert watch.take() == {"env": 6.5}
