@@ -15,12 +15,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c import ending, options, plan, report, rundir, verbs
+from a3c import cluster, cockpit, options, plan, report, rundir, verbs
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.plan import Plan
 from a3c.rundir import RunDir
-from a3c.supervisor import ChildKeepers, Supervisor
+from a3c.supervisor import ChildKeepers
 
 log = logging.getLogger("a3c")
 
@@ -39,6 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/<game>-<time>")
     group.add_argument(
         "--resume", action="store_true", help="go on with --run-dir, or with the newest run"
+    )
+    group.add_argument(
+        "--evaluator",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="a process that plays every checkpoint and keeps the best",
+    )
+    group.add_argument(
+        "--tensorboard",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="TensorBoard on a free port of 127.0.0.1",
     )
     group.add_argument("--dry-run", action="store_true", help="show what would be started")
     group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
@@ -64,11 +76,18 @@ def start(arguments: list[str]) -> int:
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     _check(config, path, resume=chosen.resume)
-    planned = plan.make(config, RunDir(path.absolute()), plan.choose_ports(config))
+    planned = plan.make(
+        config,
+        RunDir(path.absolute()),
+        plan.choose_ports(config),
+        evaluator=chosen.evaluator,
+        tensorboard_port=cluster.free_ports(1)[0] if chosen.tensorboard else None,
+    )
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
     with rundir.hold(path):
         run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
+        planned.save(run)
         log.info("%s", report.opening(run, config, chosen.preset))
         return _in_foreground(planned, run, config)
 
@@ -108,10 +127,8 @@ def _show(planned: Plan, *, as_json: bool) -> int:
 def _in_foreground(planned: Plan, run: RunDir, config: Config) -> int:
     """Child mode: everything is a child of this process, and ends with it."""
     keepers = ChildKeepers(run)
-    progress = report.Progress(run, config, log.info)
-    supervisor = Supervisor(planned, keepers, progress.poll)
     keepers.start(planned.processes)
-    return ending.conclude(run, config, supervisor.run())
+    return cockpit.see_through(planned, keepers, run, config)
 
 
 if __name__ == "__main__":

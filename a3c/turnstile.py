@@ -1,7 +1,7 @@
 """Let only as many processes of a run start up at once as there are cores.
 
-Importing TensorFlow keeps a core busy for seconds. Sixteen processes that do it at once on two cores
-all get ready at the very end; in turn, the first are at work after a few seconds.
+Importing TensorFlow keeps a core busy for seconds. Sixteen processes that do it at once on two
+cores all get ready at the very end; in turn, the first are at work after a few seconds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,41 @@
+"""Where a run is seen through: in the foreground of child mode, or in tmux mode's first pane."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+
+from a3c import ending, report
+from a3c.config import Config
+from a3c.plan import Plan
+from a3c.rundir import RunDir
+from a3c.supervisor import Keepers, Supervisor
+
+log = logging.getLogger("a3c")
+
+
+def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
+    """Show a run until it has ended, then evaluate and sum it up; the run's exit code."""
+    with _view(run, config) as poll:
+        outcome = Supervisor(plan, keepers, poll).run()
+    return ending.conclude(run, config, outcome)
+
+
+@contextlib.contextmanager
+def _view(run: RunDir, config: Config) -> Iterator[Callable[[], None]]:
+    """The dashboard on a terminal, plain lines elsewhere; the function that renews it."""
+    if not sys.stdout.isatty():
+        yield report.Progress(run, config, log.info).poll
+        return
+    from a3c.dashboard import Dashboard
+
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    with Dashboard(run) as dashboard:
+        root.handlers = [dashboard.handler()]
+        try:
+            yield dashboard.poll
+        finally:
+            root.handlers = handlers

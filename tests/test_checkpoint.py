@@ -1,0 +1,508 @@
+"""Snapshots on disk: what was written is read back, or it is not trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from a3c import checkpoint
+from a3c.checkpoint import DamagedCheckpointError, Manifest
+from a3c.config import identity, to_dict
+from a3c.errors import UserError
+from tests.clusters import REPOSITORY, config
+
+FILES = {"variables.index": b"index" * 9, "variables.data-00000-of-00001": bytes(range(256))}
+
+
+def manifest(step: int, **changes: Any) -> Manifest:
+    """A manifest as the chief would make it."""
+    base = Manifest(
+        step=step,
+        num_updates=step // 2,
+        wall_s=1.5,
+        written_at=1000.0 + step,
+        reason="interval",
+        config=to_dict(config()),
+        config_digest="0123456789abcdef",
+        identity=identity(config()),
+        episodes=3,
+        recent_returns=[1.0, -2.5],
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def save(prefix: Path) -> None:
+    """Write what a checkpoint of TensorFlow looks like."""
+    for name, content in FILES.items():
+        (prefix.parent / name).write_bytes(content)
+
+
+def write(root: Path, step: int, **changes: Any) -> Path:
+    """A checkpoint of that step."""
+    return checkpoint.write(root, manifest(step, **changes), save)
+
+
+def damage(path: Path) -> None:
+    """Flip one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def entries(root: Path) -> list[str]:
+    """Everything in there, by name."""
+    return sorted(path.name for path in root.iterdir())
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def test_what_was_written_verifies_and_is_the_same(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoints", 40, mean_return_100=-3.25)
+    found = checkpoint.verify(path)
+    assert path == tmp_path / "checkpoints" / "40"
+    assert dataclasses.replace(found, files={}) == manifest(40, mean_return_100=-3.25)
+    assert found.files.keys() == FILES.keys()
+    assert {name: (path / name).read_bytes() for name in FILES} == FILES
+    assert entries(path) == ["manifest.json", *sorted(FILES)]
+    assert entries(path.parent) == ["40"]
+
+
+def test_a_checkpoint_is_for_its_owner_only(tmp_path: Path) -> None:
+    assert write(tmp_path, 1).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), ValueError(), KeyboardInterrupt()])
+def test_a_save_that_fails_midway_leaves_nothing_and_others_untouched(
+    tmp_path: Path, error: BaseException
+) -> None:
+    before = write(tmp_path, 10)
+
+    def fail(prefix: Path) -> None:
+        save(prefix)
+        raise error
+
+    for step in (10, 20):
+        with pytest.raises(type(error)):
+            checkpoint.write(tmp_path, manifest(step), fail)
+    assert entries(tmp_path) == ["10"]
+    assert checkpoint.verify(before).step == 10
+
+
+def test_a_rename_that_fails_leaves_the_older_one_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 10, reason="first")
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name.startswith(".writing"):
+            raise OSError("broken")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="broken"):
+        write(tmp_path, 10, reason="second")
+    assert entries(tmp_path) == ["10"]
+    assert checkpoint.verify(tmp_path / "10").reason == "first"
+
+
+def test_the_same_step_may_be_written_twice(tmp_path: Path) -> None:
+    write(tmp_path, 10, reason="interval")
+    write(tmp_path, 10, reason="solved")
+    assert entries(tmp_path) == ["10"]
+    assert checkpoint.verify(tmp_path / "10").reason == "solved"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from a3c import checkpoint
+from a3c.checkpoint import Manifest
+
+def write(root, step, reason):
+    manifest = Manifest(step, 0, 0.0, 0.0, reason, {}, "", {})
+    checkpoint.write(root, manifest, lambda prefix: prefix.with_suffix(".index").write_bytes(b"x"))
+
+def write_until(root, victim):
+    calls = 0
+    touches = ("os.rename", "os.mkdir", "shutil.rmtree", "os.remove", "os.rmdir", "open")
+    def trace(event, _):
+        nonlocal calls
+        if event in touches:
+            calls += 1
+            if calls == victim:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(trace)
+    write(root, 20, "second")
+    os._exit(0)
+
+for victim in range(1, 100):
+    root = Path(sys.argv[1]) / str(victim)
+    write(root, 10, "first")
+    write(root, 20, "first")
+    pid = os.fork() or write_until(root, victim)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    path, manifest = checkpoint.newest_valid(root)
+    print(code, manifest.step, manifest.reason)
+    if code == 0:
+        break
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_checkpoint_that_verifies(tmp_path: Path) -> None:
+    """The process is killed at its first, second, ... touch of the disk, until it comes through."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    codes, steps, reasons = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
+    assert len(codes) > 10
+    assert set(codes[:-1]) == {"-9"}
+    assert codes[-1] == "0"
+    assert set(steps) == {"20"}
+    assert list(reasons) == sorted(reasons)  # first, ..., first, second, ..., second
+    assert set(reasons) == {"first", "second"}
+
+
+# --- what is not trusted ------------------------------------------------------------------------
+
+
+def manifest_of(path: Path) -> dict[str, Any]:
+    """The manifest as plain data."""
+    return json.loads((path / "manifest.json").read_text())
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change keys of the manifest."""
+    (path / "manifest.json").write_text(json.dumps({**manifest_of(path), **changes}))
+
+
+def cut(path: Path) -> None:
+    """Take the last byte away."""
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def become(path: Path, make: Callable[[Path], object]) -> None:
+    """Put something else in the place of a file."""
+    path.unlink()
+    make(path)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte less of data": (
+        lambda p: cut(p / "variables.data-00000-of-00001"),
+        "variables.data-00000-of-00001 has 255 bytes instead of 256",
+    ),
+    "a byte less of the index": (
+        lambda p: cut(p / "variables.index"),
+        "has 44 bytes instead of 45",
+    ),
+    "a bit of data": (
+        lambda p: damage(p / "variables.data-00000-of-00001"),
+        "variables.data-00000-of-00001 does not match its SHA-256",
+    ),
+    "a bit of the index": (lambda p: damage(p / "variables.index"), "does not match its SHA-256"),
+    "no index": (lambda p: (p / "variables.index").unlink(), "variables.index is missing"),
+    "no data": (
+        lambda p: (p / "variables.data-00000-of-00001").unlink(),
+        "variables.data-00000-of-00001 is missing",
+    ),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "manifest.json is missing"),
+    "half a manifest": (
+        lambda p: os.truncate(p / "manifest.json", (p / "manifest.json").stat().st_size // 2),
+        "manifest.json is not readable",
+    ),
+    "an empty manifest": (lambda p: os.truncate(p / "manifest.json", 0), "is not readable"),
+    "a manifest of zeros": (
+        lambda p: (p / "manifest.json").write_bytes(bytes(100)),
+        "manifest.json is not readable",
+    ),
+    "a list": (lambda p: (p / "manifest.json").write_text("[]"), "is not of format 1"),
+    "a bottomless list": (
+        lambda p: (p / "manifest.json").write_text("[" * 10**5),
+        "manifest.json is not readable",
+    ),
+    "another format": (lambda p: rewrite(p, format=2, more=1), "manifest.json is not of format 1"),
+    "no format": (lambda p: rewrite(p, format=None), "manifest.json is not of format 1"),
+    "another key": (lambda p: rewrite(p, surprise=1), "manifest.json is not readable"),
+    "files is a list": (lambda p: rewrite(p, files=["variables.index"]), "is not readable"),
+    "a file is a text": (lambda p: rewrite(p, files={"variables.index": "x"}), "wrong type"),
+    "no file": (lambda p: rewrite(p, files={}), "names no variables.index"),
+    "a directory for a file": (
+        lambda p: become(p / "variables.index", Path.mkdir),
+        "variables.index is missing",
+    ),
+    "a pipe for a manifest": (
+        lambda p: become(p / "manifest.json", os.mkfifo),
+        "manifest.json is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_found_and_named(tmp_path: Path, kind: str) -> None:
+    harm, reason = DAMAGES[kind]
+    path = write(tmp_path, 10)
+    harm(path)
+    with pytest.raises(DamagedCheckpointError) as found:
+        checkpoint.verify(path)
+    assert reason in str(found.value)
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_a_link_never_stands_for_a_file(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, 10)
+    (path / name).rename(tmp_path / "elsewhere")
+    (path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedCheckpointError, match=f"{name} is missing"):
+        checkpoint.verify(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../other", "../../etc/passwd", "/etc/passwd", "a/b", "..", ".", "", "variables.index/."),
+        *("a\0b", "\ud800", "x" * 300, "~root", "./variables.index"),
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, 10)
+    (tmp_path / "other").write_bytes(b"")
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    files = {**manifest_of(path)["files"], name: {"bytes": 0, "sha256": empty}}
+    rewrite(path, files=files)
+    with pytest.raises(DamagedCheckpointError):
+        checkpoint.verify(path)
+
+
+NO_NUMBERS: list[Any] = [None, "1", True, [], {}, float("nan"), float("inf"), 10**400]
+NO_COUNTS = [*NO_NUMBERS, 1.5, -1, 2**63]
+NO_TABLES = [None, "x", 1, [], [1]]
+WRONG: dict[str, list[Any]] = {
+    "step": NO_COUNTS,
+    "num_updates": NO_COUNTS,
+    "episodes": NO_COUNTS,
+    "wall_s": NO_NUMBERS,
+    "written_at": NO_NUMBERS,
+    "mean_return_100": NO_NUMBERS[1:],
+    "recent_returns": [None, "x", 1, {}, {"a": 1}, [None], ["1"], [True], [float("nan")]],
+    "reason": [None, 1, []],
+    "config_digest": [None, 1, []],
+    "config": NO_TABLES,
+    "identity": NO_TABLES,
+    "files": [*NO_TABLES, {"variables.index": ["bytes", "sha256"]}, {"variables.index": {}}],
+    "format": [None, 0, 2, "1", []],
+}
+FIELDS = sorted(WRONG)
+
+
+def test_the_table_of_wrong_values_names_every_field() -> None:
+    assert sorted(field.name for field in dataclasses.fields(Manifest)) == FIELDS
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_a_value_of_a_wrong_type_is_damage(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path, 10)
+    for wrong in WRONG[key]:
+        rewrite(path, **{key: wrong})
+        with pytest.raises(DamagedCheckpointError):
+            checkpoint.verify(path)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode("utf-8", "replace")))
+@example(b"null")
+@example(b'{"format": 1}')
+@example(b"\xff\xfe{")
+@example(b'{"format": 1, "step": ' + b"9" * 5000 + b"}")
+def test_any_bytes_for_a_manifest_are_damage(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any-manifest"
+    path.mkdir(exist_ok=True)
+    (path / "manifest.json").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError):
+        checkpoint.verify(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(FIELDS), JSON)
+def test_any_value_in_a_manifest_is_fine_or_damage(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "any-value"
+    shutil.rmtree(root, ignore_errors=True)
+    rewrite(write(root, 10), **{key: value})
+    try:
+        found = checkpoint.verify(root / "10")
+    except DamagedCheckpointError:
+        return
+    json.dumps(dataclasses.asdict(found))
+    checkpoint.best(root)
+    checkpoint.prune(root, 1)
+
+
+def test_a_checkpoint_may_be_moved_and_hold_other_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "here", 10)
+    (path / "notes.txt").write_text("mine")
+    moved = path.rename(tmp_path / "there")
+    assert checkpoint.verify(moved).step == 10
+
+
+# --- picking ------------------------------------------------------------------------------------
+
+
+def test_steps_are_in_the_order_of_numbers_and_nothing_else(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        write(tmp_path, step)
+    for other in (".writing-5-1", "007", "abc", "-3", "٣", "1e3"):
+        (tmp_path / other).mkdir()
+    (tmp_path / "500").write_text("a file")
+    assert [path.name for path in checkpoint.steps(tmp_path)] == ["9", "20", "100"]
+    assert checkpoint.steps(tmp_path / "missing") == []
+
+
+def test_the_newest_is_taken(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        write(tmp_path, step)
+    found = checkpoint.newest_valid(tmp_path)
+    assert found == (tmp_path / "100", checkpoint.verify(tmp_path / "100"))
+
+
+def test_damaged_ones_are_walked_past_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (10, 20, 30):
+        write(tmp_path, step)
+    damage(tmp_path / "30" / "variables.index")
+    (tmp_path / "20" / "manifest.json").unlink()
+    with caplog.at_level(logging.WARNING):
+        found = checkpoint.newest_valid(tmp_path)
+    assert found is not None
+    assert found[0].name == "10"
+    said = [record.getMessage() for record in caplog.records]
+    assert [str(tmp_path / step) in line for step, line in zip(("30", "20"), said, strict=True)]
+    assert "variables.index does not match its SHA-256" in said[0]
+    assert "manifest.json is missing" in said[1]
+
+
+def test_where_all_are_damaged_nothing_is_started_anew(tmp_path: Path) -> None:
+    for step in (10, 20):
+        damage(write(tmp_path, step) / "variables.index")
+    with pytest.raises(UserError, match=f"all 2 checkpoints in {tmp_path} are damaged"):
+        checkpoint.newest_valid(tmp_path)
+
+
+def test_no_checkpoint_at_all_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / ".writing-10-1").mkdir()
+    assert checkpoint.newest_valid(tmp_path) is None
+    assert checkpoint.newest_valid(tmp_path / "missing") is None
+
+
+def test_the_best_has_the_highest_mean_and_of_equals_is_the_newest(tmp_path: Path) -> None:
+    assert checkpoint.best(tmp_path) is None
+    write(tmp_path, 5)
+    assert checkpoint.best(tmp_path) is None
+    for step, mean in ((10, -5.0), (20, 7.0), (30, 7.0), (40, 6.0)):
+        write(tmp_path, step, mean_return_100=mean)
+    write(tmp_path, 50, mean_return_100=99.0)
+    (tmp_path / "50" / "manifest.json").write_text("{")
+    assert checkpoint.best(tmp_path) == tmp_path / "30"
+
+
+# --- pruning ------------------------------------------------------------------------------------
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    for step in range(1, 8):
+        write(tmp_path, step, mean_return_100=100.0 if step == 2 else float(step))
+    checkpoint.prune(tmp_path, 3)
+    assert entries(tmp_path) == ["2", "5", "6", "7"]
+    checkpoint.prune(tmp_path, 10)
+    assert entries(tmp_path) == ["2", "5", "6", "7"]
+
+
+def test_a_run_that_went_back_behind_damage_keeps_what_it_writes_now(tmp_path: Path) -> None:
+    """Otherwise the damaged ones, of higher steps, would push out every new one."""
+    for step in (10, 20, 30):
+        write(tmp_path, step)
+    for damaged in ("20", "30"):
+        damage(tmp_path / damaged / "variables.index")
+    for step, written_at in ((12, 2000.0), (14, 2001.0)):
+        write(tmp_path, step, written_at=written_at)
+        checkpoint.prune(tmp_path, 1)
+        found = checkpoint.newest_valid(tmp_path)
+        assert found is not None
+        assert found[1].step == step
+
+
+def test_a_clock_that_went_back_does_not_cost_the_newest(tmp_path: Path) -> None:
+    for step, written_at in ((10, 5000.0), (20, 100.0), (30, 101.0)):
+        write(tmp_path, step, written_at=written_at)
+        checkpoint.prune(tmp_path, 1)
+        assert checkpoint.verify(tmp_path / str(step)).step == step
+
+
+def test_what_died_half_written_goes_in_time(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    for name in (".writing-5-1", ".writing-6-2", ".replaced-7"):
+        (tmp_path / name).mkdir()
+    os.utime(tmp_path / ".writing-5-1", (1.0, 1.0))
+    checkpoint.prune(tmp_path, 1)
+    assert entries(tmp_path) == [".writing-6-2", "10"]  # somebody may be writing that one
+
+
+# --- another run --------------------------------------------------------------------------------
+
+
+def test_the_same_game_and_network_may_go_on() -> None:
+    wanted = identity(config(seed=5, workers=9, learning_rate=0.1))
+    checkpoint.refuse_other_identity(manifest(10), wanted, Path("runs/a"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env_id": "CartPole-v1"}, "with env_id 'ALE/Pong-v5', not 'CartPole-v1'"),
+        ({"network": "nature"}, "with network 'auto', not 'nature'"),
+        ({"hidden_sizes": [3]}, "with hidden_sizes [64, 64], not [3]"),
+        ({"optimizer": "sgd"}, "with optimizer 'adam', not 'sgd'"),
+    ],
+)
+def test_another_game_or_network_is_refused_with_both_named(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        checkpoint.refuse_other_identity(
+            manifest(10), identity(config(**changes)), Path("runs/a/checkpoints/10")
+        )
+    line = str(refused.value)
+    assert said in line
+    assert line.startswith("runs/a/checkpoints/10 was trained")
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("there", [{}, {"env": None}, {"env": []}, {"env": "x", "network": 3}])
+def test_an_identity_of_another_shape_is_refused_too(there: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="was trained with"):
+        checkpoint.refuse_other_identity(
+            manifest(10, identity=there), identity(config()), Path("runs/a")
+        )
