@@ -118,6 +118,8 @@ def _players(
     source: Source, arguments: argparse.Namespace, num_envs: int, render_mode: str | None = None
 ) -> tuple[Any, Any, int]:
     """The agent of a checkpoint, environments for it, and the seed of both."""
+    from gymnasium.spaces import Box
+
     import envs as environments
     import model
     from a3c import evaluation
@@ -126,11 +128,13 @@ def _players(
     run_seed = config.run.seed if arguments.seed is None else arguments.seed
     seed = seeding.evaluation_seed(run_seed)
     envs = environments.make(config.env.env_id, num_envs, seed, config.env, render_mode)
+    space = envs.single_observation_space
+    assert isinstance(space, Box)
     agent = evaluation.load_agent(
         source.path,
         config,
         model.build,
-        envs.single_observation_space,
+        space,
         envs.single_action_space,
         seed=seed,
         greedy=arguments.greedy,

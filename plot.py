@@ -78,9 +78,9 @@ def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]
     """How each picture is drawn, with the settings of the command line."""
     from a3c import charts
 
-    window = {} if arguments.smooth is None else {"window": arguments.smooth}
-    axis = {} if arguments.x is None else {"axis": arguments.x}
-    axes = {} if arguments.x is None else {"axes": (arguments.x,)}
+    window: Any = {} if arguments.smooth is None else {"window": arguments.smooth}
+    axis: Any = {} if arguments.x is None else {"axis": arguments.x}
+    axes: Any = {} if arguments.x is None else {"axes": (arguments.x,)}
     return {
         "return": lambda runs: charts.return_figure(runs, **axes, **window),
         "losses": lambda runs: charts.losses_figure(runs, **axis, **window),

@@ -148,8 +148,8 @@ def group_runs(configs: Sequence[Settings | None]) -> list[list[int]]:
     """
     groups: dict[str, list[int]] = {}
     for index, config in enumerate(configs):
-        known = config is not None
-        key = json.dumps(_compared(config), sort_keys=True) if known else f"unknown {index}"
+        known = json.dumps(_compared(config), sort_keys=True) if config is not None else None
+        key = known or f"unknown {index}"
         groups.setdefault(key, []).append(index)
     return list(groups.values())
 

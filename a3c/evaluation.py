@@ -78,7 +78,7 @@ def load_agent(
     seed: int,
     greedy: bool = False,
 ) -> Spectator:
-    """An agent with the weights and observation statistics of a checkpoint; raises as `load` does."""
+    """An agent with a checkpoint's weights and observation statistics; raises as `load` does."""
     agent = make_agent(
         config, build_network, observation_space, action_space, seed=seed, greedy=greedy
     )

@@ -78,7 +78,9 @@ class History:
         env_steps = column(rows, "env_steps")
         if axis == "steps":
             return env_steps
-        chief = series(*(column(self.tables.get(CHIEF, []), key) for key in ("env_steps", "wall_s")))
+        chief = series(
+            *(column(self.tables.get(CHIEF, []), key) for key in ("env_steps", "wall_s"))
+        )
         if len(chief.x):
             return wall_at(env_steps, chief.x, chief.y)
         return column(rows, "time") - self._first_time()

@@ -17,7 +17,7 @@ Which = Literal["newest", "best"]
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint of which every byte was verified, and the run it is in, if it was found by one."""
+    """A checkpoint whose every byte was verified, and its run, if it was found by one."""
 
     path: Path
     manifest: Manifest

@@ -178,7 +178,7 @@ def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
 
 
 def _most_telling(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
-    """As many rows as there is room for, the most probable ones in their order, and what is left."""
+    """As many rows as there is room for, the most probable in order, and what is left."""
     if len(rows) <= room:
         return list(rows), 0
 
@@ -204,7 +204,7 @@ def score_text(score: float) -> str:
 
 
 def fitted(width: int, height: int) -> tuple[int, int]:
-    """The size that a game is shown at: small screens enlarged by a whole number, large ones shrunk."""
+    """The size a game is shown at: small screens enlarged by a whole number, large shrunk."""
     widest, highest = MAX_GAME
     larger = min(MIN_HEIGHT // height, widest // width)
     if larger >= 2:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
@@ -53,7 +54,7 @@ def time_unit(longest_s: float) -> TimeUnit:
     return TimeUnit(1.0, "s")
 
 
-# --- page and axes ---------------------------------------------------------------------------------
+# --- page and axes ------------------------------------------------------------------------------
 
 
 def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
@@ -94,7 +95,7 @@ def dress(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
 
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend for all axes, under them, each label once."""
-    entries: dict[str, object] = {}
+    entries: dict[str, Artist] = {}
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
@@ -111,9 +112,9 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
         labelcolor=INK,
         frameon=False,
     )
-    for handle in legend.legend_handles:
-        if handle is not None and (handle.get_alpha() or 1.0) < 0.5 and not _is_area(handle):
-            handle.set_alpha(0.6)
+    for sample in legend.legend_handles:
+        if sample is not None and (sample.get_alpha() or 1.0) < 0.5 and not _is_area(sample):
+            sample.set_alpha(0.6)
 
 
 def _is_area(handle: object) -> bool:

@@ -1,4 +1,4 @@
-"""A policy's parameters as people read them: probabilities of named actions, means and deviations."""
+"""A policy's parameters as people read them: probabilities of actions, means, deviations."""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ def _blaming_the_environment() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise PlayError(f"the environment raised {type(error).__name__}: {error}") from error
+        reason = " ".join(str(error).split())
+        raise PlayError(f"the environment raised {type(error).__name__}: {reason}") from error
 
 
 class Player:

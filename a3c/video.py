@@ -162,7 +162,7 @@ class _Camera:
             reason = " ".join(str(error).split())
             raise UserError(f"env_id {env_id} can't be recorded: {reason}") from None
         frame = np.asarray(frames[0]) if frames is not None and len(frames) else np.zeros(0)
-        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+        if frame.ndim != 3 or frame.shape[-1] != 3 or frame.dtype != np.uint8:
             raise UserError(
                 f"env_id {env_id} can't be recorded: render_mode rgb_array gives no "
                 "[height, width, 3] pictures of uint8"

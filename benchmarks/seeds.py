@@ -2,8 +2,8 @@
 
     python benchmarks/seeds.py --preset cartpole --seeds 10 --output benchmarks/results/cartpole.csv
 
-Each run is the launcher's own, in child mode. Env steps are the figure to compare; seconds are those
-of a machine that may be busy. Further arguments go to the launcher.
+Each run is the launcher's own, in child mode. Env steps are the figure to compare; seconds are
+those of a machine that may be busy. Further arguments go to the launcher.
 """
 
 from __future__ import annotations

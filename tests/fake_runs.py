@@ -119,7 +119,9 @@ class FakeRun:
         }
         return row | changes
 
-    def chief_row(self, env_steps: int, age_s: float, mean: float, **changes: Any) -> dict[str, Any]:
+    def chief_row(
+        self, env_steps: int, age_s: float, mean: float, **changes: Any
+    ) -> dict[str, Any]:
         """A row as the chief writes it."""
         row = self.worker_row(env_steps, age_s) | {
             "cluster/episodes": 100 + env_steps // 900,
@@ -149,7 +151,9 @@ class FakeRun:
         )
 
 
-def learning_curve(run: FakeRun, *, low: float, high: float, env_steps: int, count: int = 200) -> None:
+def learning_curve(
+    run: FakeRun, *, low: float, high: float, env_steps: int, count: int = 200
+) -> None:
     """The chief's rows of a run that learns in an S, with some noise."""
     age_s = run.now - run.started_at
     rows = []
@@ -169,8 +173,12 @@ def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: 
         run.process(name)
     learning_curve(run, low=-20.7, high=13.2, env_steps=4_600_000)
     for i in range(1, workers):
-        run.rows(f"worker-{i}", [run.worker_row(4_599_000, 1.0, **{"worker/env_steps_per_s": 70.0 + i})])
-    episodes = [{"time": run.now, "env_steps": n, "worker": n % workers} for n in range(40 * workers)]
+        run.rows(
+            f"worker-{i}", [run.worker_row(4_599_000, 1.0, **{"worker/env_steps_per_s": 70.0 + i})]
+        )
+    episodes = [
+        {"time": run.now, "env_steps": n, "worker": n % workers} for n in range(40 * workers)
+    ]
     run.rows("episodes", episodes)
     run.checkpoint(4_580_000, age_s=24.0)
     return run

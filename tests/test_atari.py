@@ -291,6 +291,15 @@ def test_the_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) 
     assert truncations == [0, 0, 0, 0, 0, 0, 1] * 2 + [0]
 
 
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_a_game_that_ends_at_the_limit_has_terminated(render_mode: str | None) -> None:
+    settings: dict[str, Any] = {"env_id": "BreakoutNoFrameskip-v4", "frame_skip": 1}
+    length = [bool(end[2][0]) for end in play(make(1, **settings), 1200)].index(True)
+    *_, last = play(make(1, render_mode, **settings, max_episode_steps=length), length)
+    assert last[2].tolist() == [True]
+    assert last[3].tolist() == [False]
+
+
 def test_selected_actions_are_the_games_of_those_numbers() -> None:
     settings: dict[str, Any] = {"env_id": "PongNoFrameskip-v4", "preprocessing": "universe"}
     selected, full = make(**settings, actions=(0, 2, 3)), make(**settings)
@@ -301,6 +310,12 @@ def test_selected_actions_are_the_games_of_those_numbers() -> None:
         few, *_ = selected.step(np.array([action]))
         all_, *_ = full.step(np.array([(0, 2, 3)[action]]))
         np.testing.assert_array_equal(few, all_)
+
+
+def test_games_made_by_others_leave_ours_resetting_in_the_same_step() -> None:
+    games = make()
+    gymnasium.make_vec("ALE/Pong-v5", 1).close()
+    assert games.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
 
 
 def test_one_thread_steps_all_games() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import model
 from a3c.agent import Agent, Batch
 from a3c.distributions import for_space
+from a3c.errors import PlayError
 from a3c.returns import gae
 from a3c.rollout import Episode, Player, Rollout, Stopwatch
 from tests.clusters import config
@@ -25,6 +26,7 @@ from tests.scripted import (
     OBSERVATIONS,
     Script,
     ScriptedActor,
+    ScriptedEnv,
     make_envs,
     value_of,
 )
@@ -478,3 +480,23 @@ def test_the_stopwatch_gives_each_name_its_time() -> None:
     assert watch.take() == {}
     watch.lap("env")
     assert watch.take() == {"env": 6.5}
+
+
+# --- environments that fail ---------------------------------------------------------------------
+
+
+def test_what_an_environment_raises_is_one_line_and_its_own_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = ScriptedEnv(0, [Script((1.0,))], [])
+    envs = SyncVectorEnv([lambda: broken], autoreset_mode=AutoresetMode.NEXT_STEP)
+    rollouts = play([], MODES[0], envs=envs, rollout_length=1)
+    next(rollouts)
+
+    def fail(**_: Any) -> Any:
+        raise RuntimeError("the emulator\nis gone")
+
+    monkeypatch.setattr(broken, "reset", fail)
+    with pytest.raises(PlayError) as raised:
+        next(rollouts)
+    assert str(raised.value) == "the environment raised RuntimeError: the emulator is gone"

@@ -42,7 +42,7 @@ def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
 ) -> None:
     store = stores[0]
     assert store.global_step.dtype == tf.int64
-    store.initialize({"global_step": np.int64(2**40)})
+    store.initialize({"global_step": np.array(2**40, np.int64)})
     gradient = np.zeros(agent(SETTINGS).layout.num_parameters, np.float32)
     assert store.exchange(gradient, np.zeros(0), 7, 0.01).global_step == 2**40 + 7
 

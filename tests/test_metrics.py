@@ -1,0 +1,350 @@
+"""What is measured: rows on disk, in TensorBoard, and the trackers that make them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+
+from a3c import metrics
+from a3c.metrics import METRICS, ClusterTracker, JsonlSink, Means, WorkerTracker, read_rows
+from a3c.rollout import Episode, Stopwatch
+from a3c.tensorboard import TensorBoardSink
+from tests.clusters import REPOSITORY
+
+# --- the page about them ------------------------------------------------------------------------
+
+
+def test_the_page_defines_every_metric_with_its_unit_and_no_other() -> None:
+    page = (REPOSITORY / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+/\w+)` \| ([^|]*?) ?\| ([^|]+) \|", page, re.MULTILINE)
+    assert len(rows) == len({name for name, _, _ in rows})
+    assert {name: unit for name, unit, _ in rows} == {n: m.unit for n, m in METRICS.items()}
+    assert all(len(definition) > 10 for _, _, definition in rows)
+    assert all(metric.meaning for metric in METRICS.values())
+
+
+# --- rows on disk -------------------------------------------------------------------------------
+
+
+def steps_in(path: Path) -> list[int]:
+    """The env steps of the rows that count."""
+    return [row["env_steps"] for row in read_rows(path)]
+
+
+def test_rows_come_back_with_time_and_env_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics" / "worker-0.jsonl"
+    sink = JsonlSink(path)
+    sink.restart(0)
+    sink.write(10, {"a/b": 1.5, "n": 3, "text": "x"})
+    (row,) = read_rows(path)
+    assert row.pop("time") > 1e9
+    assert row == {"env_steps": 10, "a/b": 1.5, "n": 3, "text": "x"}
+
+
+def test_what_is_not_finite_is_null_and_the_file_is_strict_json(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "rows.jsonl")
+    sink.write(1, {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": np.float32("nan")})
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    row = json.loads((tmp_path / "rows.jsonl").read_text(), parse_constant=refuse)
+    assert [row[key] for key in "abcd"] == [None] * 4
+
+
+def test_numpys_numbers_are_numbers_too(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "rows.jsonl")
+    sink.write(1, {"a": np.float32(0.5), "b": np.int64(2**40), "c": np.float64(2.5)})
+    (row,) = read_rows(tmp_path / "rows.jsonl")
+    assert (row["a"], row["b"], row["c"]) == (0.5, 2**40, 2.5)
+
+
+def test_scores_of_millions_keep_every_point(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "rows.jsonl")
+    sink.write(1, {"return": 123_456_789.0, "loss": 1 / 3})
+    (row,) = read_rows(tmp_path / "rows.jsonl")
+    assert (row["return"], row["loss"]) == (123_456_789.0, 0.333333333)
+
+
+def test_a_past_that_was_lost_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    sink = JsonlSink(path)
+    sink.restart(0)
+    for step in (10, 20, 30, 40):
+        sink.write(step, {})
+    JsonlSink(path).restart(20)
+    for step in (25, 35):
+        sink.write(step, {})
+    assert steps_in(path) == [10, 20, 25, 35]
+    JsonlSink(path).restart(0)
+    assert steps_in(path) == []
+
+
+def test_a_lost_past_is_dropped_even_where_it_is_not_in_order(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "episodes.jsonl")
+    for step in (90, 130, 95, 120, 98):
+        sink.write(step, {})
+    sink.restart(100)
+    sink.write(110, {})
+    assert steps_in(tmp_path / "episodes.jsonl") == [90, 95, 98, 110]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 60)), max_size=25))
+def test_there_is_never_a_zig_zag(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[bool, int, int]]
+) -> None:
+    """Whatever a run does, write on or go back: the steps that are read only grow."""
+    path = tmp_path_factory.getbasetemp() / "zigzag.jsonl"
+    path.unlink(missing_ok=True)
+    sink, step, wanted = JsonlSink(path), 0, list[int]()
+    sink.restart(0)
+    for goes_back, progress, target in acts:
+        if goes_back:
+            step = min(step, target)
+            sink = JsonlSink(path)
+            sink.restart(step)
+            wanted = [earlier for earlier in wanted if earlier <= step]
+        else:
+            step += progress
+            sink.write(step, {})
+            wanted.append(step)
+    assert steps_in(path) == wanted == sorted(set(wanted))
+
+
+def test_a_torn_line_costs_itself_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    sink = JsonlSink(path)
+    for step in (10, 20, 30):
+        sink.write(step, {})
+    path.write_bytes(path.read_bytes()[:-9])
+    again = JsonlSink(path)
+    again.restart(15)
+    again.write(18, {})
+    assert steps_in(path) == [10, 18]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"{", b"null", b"[]", b"3", b'"text"', b"{}", b"\xff\xfe", b"\0\0\0", b"[" * 10**5),
+        *(
+            b'{"env_steps": null}',
+            b'{"env_steps": "7"}',
+            b'{"env_steps": true}',
+            b'{"env_steps": 1.5}',
+        ),
+        *(b'{"event": "attached"}', b'{"event": "attached", "env_steps": null}'),
+    ],
+)
+def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"env_steps": 1}\n' + line + b'\n{"env_steps": 2}\n')
+    assert steps_in(path) == [1, 2]
+
+
+def test_training_goes_on_where_nothing_can_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "metrics").write_text("a file where the directory should be")
+    sink = JsonlSink(tmp_path / "metrics" / "rows.jsonl")
+    with caplog.at_level(logging.ERROR):
+        for step in range(3):
+            sink.write(step, {"a": 1})
+    assert len(caplog.records) == 1
+    assert "training goes on" in caplog.text
+    (tmp_path / "metrics").unlink()
+    sink.write(3, {"a": 1})
+    assert steps_in(tmp_path / "metrics" / "rows.jsonl") == [3]
+    (tmp_path / "metrics" / "rows.jsonl").unlink()
+    (tmp_path / "metrics" / "rows.jsonl").mkdir()
+    sink.write(4, {"a": 1})
+    assert len(caplog.records) == 2
+
+
+FULL_DISK = """
+import logging, resource, sys
+from pathlib import Path
+from a3c.metrics import JsonlSink, read_rows
+from a3c.tensorboard import TensorBoardSink
+logging.basicConfig(format="%(message)s")
+folder = Path(sys.argv[1])
+sinks = [JsonlSink(folder / "rows.jsonl"), TensorBoardSink(folder / "events")]
+for step in range(1, 9):
+    limit = 250 if 3 <= step <= 5 else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    for sink in sinks:
+        sink.write(step, {"a/long/name/that/takes/room": float(step)})
+"""
+
+
+def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(tmp_path: Path) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    said = [line for line in done.stderr.splitlines() if "training goes on" in line]
+    assert any("rows.jsonl" in line for line in said)
+    assert any("events" in line for line in said)
+    assert {1, 2, 6, 7, 8} <= set(steps_in(tmp_path / "rows.jsonl"))
+    drawn = [step for step, _ in curve(tmp_path / "events", "a/long/name/that/takes/room")]
+    assert {1, 2, 6, 7, 8} <= set(drawn)
+
+
+# --- TensorBoard --------------------------------------------------------------------------------
+
+
+def curve(directory: Path, name: str) -> list[tuple[int, float]]:
+    """A curve as TensorBoard draws it."""
+    accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return [(event.step, event.value) for event in accumulator.Scalars(name)]
+
+
+def test_tensorboard_gets_the_same_rows(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path / "events" / "worker-0")
+    sink.restart(0)
+    for step in (10, 2**40):
+        sink.write(step, {"loss/total": step / 8, "cluster/workers": 3, "wall_s": 9.0})
+    directory = tmp_path / "events" / "worker-0"
+    assert curve(directory, "loss/total") == [(10, 1.25), (2**40, 2.0**37)]
+    assert curve(directory, "cluster/workers") == [(10, 3.0), (2**40, 3.0)]
+    accumulator = EventAccumulator(str(directory))
+    accumulator.Reload()
+    assert sorted(accumulator.Tags()["scalars"]) == ["cluster/workers", "loss/total"]
+
+
+def test_tensorboard_drops_what_lies_beyond_a_restart(tmp_path: Path) -> None:
+    """The values are those of the second life: no point of the lost past, no zig-zag."""
+    for life, (start, steps) in enumerate(((0, (10, 20, 30, 40)), (20, (22, 33, 44)), (33, (40,)))):
+        sink = TensorBoardSink(tmp_path)
+        sink.restart(start)
+        for step in steps:
+            sink.write(step, {"loss/total": float(life)})
+    assert curve(tmp_path, "loss/total") == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
+
+
+# --- trackers -----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
+def test_means_are_means_and_start_anew(samples: list[float]) -> None:
+    means = Means()
+    for sample in samples:
+        means.add({"a": sample})
+    means.add({"b": 1.0})
+    assert means.take() == {"a": pytest.approx(np.mean(samples), abs=1e-6), "b": 1.0}
+    assert means.take() == {}
+
+
+def test_a_row_of_a_worker_by_hand() -> None:
+    tracker = WorkerTracker(100.0)
+    tracker.add({"loss/total": 1.0}, 40, True, [Episode(5.0, 10), Episode(7.0, 30)])
+    tracker.add({"loss/total": 3.0}, 40, True, [])
+    tracker.add({"loss/total": float("nan")}, 20, False, [Episode(9.0, 2)])
+    tracker.dropped_reports = 4
+    row = tracker.row(104.0, {"act": 1.0, "env": 3.0}, np.array([3.0, 4.0], np.float32))
+    assert row.pop("process/rss_mb") > 1
+    assert row == {
+        "episode/return": 7.0,
+        "episode/length": 14.0,
+        "loss/total": 2.0,
+        "worker/env_steps_per_s": 25.0,
+        "worker/updates_per_s": 0.5,
+        "time/act": 0.25,
+        "time/env": 0.75,
+        "train/parameter_norm": 5.0,
+        "drops/rollouts": 1,
+        "drops/reports": 4,
+    }
+    empty = tracker.row(106.0, {}, np.zeros(1))
+    assert (empty["worker/env_steps_per_s"], empty["drops/rollouts"]) == (0.0, 1)
+    assert not {"episode/return", "loss/total"} & empty.keys()
+
+
+def test_shares_of_time_add_up_to_1() -> None:
+    now = [50.0]
+
+    def clock() -> float:
+        now[0] += 0.125
+        return now[0]
+
+    watch, tracker = Stopwatch(clock), WorkerTracker(50.125)
+    for _ in range(3):
+        for _ in range(7):
+            for name in ("act", "env", "learn", "exchange", "other"):
+                watch.lap(name)
+        row = tracker.row(now[0], watch.take(), np.zeros(1))
+        shares = {name: value for name, value in row.items() if name.startswith("time/")}
+        assert shares.keys() == {name for name in METRICS if name.startswith("time/")}
+        assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def reports(*returns: float) -> np.ndarray:
+    """Episode reports as the queue gives them."""
+    return np.array([[0.0, score, 10.0, 99.0] for score in returns]).reshape(-1, 4)
+
+
+def test_the_mean_is_of_exactly_the_last_100_games() -> None:
+    tracker = ClusterTracker(0.0, 0, 0)
+    means = []
+    for batch in ([1000.0] * 99, [2000.0], range(100), [100.0], []):
+        tracker.add(reports(*batch))
+        means.append(tracker.mean_return)
+    assert means == [None, 1010.0, 49.5, 50.5, 50.5]
+    assert tracker.episodes == 201
+
+
+@given(st.lists(st.lists(st.integers(-50, 50), max_size=60), max_size=6))
+def test_batches_of_reports_make_no_difference(batches: list[list[int]]) -> None:
+    tracker = ClusterTracker(0.0, 0, 0)
+    for batch in batches:
+        tracker.add(reports(*batch))
+    returns = [score for batch in batches for score in batch]
+    wanted = pytest.approx(np.mean(returns[-100:])) if len(returns) >= 100 else None
+    assert tracker.mean_return == wanted
+    shown = tracker.row(1.0, 0, 0, 1).get("cluster/mean_return_100")
+    assert shown == (pytest.approx(np.mean(returns[-100:])) if returns else None)
+
+
+def test_a_row_of_the_cluster_by_hand() -> None:
+    tracker = ClusterTracker(10.0, 1000, 50)
+    assert tracker.row(12.0, 1500, 60, 3) == {
+        "cluster/episodes": 0,
+        "cluster/env_steps_per_s": 250.0,
+        "cluster/updates_per_s": 5.0,
+        "cluster/workers": 3,
+    }
+    tracker.add(reports(4.0, 6.0))
+    assert tracker.row(16.0, 1500, 64, 2) == {
+        "cluster/episodes": 2,
+        "cluster/env_steps_per_s": 0.0,
+        "cluster/updates_per_s": 1.0,
+        "cluster/workers": 2,
+        "cluster/mean_return_100": 5.0,
+    }
+
+
+def test_all_names_of_rows_are_in_the_table() -> None:
+    worker, cluster = WorkerTracker(0.0), ClusterTracker(0.0, 0, 0)
+    worker.add({}, 1, True, [Episode(1.0, 1)])
+    cluster.add(reports(1.0))
+    shares = dict.fromkeys(("act", "env", "learn", "exchange", "other"), 0.2)
+    names = {*worker.row(1.0, shares, np.zeros(1)), *cluster.row(1.0, 1, 1, 1)}
+    assert names <= METRICS.keys()
+    # The learner's test has the others.
+    left = {name for name in METRICS if name not in names}
+    assert {name.split("/")[0] for name in left} == {"loss", "train"}
+    assert metrics.WINDOW == 100
