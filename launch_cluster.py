@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c import cluster, cockpit, options, plan, report, rundir, verbs
+from a3c import cluster, cockpit, options, plan, report, rundir, session, verbs
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.plan import Plan
@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "tmux", "child"),
         default="auto",
         help="tmux: in panes; child: here, in the foreground; auto: tmux where there is one",
+    )
+    group.add_argument(
+        "--replace", action="store_true", help="end the tmux session that has this run's name"
     )
     group.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/<game>-<time>")
     group.add_argument(
@@ -85,11 +88,16 @@ def start(arguments: list[str]) -> int:
     )
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
+    in_tmux = chosen.mode == "tmux" or (chosen.mode == "auto" and session.is_at_hand())
+    if in_tmux:
+        session.check_free(path.name, replace=chosen.replace or chosen.resume)
     with rundir.hold(path):
         run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
         planned.save(run)
         log.info("%s", report.opening(run, config, chosen.preset))
-        return _in_foreground(planned, run, config)
+        if not in_tmux:
+            return _in_foreground(planned, run, config)
+    return session.start(planned, run, script=Path(__file__).resolve())
 
 
 def _check(config: Config, path: Path, *, resume: bool) -> None:

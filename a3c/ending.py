@@ -10,6 +10,7 @@ from typing import Any
 
 from a3c import report, supervisor
 from a3c.config import Config
+from a3c.errors import EXIT_OK
 from a3c.rundir import REPOSITORY, RunDir
 from a3c.supervisor import Outcome
 
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 def conclude(run: RunDir, config: Config, outcome: Outcome) -> int:
     """Say how a run ended, in `summary.json` and to people; the exit code of the run."""
+    if outcome.state == "done" and not _is_over(run):
+        outcome = Outcome(EXIT_OK, stopped=True)  # its keepers were told to end by `stop`
     if outcome.failed:
         for line in supervisor.first_error(run, outcome.failed):
             log.error("%s | %s", outcome.failed, line)
@@ -28,6 +31,12 @@ def conclude(run: RunDir, config: Config, outcome: Outcome) -> int:
     pictures = _plot(run) if done else []
     log.info("%s", report.closing(run, summary, pictures))
     return outcome.exit_code
+
+
+def _is_over(run: RunDir) -> bool:
+    """Whether the chief ended the run, and not somebody who stopped it."""
+    newest = report.newest_manifest(run)
+    return newest is not None and newest[1].reason in ("solved", "max_env_steps")
 
 
 def _evaluate(run: RunDir, config: Config) -> dict[str, Any] | None:

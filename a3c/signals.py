@@ -53,11 +53,12 @@ class StopRequest:
                 if self.requested:
                     leave_now(128 + number)
                 self.signal = number
-                self._event.set()
                 _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + number]))
                 # In a thread: where nobody reads the log, this may block for ever.
                 name = signal.Signals(number).name
-                _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
+                said = _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
+                said.join(FLUSH_WITHIN_S)
+                self._event.set()
 
 
 def leave_now(code: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from a3c import processes, rundir
 from a3c.errors import EXIT_OK, UserError
 from a3c.options import Parser
 from a3c.processes import ProcessRecord
+from a3c.rundir import RunDir
 
 STOP_TIMEOUT_S = 60.0
 KILL_TIMEOUT_S = 10.0
@@ -111,8 +113,25 @@ def stop(arguments: argparse.Namespace) -> int:
     )
     for group in [alive] if arguments.now else order:
         _end(group, now=arguments.now)
+    _close_session(found)
     print(f"{found.name} is stopped")
     return EXIT_OK
+
+
+def _close_session(found: RunDir) -> None:
+    """Close the run's tmux session, once its cockpit has summed up."""
+    if shutil.which("tmux") is None:
+        return
+    import libtmux
+
+    from a3c import panes
+
+    server = libtmux.Server()
+    if panes.find_session(server, found.name):
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while not found.summary.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        panes.close_session(server, found.name)
 
 
 def _is_kept(record: ProcessRecord) -> bool:
@@ -151,11 +170,28 @@ def restart(arguments: argparse.Namespace) -> int:
 
 def attach(arguments: argparse.Namespace) -> int:
     """Become tmux, attached to the run's session."""
+    import libtmux
+
     from a3c import panes
 
     found = rundir.find(arguments.run)
-    command = panes.attach_command(panes.require_session(found.name))
+    panes.require_tmux()
+    if not panes.find_session(libtmux.Server(), found.name):
+        raise UserError(f"{found.name} has no tmux session: use `watch`, which needs none")
+    command = panes.attach_command(found.name, os.environ)
     os.execvp(command[0], command)
+
+
+def cockpit(arguments: argparse.Namespace) -> int:
+    """See a run through that runs in panes; what its session's first pane does."""
+    from a3c.cockpit import see_through
+    from a3c.plan import Plan
+    from a3c.supervisor import RecordedKeepers
+
+    found = rundir.find(arguments.run)
+    with rundir.hold(found.path):
+        config = rundir.read_config(found)
+        return see_through(Plan.load(found), RecordedKeepers(found), found, config)
 
 
 # --- their arguments ------------------------------------------------------------------------------
@@ -196,6 +232,7 @@ VERBS: dict[str, Verb] = {
     "status": (_of_status, status),
     "watch": (_of_run, watch),
     "attach": (_of_run, attach),
+    "cockpit": (_of_run, cockpit),
     "logs": (_of_logs, logs),
     "stop": (_of_stop, stop),
     "restart": (_of_restart, restart),

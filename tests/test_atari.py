@@ -56,7 +56,7 @@ def exact_area_means(frame: NDArray[np.uint8], height: int, width: int) -> NDArr
         ({"env_id": "BreakoutNoFrameskip-v4", "num_envs": 2}, 300, 2),
         ({"env_id": "ALE/Qbert-v5", "frame_skip": 1, "max_episode_steps": 70}, 150, 2),
         ({"env_id": "ALE/Breakout-v5", "frame_skip": 3, "frame_stack": 1, "noop_max": 7}, 300, 1),
-        ({"env_id": "ALE/Breakout-v5", "fire_on_reset": False, "sticky_actions": 0.6}, 150, 0),
+        ({"fire_on_reset": False, "noop_max": 0, "sticky_actions": 0.6}, 150, 0),
         ({"env_id": "ALE/Pong-v5", "actions": (0, 2, 3), "max_episode_steps": 50}, 110, 2),
         ({"env_id": "ALE/Breakout-v5", "env_kwargs": {"full_action_space": True}}, 300, 1),
         ({"env_id": "ALE/Breakout-v5", "env_kwargs": {"continuous": True}}, 300, 1),

@@ -1,0 +1,188 @@
+"""A run's processes as panes of tmux, in a session of the user's own tmux server.
+
+Everything is addressed by tmux's ids ($1, @2, %3), never by names that might match another session,
+and only options of our own session and windows are set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import libtmux
+
+from a3c.cluster import PROXY_VARIABLES
+from a3c.errors import UserError
+
+PANES_A_WINDOW = 8
+MIN_VERSION = (3, 2)  # knows -e
+SIZE = ("-x", "220", "-y", "60")  # of a session that nobody has attached to yet
+
+# What tmux sets for each pane, or what belongs to the launcher's own terminal and shell.
+_NOT_PASSED_ON = PROXY_VARIABLES | {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+_WINDOW_OPTIONS = {
+    "remain-on-exit": "on",
+    "pane-border-status": "top",
+    "pane-border-format": " #{@a3c_title} ",
+    "automatic-rename": "off",
+    "allow-rename": "off",
+}
+
+
+@dataclass(frozen=True)
+class Pane:
+    """One process: its title and its command, run directly and not by a shell."""
+
+    title: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window by name, with its panes tiled."""
+
+    name: str
+    panes: tuple[Pane, ...]
+
+
+# --- whether and where ----------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    """Whether there is a tmux that knows what is needed here."""
+    return shutil.which("tmux") is not None and _version() >= MIN_VERSION
+
+
+def require_tmux() -> None:
+    """Raise UserError where there is no tmux, or an old one."""
+    if shutil.which("tmux") is None:
+        raise UserError("--mode tmux: there is no tmux: install it, or give --mode child")
+    if _version() < MIN_VERSION:
+        raise UserError("--mode tmux: needs tmux 3.2 or newer: update it, or give --mode child")
+
+
+def _version() -> tuple[int, ...]:
+    said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
+    return tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+
+
+def session_name(run_name: str) -> str:
+    """A run's session; what tmux can't have in a name is replaced, and a hash keeps it apart."""
+    safe = re.sub(r"[^\w-]", "_", run_name)
+    if safe == run_name:
+        return f"a3c-{run_name}"
+    return f"a3c-{safe}-{hashlib.sha256(run_name.encode()).hexdigest()[:6]}"
+
+
+def find_session(server: libtmux.Server, run_name: str) -> str | None:
+    """The id of a run's session, or None."""
+    listed = server.cmd("list-sessions", "-F", "#{session_id} #{session_name}").stdout
+    for line in listed:
+        session_id, _, name = line.partition(" ")
+        if name == session_name(run_name):
+            return session_id
+    return None
+
+
+def attach_command(run_name: str, environ: Mapping[str, str]) -> list[str]:
+    """The command that shows a run's session; from inside tmux the client is switched to it."""
+    verb = "switch-client" if environ.get("TMUX") else "attach-session"
+    return ["tmux", verb, "-t", f"={session_name(run_name)}"]
+
+
+# --- opening and closing --------------------------------------------------------------------------
+
+
+def open_session(
+    server: libtmux.Server,
+    run_name: str,
+    windows: Sequence[Window],
+    *,
+    directory: Path,
+    environment: Mapping[str, str],
+) -> None:
+    """Open a detached session with these windows; UserError where there is one of that name.
+
+    The processes get `environment`, whatever the tmux server was started with.
+    """
+    if find_session(server, run_name):
+        raise UserError(
+            f"tmux session {session_name(run_name)} is there already: "
+            "give --replace to end it, or another --run-dir"
+        )
+    name = session_name(run_name)
+    # The first window only holds the session open until the environment is set.
+    session, waiting = _said(
+        server,
+        *("new-session", "-d", "-s", name, "-c", str(directory), *SIZE),
+        *("-P", "-F", "#{session_id} #{window_id}", "cat"),
+    ).split()
+    try:
+        for key, value in environment.items():
+            if key not in _NOT_PASSED_ON:
+                _said(server, "set-environment", "-t", session, key, _escaped(value))
+        for window in windows:
+            _open_window(server, session, window, directory)
+        _said(server, "kill-window", "-t", waiting)
+        _said(server, "select-window", "-t", f"{session}:{windows[0].name}")
+    except BaseException:
+        server.cmd("kill-session", "-t", session)
+        raise
+
+
+def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:
+    first, *others = window.panes
+    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", str(directory))
+    place = ("-d", "-t", f"{session}:", "-n", window.name)
+    window_id, pane_id = _run_in(server, ("new-window", *place, *report), first, "").split()
+    _set_title(server, pane_id, first.title)
+    for pane in others:
+        split = ("split-window", "-d", "-t", pane_id, *report)  # after the last one
+        _, pane_id = _run_in(server, split, pane, window_id).split()
+        _set_title(server, pane_id, pane.title)
+        _said(server, "select-layout", "-t", window_id, "tiled")  # else there is no room for more
+
+
+def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, window: str) -> str:
+    """Start a pane; its window's options are set before its process can end."""
+    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # one word would go to a shell
+    options = [
+        word
+        for key, value in _WINDOW_OPTIONS.items()
+        for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
+    ]
+    if not window:  # the options go to the new window, which becomes the marked target
+        command = [word for word in command if word != "-d"]
+    return _said(server, *command, *(_escaped(word) for word in argv), *options)
+
+
+def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
+    """Set the title twice: a program may change tmux's own, and nobody changes ours."""
+    _said(server, "set-option", "-p", "-t", pane, "@a3c_title", title)
+    _said(server, "select-pane", "-t", pane, "-T", title)
+
+
+def close_session(server: libtmux.Server, run_name: str) -> bool:
+    """End a run's session and no other; False where there is none."""
+    session = find_session(server, run_name)
+    if session is None:
+        return False
+    server.cmd("kill-session", "-t", session)
+    return True
+
+
+def _escaped(word: str) -> str:
+    """A word that tmux does not take for the end of a command."""
+    return word[:-1] + "\\;" if word.endswith(";") else word
+
+
+def _said(server: libtmux.Server, *command: str) -> str:
+    done = server.cmd(*command)
+    if done.stderr:
+        raise UserError(f"tmux refuses {command[0]}: {' '.join(done.stderr)}")
+    return "\n".join(done.stdout)

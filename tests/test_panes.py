@@ -1,0 +1,160 @@
+"""The tmux layout, in a real tmux on a socket of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import libtmux
+import pytest
+
+from a3c import panes
+from a3c.errors import UserError
+from a3c.panes import Pane, Window
+
+
+@pytest.fixture
+def server() -> Iterator[libtmux.Server]:
+    """A tmux server that nobody else uses, started with an environment of little."""
+    mine = libtmux.Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
+    mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat")
+    yield mine
+    mine.kill()
+
+
+def sleeper(title: str) -> Pane:
+    """A pane that stays."""
+    return Pane(title, (sys.executable, "-c", "import time; time.sleep(600)"))
+
+
+def opened(
+    server: libtmux.Server, run: str, windows: list[Window], folder: Path, **variables: str
+) -> None:
+    """A session for a run, with the environment of this test and more."""
+    panes.open_session(
+        server, run, windows, directory=folder, environment={**os.environ, **variables}
+    )
+
+
+def listed(server: libtmux.Server, form: str) -> list[str]:
+    """What tmux says of every pane but the somebody else's."""
+    lines: list[str] = server.cmd("list-panes", "-a", "-F", "#{session_name}\t" + form).stdout
+    return [line.split("\t", 1)[1] for line in lines if not line.startswith("somebody-elses")]
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """Poll until something holds; its value."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def test_windows_have_their_panes_with_titles_on_the_borders(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    cockpit = Window("cockpit", (sleeper("cockpit"), sleeper("ps-0")))
+    workers = Window("workers-1", tuple(sleeper(f"worker-{i}") for i in range(8)))
+    opened(server, "run", [cockpit, workers], tmp_path)
+    names = ["cockpit cockpit", "cockpit ps-0", *(f"workers-1 worker-{i}" for i in range(8))]
+    assert listed(server, "#{window_name} #{pane_title}") == names
+    assert listed(server, "#{window_name} #{@a3c_title}") == names
+    options = server.cmd("show-options", "-w", "-t", "=a3c-run:workers-1").stdout
+    assert "pane-border-status top" in options
+    assert "remain-on-exit on" in options
+
+
+def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
+    dying = Pane("dying", (sys.executable, "-c", "print('last words'); raise SystemExit(3)"))
+    opened(server, "run", [Window("cockpit", (dying, dying))], tmp_path)
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "1"])
+    pane, _ = listed(server, "#{pane_id}")
+    assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "dots.and:colons", "a b", 'it\'s "quoted"', "naïve ☃", "-dash", "$HOME;#{x}", "=eq"],
+)
+def test_any_name_makes_a_session_of_its_own(
+    server: libtmux.Server, tmp_path: Path, name: str
+) -> None:
+    opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
+    assert panes.find_session(server, name)
+    assert panes.find_session(server, name[:-1]) is None
+    with pytest.raises(UserError, match="--replace"):
+        opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
+    assert panes.close_session(server, name)
+    assert server.cmd("list-sessions", "-F", "#{session_name}").stdout == ["somebody-elses"]
+
+
+def test_names_that_look_alike_are_kept_apart() -> None:
+    names = ["a.b", "a:b", "a b", "a_b"]
+    assert len({panes.session_name(name) for name in names}) == len(names)
+
+
+def test_arguments_arrive_as_they_are(server: libtmux.Server, tmp_path: Path) -> None:
+    said = ("two words", "$HOME", "it's", '"', ";", "a;", "#{pane_id}", "*", "", "-x", "~")
+    code = "import sys, json; open('said', 'w').write(json.dumps(sys.argv[1:]))"
+    opened(
+        server,
+        "run",
+        [Window("cockpit", (Pane("p", (sys.executable, "-c", code, *said)),))],
+        tmp_path,
+    )
+    file = tmp_path / "said"
+    assert json.loads(wait_until(lambda: file.exists() and file.read_text())) == list(said)
+
+
+def test_processes_get_the_launchers_environment_without_its_proxies(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    code = "import json, os; open('environment', 'w').write(json.dumps(dict(os.environ)) + 'end')"
+    pane = Pane("p", (sys.executable, "-c", code))
+    variables = {"MY_OWN": "with; $signs 'and' spaces;", "http_proxy": "http://dead:1"}
+    opened(server, "run", [Window("cockpit", (pane,))], tmp_path, **variables)
+    file = tmp_path / "environment"
+    wait_until(lambda: file.exists() and file.read_text().endswith("end"))
+    found = json.loads(file.read_text().removesuffix("end"))
+    assert found["MY_OWN"] == variables["MY_OWN"]
+    assert found["PATH"] == os.environ["PATH"]
+    assert "http_proxy" not in found
+
+
+def test_sixteen_and_more_panes_find_room(server: libtmux.Server, tmp_path: Path) -> None:
+    windows = [
+        Window(f"workers-{w}", tuple(sleeper(f"worker-{8 * w + i}") for i in range(8)))
+        for w in range(4)
+    ]
+    opened(server, "run", windows, tmp_path)
+    assert len(listed(server, "#{pane_id}")) == 32
+
+
+def test_closing_one_run_leaves_the_other_and_the_users_options(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    before = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
+    for run in ("run", "run-2"):
+        opened(server, run, [Window("cockpit", (sleeper("x"),))], tmp_path)
+    (pid, other) = (int(line) for line in listed(server, "#{pane_pid}"))
+    assert panes.close_session(server, "run")
+    assert not panes.close_session(server, "run")
+    wait_until(lambda: subprocess.run(["kill", "-0", str(pid)], check=False).returncode != 0)
+    assert panes.find_session(server, "run-2")
+    assert subprocess.run(["kill", "-0", str(other)], check=False).returncode == 0
+    after = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
+    assert before == after
+
+
+def test_from_inside_tmux_the_client_is_switched() -> None:
+    assert panes.attach_command("run", {})[1] == "attach-session"
+    assert panes.attach_command("run", {"TMUX": "/tmp/x,1,0"})[1] == "switch-client"

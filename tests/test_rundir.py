@@ -1,0 +1,306 @@
+"""A run on disk: who may have the directory, and what is written into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a3c import rundir
+from a3c.config import digest, to_dict
+from a3c.errors import UserError
+from a3c.rundir import RunDir
+from tests.clusters import REPOSITORY, config
+from tests.test_checkpoint import damage, write
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(path: Path, *, resume: bool = False) -> str:
+    """The line with which a directory is refused."""
+    with pytest.raises(UserError) as refused:
+        rundir.check_free(path, resume=resume)
+    assert len(str(refused.value).splitlines()) == 1
+    return str(refused.value)
+
+
+# --- making one ---------------------------------------------------------------------------------
+
+
+def test_a_run_is_for_its_owner_only(runs: Path) -> None:
+    old = os.umask(0)
+    try:
+        run = rundir.create(Path("runs/new"), config(), None, resume=False)
+        with rundir.hold(run.path):
+            pass
+    finally:
+        os.umask(old)
+    for path in (run.path, *run.path.rglob("*")):
+        wanted = 0o700 if path.is_dir() else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+    parts = {path.name for path in run.path.iterdir()}
+    assert parts == {
+        *("processes", "metrics", "events", "logs", "checkpoints"),
+        *("config.json", ".lock"),
+    }
+
+
+def test_config_json_is_complete_and_makes_the_run_again(runs: Path) -> None:
+    settings = config(env_id="CartPole-v1", seed=3, learning_rate=1.1e-3, hidden_sizes=[8])
+    run = rundir.create(Path("here"), settings, "cartpole", resume=False)
+    contents = json.loads(run.config.read_text())
+    assert contents["config"] == to_dict(settings)
+    assert contents["config_digest"] == digest(settings)
+    assert (contents["preset"], contents["resumed"]) == ("cartpole", False)
+    assert contents["versions"].keys() == {"python", *rundir.LIBRARIES}
+    assert contents["git_commit"] == rundir.git_commit()
+    assert contents["started_at"] > 1e9
+    assert rundir.read_config(run) == settings
+    assert run.path.is_absolute()
+
+
+def test_nothing_of_the_environment_is_written(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_TOKEN", "hunter2-secret")
+    monkeypatch.setenv("A3C_PASSWORD", "hunter2-secret")
+    run = rundir.create(Path("here"), config(), None, resume=False)
+    written = [path for path in run.path.rglob("*") if path.is_file()]
+    assert written == [run.config]
+    text = run.config.read_text()
+    assert "hunter2" not in text
+    assert "MY_API_TOKEN" not in text
+    assert os.environ["HOME"] not in text
+
+
+def test_resuming_takes_up_what_is_there(runs: Path) -> None:
+    run = rundir.create(Path("here"), config(), None, resume=False)
+    run.log("worker-0").write_text("said before")
+    run.summary.write_text("{}")
+    rundir.check_free(run.path, resume=True)
+    again = rundir.create(Path("here"), config(seed=7), "pong", resume=True)
+    assert again == run
+    assert run.log("worker-0").read_text() == "said before"
+    assert not run.summary.exists()
+    assert json.loads(run.config.read_text())["resumed"] is True
+    assert rundir.read_config(run).run.seed == 7
+
+
+def test_every_file_of_a_process_has_its_name() -> None:
+    run = RunDir(Path("/runs/pong-1"))
+    assert run.name == "pong-1"
+    names = [run.record("ps-0"), run.heartbeat("ps-0"), run.log("ps-0"), run.metrics("ps-0")]
+    assert [str(path.relative_to(run.path)) for path in names] == [
+        "processes/ps-0.json",
+        "processes/ps-0.heartbeat",
+        "logs/ps-0.log",
+        "metrics/ps-0.jsonl",
+    ]
+
+
+# --- refusing one -------------------------------------------------------------------------------
+
+
+def test_a_new_or_an_empty_directory_is_free(runs: Path) -> None:
+    rundir.check_free(Path("new"), resume=False)
+    Path("empty").mkdir()
+    rundir.check_free(Path("empty"), resume=False)
+    assert not Path("new").exists()
+
+
+def test_a_directory_that_only_a_launcher_held_is_free(runs: Path) -> None:
+    with rundir.hold(Path("held")):
+        pass
+    rundir.check_free(Path("held"), resume=False)
+
+
+def test_a_directory_with_anything_in_it_is_not_free(runs: Path) -> None:
+    rundir.create(Path("run"), config(), None, resume=False)
+    Path("other").mkdir()
+    Path("other", "thesis.tex").write_text("")
+    for name in ("run", "other"):
+        line = refusal(Path(name))
+        assert f"run directory {name} is in use" in line
+        assert "--resume" in line
+
+
+def test_resuming_needs_a_run(runs: Path) -> None:
+    assert "there is no run in new" in refusal(Path("new"), resume=True)
+    Path("empty").mkdir()
+    assert "empty holds no run" in refusal(Path("empty"), resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_can_be_no_directory_is_refused_by_name(runs: Path, resume: bool) -> None:
+    Path("file").write_text("")
+    assert "file is not a directory" in refusal(Path("file"), resume=resume)
+    assert "File name too long" in refusal(Path("x" * 300), resume=resume)
+    with pytest.raises(UserError, match="--run-dir file/below: Not a directory; give a directory"):
+        rundir.hold(Path("file/below")).__enter__()
+
+
+def test_a_run_of_another_game_is_not_resumed(runs: Path) -> None:
+    assert rundir.check_resumable(Path("here"), config()) is None
+    write(Path("here/checkpoints"), 10)
+    manifest = rundir.check_resumable(Path("here"), config(seed=4))
+    assert manifest is not None
+    assert manifest.step == 10
+    with pytest.raises(UserError, match="env_id 'ALE/Pong-v5', not 'CartPole-v1'"):
+        rundir.check_resumable(Path("here"), config(env_id="CartPole-v1"))
+    damage(Path("here/checkpoints/10/variables.index"))
+    with pytest.raises(UserError, match="all 1 checkpoints"):
+        rundir.check_resumable(Path("here"), config())
+
+
+# --- holding one --------------------------------------------------------------------------------
+
+
+def test_a_second_holder_is_refused_until_the_first_lets_go(runs: Path) -> None:
+    path = Path("here")
+    with rundir.hold(path), pytest.raises(UserError, match="here is in use by a running launcher"):
+        rundir.hold(path).__enter__()
+    with rundir.hold(path):
+        pass
+
+
+def test_an_error_inside_lets_go(runs: Path) -> None:
+    with pytest.raises(ZeroDivisionError), rundir.hold(Path("here")):
+        raise ZeroDivisionError
+    with rundir.hold(Path("here")):
+        pass
+
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from a3c import rundir
+with rundir.hold(Path(sys.argv[1])):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_another_process_is_refused_and_a_killed_holder_holds_nothing(runs: Path) -> None:
+    """Not even through a child that outlives it."""
+    path = runs / "here"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], cwd=REPOSITORY, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline())
+    try:
+        with pytest.raises(UserError, match="in use by a running launcher"):
+            rundir.hold(path).__enter__()
+        holder.kill()
+        assert holder.wait() == -signal.SIGKILL
+        with rundir.hold(path):
+            pass
+    finally:
+        holder.kill()
+        os.kill(child, signal.SIGKILL)
+        holder.stdout.close()
+
+
+# --- finding one --------------------------------------------------------------------------------
+
+
+def test_new_runs_are_named_after_the_game_and_the_time(runs: Path) -> None:
+    names = {
+        env_id: rundir.new_path(env_id, 0.0).name.rpartition("-19")[0]
+        for env_id in ("ALE/Pong-v5", "my.module:My_Env-v0", "///", "../../etc")
+    }
+    assert names == {
+        "ALE/Pong-v5": "pong-v5",
+        "my.module:My_Env-v0": "my-env-v0",
+        "///": "run",
+        "../../etc": "etc",
+    }
+
+
+def test_new_runs_of_the_same_second_have_different_names(runs: Path) -> None:
+    paths = []
+    for _ in range(3):
+        paths.append(rundir.new_path("Pong-v4", 0.0))
+        paths[-1].mkdir(parents=True)
+    assert len(set(paths)) == 3
+    assert paths[1].name == f"{paths[0].name}-2"
+    assert {path.parent for path in paths} == {rundir.RUNS}
+
+
+def test_runs_are_found_by_name_by_path_and_by_age(runs: Path) -> None:
+    with pytest.raises(UserError, match="there is no run in"):
+        rundir.find(None)
+    made = [
+        rundir.create(Path(path), config(), None, resume=False)
+        for path in ("runs/b", "runs/a", "elsewhere/c")
+    ]
+    for age, run in enumerate(made):
+        os.utime(run.config, (1000 + age, 1000 + age))
+    (runs / "runs" / "no-run").mkdir()
+    assert rundir.all_runs() == made[:2]
+    assert rundir.find(None) == made[1]
+    assert rundir.find("b") == rundir.find("runs/b") == rundir.find(str(made[0].path)) == made[0]
+    assert rundir.find("elsewhere/c") == made[2]
+    for name in ("c", "no-run", "a\0b"):
+        with pytest.raises(UserError, match="no run "):
+            rundir.find(name)
+
+
+# --- what is written ----------------------------------------------------------------------------
+
+
+def test_json_is_written_whole_or_not_at_all(runs: Path) -> None:
+    path = runs / "summary.json"
+    rundir.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        rundir.write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in runs.iterdir()] == ["summary.json"]
+
+
+def git(*arguments: str) -> str:
+    """What git says in the current folder."""
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_is_its_hash_whatever_tags_there_are(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rundir, "REPOSITORY", runs)
+    assert rundir.git_commit() is None
+    git("init", "-q")
+    assert rundir.git_commit() is None
+    (runs / "code.py").write_text("1")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    commit = git("rev-parse", "HEAD")
+    assert rundir.git_commit() == commit
+    git("tag", "-a", "v1", "-m", "a release")
+    assert rundir.git_commit() == commit
+    (runs / "code.py").write_text("2")
+    assert rundir.git_commit() == f"{commit}-dirty"
+
+
+def test_a_folder_inside_somebody_elses_checkout_has_no_commit(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "theirs")
+    (runs / "unpacked").mkdir()
+    monkeypatch.setattr(rundir, "REPOSITORY", runs / "unpacked")
+    assert rundir.git_commit() is None

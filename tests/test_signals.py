@@ -1,0 +1,170 @@
+"""Leaving when asked to, shown on real processes, none of which imports TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.clusters import REPOSITORY
+
+START = """
+import ctypes, logging, os, signal, sys, threading, time
+from a3c import signals
+logging.basicConfig(format="%(message)s", level=logging.INFO)
+stop = signals.StopRequest()
+stop.install()
+def ready():
+    os.write(1, b"ready\\n")
+"""
+# Waiting for a lock that it holds itself, a thread is in C for good; no signal brings it back.
+STUCK = """
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+libc.pthread_mutex_init(mutex, None)
+libc.pthread_mutex_lock(mutex)
+ready()
+libc.pthread_mutex_lock(mutex)
+"""
+IN_C = START + STUCK
+QUICK = START + "signals.LEAVE_WITHIN_S = 0.2\n" + STUCK
+ORDERLY = START + "ready(); stop.wait(60); print('left', stop.signal, stop.requested)"
+POLLING = START + "ready()\nwhile not stop.requested: time.sleep(0.01)\nprint('left', stop.signal)"
+
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts programs, and waits until they say that they are ready."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(code: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # or communicate would miss what readline has read ahead
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("code", [ORDERLY, POLLING], ids=["waiting", "polling"])
+def test_the_first_signal_asks(start: Start, number: signal.Signals, code: str) -> None:
+    process = start(code)
+    process.send_signal(number)
+    returned, out, err = end_of(process)
+    assert returned == 0
+    assert out.split()[:2] == ["left", str(int(number))]
+    assert f"{number.name}: leaving" in err
+
+
+def signal_until_gone(process: subprocess.Popen[bytes], numbers: list[signal.Signals]) -> None:
+    """Two signals that the process takes one by one: the second once it said the first."""
+    process.send_signal(numbers[0])
+    assert process.stderr is not None
+    assert process.stderr.readline() == f"{numbers[0].name}: leaving\n".encode()
+    process.send_signal(numbers[1])
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_a_process_that_is_stuck_in_c_at_once(
+    start: Start, second: signal.Signals
+) -> None:
+    process = start(IN_C)
+    began = time.monotonic()
+    signal_until_gone(process, [signal.SIGTERM, second])
+    assert end_of(process)[0] == 128 + second
+    assert time.monotonic() - began < 8  # less than the deadline: the second signal did it
+
+
+def test_a_process_that_does_not_leave_is_ended_at_the_deadline(start: Start) -> None:
+    process = start(QUICK)
+    process.send_signal(signal.SIGTERM)
+    returned, _, err = end_of(process)
+    assert returned == 128 + signal.SIGTERM
+    assert "SIGTERM: leaving" in err
+
+
+def test_other_signals_ask_for_nothing(start: Start) -> None:
+    code = START + (
+        "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'usr1\\n')); ready(); "
+        "print('waited', not stop.wait(60), stop.signal)"
+    )
+    process = start(code)
+    for _ in range(2):
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"usr1\n"
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process)[1] == "waited False 15\n"
+
+
+CLOGGED = (
+    START
+    + """
+read, write = os.pipe()
+os.dup2(write, 2)
+os.set_blocking(2, False)
+try:
+    while True: os.write(2, b"x" * 65536)
+except BlockingIOError:
+    pass
+os.set_blocking(2, True)
+signals.LEAVE_WITHIN_S = 60
+threading.Thread(target=logging.info, args=("holds the lock of the log for ever",)).start()
+ready()
+stop.wait(60)
+os.write(1, b"asked\\n")
+time.sleep(60)
+"""
+)
+
+
+def test_a_log_that_nobody_reads_stops_neither_request_nor_end(start: Start) -> None:
+    process = start(CLOGGED)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"asked\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+def test_leaving_now_flushes_what_was_said(start: Start) -> None:
+    code = START + (
+        "ready(); print('to stdout'); sys.stderr.write('to stderr'); "
+        "threading.Thread(target=time.sleep, args=(60,)).start(); signals.leave_now(75)"
+    )
+    assert end_of(start(code)) == (75, "to stdout\n", "to stderr")
+
+
+def test_a_wait_that_no_signal_ends_times_out(start: Start) -> None:
+    code = START + "ready(); print(stop.wait(0.01), stop.requested, stop.signal)"
+    assert end_of(start(code)) == (0, "False False None\n", "")
+
+
+def test_the_deadline_is_within_the_ten_seconds_that_everyone_has() -> None:
+    from a3c import signals
+
+    assert signals.LEAVE_WITHIN_S + signals.FLUSH_WITHIN_S < 10
+    assert os.name == "posix"
