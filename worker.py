@@ -75,7 +75,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     stop = signals.StopRequest()
     stop.install()
     heartbeat = Heartbeat.from_environment()
-    with turnstile(run_dir / "processes"):
+    with turnstile(run_dir / "processes", first=task.job == "ps" or task.is_chief):
         import_tensorflow()  # seconds, and only once the usage is right
     if task.job == "ps":
         from a3c.serving import serve

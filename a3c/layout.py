@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from a3c.errors import UserError
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -54,7 +56,14 @@ class Layout:
 
 
 def balance(shapes: Mapping[str, tuple[int, ...]], num_ps: int) -> Layout:
-    """Put each parameter on the ps with the fewest elements so far, the largest first."""
+    """Put each parameter on the ps with the fewest elements so far, the largest first.
+
+    Raises UserError where that leaves a ps without any.
+    """
+    if num_ps > len(shapes):
+        raise UserError(
+            f"--ps {num_ps} is too many: the network has {len(shapes)} variables to share out"
+        )
     loads = [0] * num_ps
     groups: list[list[str]] = [[] for _ in range(num_ps)]
     for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):

@@ -240,10 +240,12 @@ def _telling_line(record: ProcessRecord) -> str | None:
 
 
 def _age_s(path: Path, now: float) -> float | None:
+    """Seconds since a heartbeat; keepers set it to 0 for a process that has not beaten yet."""
     try:
-        return max(0.0, now - path.stat().st_mtime)
+        touched = path.stat().st_mtime
     except OSError:
         return None
+    return max(0.0, now - touched) if touched else None
 
 
 def _timestamp(iso: str) -> float:

@@ -14,15 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WAIT_S = 0.05
+YIELD_S = 0.5
 PATIENCE_S = 120.0  # a slot may be held by a process that hangs: then go ahead without one
 
 
 @contextlib.contextmanager
-def turnstile(directory: Path, slots: int | None = None) -> Iterator[None]:
+def turnstile(directory: Path, slots: int | None = None, *, first: bool = True) -> Iterator[None]:
     """Hold one of the slots of a directory; they are freed even by SIGKILL.
 
-    Where the directory can't be written everybody just goes ahead.
+    Those that are not to be `first` let the others step up to it. Where the directory can't be
+    written everybody just goes ahead.
     """
+    if not first:
+        time.sleep(YIELD_S)
     count = slots or len(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         try:

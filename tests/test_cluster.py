@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from a3c import cluster
 from a3c.cluster import Cluster, Task, from_tf_config, make_cluster
 from a3c.errors import RetryableError, UserError
-from tests.clusters import REPOSITORY
+from a3c.rundir import REPOSITORY
 
 PS, WORKERS = ["127.0.0.1:1"], ["127.0.0.1:2", "127.0.0.1:3"]
 

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a3c.errors import UserError
 from a3c.layout import balance
 
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),
     st.lists(st.integers(1, 5), max_size=3).map(tuple),
-    min_size=1,
-    max_size=8,
+    min_size=4,
+    max_size=9,
 )
 
 
@@ -29,6 +30,13 @@ def test_the_largest_goes_first_and_always_to_the_lightest() -> None:
     assert layout.num_parameters == 26
 
 
+def test_more_ps_than_variables_are_refused() -> None:
+    shapes = dict.fromkeys("abc", (3,))
+    assert balance(shapes, 3).ps_sizes() == [3, 3, 3]
+    with pytest.raises(UserError, match=r"^--ps 4 is too many: the network has 3 variables"):
+        balance(shapes, 4)
+
+
 def test_one_ps_holds_everything_in_the_order_of_the_network() -> None:
     layout = balance({"x": (2, 2), "y": (9,), "z": (1,)}, 1)
     assert (layout.names, layout.ps) == (("x", "y", "z"), (0, 0, 0))
@@ -39,7 +47,7 @@ def test_every_parameter_is_somewhere_once(shapes: dict[str, tuple[int, ...]], n
     layout = balance(shapes, num_ps)
     assert dict(zip(layout.names, layout.shapes, strict=True)) == shapes
     assert list(layout.ps) == sorted(layout.ps)
-    assert set(layout.ps) <= set(range(num_ps))
+    assert set(layout.ps) == set(range(num_ps))
     assert sum(layout.ps_sizes()) == layout.num_parameters == sum(map(math.prod, shapes.values()))
     assert len(layout.ps_sizes()) == num_ps
 

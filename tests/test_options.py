@@ -20,7 +20,7 @@ from a3c.config import SECTIONS, Config
 from a3c.config import to_dict as plain
 from a3c.errors import UserError
 from a3c.options import OPTIONS, Layer, Option
-from tests.clusters import REPOSITORY
+from a3c.rundir import REPOSITORY
 from tests.strategies import layers
 
 FLAGS = sorted({option.flag for option in OPTIONS.values()})

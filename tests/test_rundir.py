@@ -17,7 +17,7 @@ from a3c.config import digest, to_dict
 from a3c.errors import UserError
 from a3c.rundir import RunDir
 from tests.clusters import REPOSITORY, config
-from tests.test_checkpoint import damage, write
+from tests.snapshots import damage, write
 
 
 @pytest.fixture

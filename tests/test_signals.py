@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clusters import REPOSITORY
+from a3c.rundir import REPOSITORY
 
 START = """
 import ctypes, logging, os, signal, sys, threading, time

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from a3c import checkpoint, tensors
 from a3c.checkpoint import DamagedCheckpointError
-from tests.test_checkpoint import damage, manifest
+from tests.snapshots import damage, manifest
 
 RNG = np.random.default_rng(1)
 VALUES: dict[str, np.ndarray] = {

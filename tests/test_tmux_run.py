@@ -1,0 +1,180 @@
+"""Whole runs in tmux: a real tmux, on a socket directory of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.clusters import REPOSITORY
+from tests.test_run import everything_ended, is_training, wait_until
+
+from a3c import panes, processes
+from a3c.rundir import RunDir
+
+
+class Tmux:
+    """A tmux of the test's own, and a launcher that finds it there."""
+
+    def __init__(self, directory: Path, work: Path) -> None:
+        self.work = work
+        self.environment = {**os.environ, "TMUX_TMPDIR": str(directory), "TMUX": ""}
+
+    def __call__(self, *arguments: str) -> list[str]:
+        """What a tmux command says."""
+        done = subprocess.run(
+            ["tmux", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.splitlines()
+
+    def launch(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the launcher to its end, from another directory than its own."""
+        return subprocess.run(
+            [sys.executable, str(REPOSITORY / "launch_cluster.py"), *arguments],
+            cwd=self.work,
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def start(self, run: str, *arguments: str, **variables: str) -> Path:
+        """Start a run that goes on until it is stopped; its directory."""
+        done = self.launch(
+            *("--mode", "tmux", "--env-id", "CartPole-v1", "--run-dir", run),
+            *("--stop-at-return", "none", "--log-interval", "0.2", *arguments),
+            **variables,
+        )
+        assert done.returncode == 0, done.stderr
+        return self.work / run
+
+    def status(self, run: str) -> dict[str, Any]:
+        """What `status --json` says."""
+        done = self.launch("status", run, "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    """A tmux that ends with the test."""
+    socket, work = tmp_path / "socket", tmp_path / "work"
+    socket.mkdir()
+    work.mkdir()
+    mine = Tmux(socket, work)
+    yield mine
+    mine("kill-server")
+
+
+def panes_of(tmux: Tmux) -> dict[str, int]:
+    """The pid in every pane by its title."""
+    lines = tmux("list-panes", "-a", "-F", "#{pane_title}\t#{pane_pid}")
+    return {title: int(pid) for title, pid in (line.split("\t") for line in lines)}
+
+
+def keepers(path: Path) -> dict[str, int]:
+    """The pid of every keeper by its process's name."""
+    return {record.name: record.keeper.pid for record in processes.read_records(path)}
+
+
+def test_panes_status_and_processes_agree_and_stop_leaves_nothing(tmux: Tmux) -> None:
+    path = tmux.start("my.run", "--workers", "2")
+    wait_until(lambda: is_training(path), "training")
+    found = tmux.status("my.run")
+    names = ["ps-0", "worker-0", "worker-1"]
+    assert [p["name"] for p in found["processes"]] == names
+    assert found["state"] == "running"
+    shown = panes_of(tmux)
+    assert {name: shown[name] for name in names} == keepers(path)
+    for process in found["processes"]:
+        parents = psutil.Process(process["pid"]).parents()
+        assert shown[process["name"]] in [parent.pid for parent in parents]
+    done = tmux.launch("stop", "my.run")
+    assert (done.returncode, done.stdout) == (0, "my.run is stopped\n"), done.stderr
+    assert everything_ended(path)
+    assert tmux("list-sessions") == []
+    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+    assert tmux.status("my.run")["state"] == "stopped"
+
+
+def test_a_killed_worker_returns_and_its_pane_shows_it(tmux: Tmux) -> None:
+    path = tmux.start("run", "--workers", "2")
+    wait_until(lambda: is_training(path), "training")
+    record = next(r for r in processes.read_records(path) if r.name == "worker-1")
+    os.kill(record.pid or 0, signal.SIGKILL)
+
+    def is_back() -> bool:
+        state = {p["name"]: p for p in tmux.status("run")["processes"]}["worker-1"]
+        return bool(state["restarts"] == 1 and state["state"] == "running")
+
+    wait_until(is_back, "worker-1 at work again")
+    shown = "\n".join(tmux("capture-pane", "-p", "-S", "-", "-t", "=a3c-run:workers-1.1"))
+    assert "ended by SIGKILL" in shown
+    tmux.launch("stop", "run", "--now")
+    assert everything_ended(path)
+
+
+def test_closing_the_session_ends_the_run_and_nothing_else(tmux: Tmux) -> None:
+    tmux("new-session", "-d", "-s", "mine", "cat")
+    path = tmux.start("run", "--workers", "2")
+    wait_until(lambda: is_training(path), "training")
+    tmux("kill-session", "-t", "=a3c-run")
+    wait_until(lambda: everything_ended(path), "the end of all processes")
+    assert tmux("list-sessions", "-F", "#{session_name}") == ["mine"]
+    assert tmux.status("run")["state"] == "stopped"
+
+
+def test_a_name_in_use_is_refused_and_two_runs_live_side_by_side(tmux: Tmux) -> None:
+    first = tmux.start("a", "--workers", "1")
+    second = tmux.start("b", "--workers", "1")
+    elsewhere = tmux.launch(
+        *("--mode", "tmux", "--env-id", "CartPole-v1", "--run-dir", str(tmux.work / "c" / "a"))
+    )
+    assert elsewhere.returncode == 2
+    assert "--replace" in elsewhere.stderr
+    assert not (tmux.work / "c").exists()
+    tmux.launch("stop", "a", "--now")
+    assert everything_ended(first)
+    assert not everything_ended(second)
+    tmux.launch("stop", "b", "--now")
+
+
+def test_the_users_old_pains_do_not_hurt(tmux: Tmux) -> None:
+    """A dead proxy, a PATH without Python, $TMUX set, a run to its end from elsewhere."""
+    tmux("new-session", "-d", "-s", "mine", "cat")
+    inside = tmux("display-message", "-p", "-t", "=mine:", "#{socket_path},1,0")[0]
+    path = tmux.start(
+        "run",
+        *("--workers", "1", "--max-env-steps", "2000", "--evaluation-episodes", "0"),
+        http_proxy="http://127.0.0.1:9",
+        https_proxy="http://127.0.0.1:9",
+        PATH="/usr/bin:/bin",
+        TMUX=inside,
+    )
+    summary = RunDir(path).summary
+    wait_until(summary.exists, "the end of the run")
+    assert json.loads(summary.read_text())["state"] == "done"
+    assert panes.session_name("run") in tmux("list-sessions", "-F", "#{session_name}")
+
+
+def test_sixteen_workers_have_two_windows(tmux: Tmux) -> None:
+    path = tmux.start("run", "--workers", "16")
+    windows = tmux("list-windows", "-t", "=a3c-run", "-F", "#{window_name} #{window_panes}")
+    assert windows == ["cockpit 2", "workers-1 8", "workers-2 8"]
+    wait_until(lambda: len(processes.read_records(path)) == 17, "all keepers")
+    tmux.launch("stop", "run", "--now")
+    assert everything_ended(path)
+    assert tmux("list-sessions") == []
