@@ -11,6 +11,7 @@ Scores are raw, of games of the environment's own length, with seeds that traini
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import sys
@@ -18,12 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import seeding
+from a3c import rundir, seeding
 from a3c.cluster import adopt_environment
+from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
-from a3c.locate import Source, find_checkpoint
+from a3c.heartbeat import Heartbeat
+from a3c.locate import Source, find_checkpoint, find_run
 from a3c.options import Parser
 from a3c.quiet import import_tensorflow
+from a3c.rundir import RunDir
+from a3c.scores import Summary
+from a3c.signals import StopRequest
+from a3c.turnstile import turnstile
 
 PROG = "evaluate.py"
 MAX_EPISODES = 100_000
@@ -44,6 +51,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--record", type=Path, metavar="DIR", help="write a video of one game")
     parser.add_argument("--format", choices=("mp4", "gif"), default="mp4", help="of the video")
     parser.add_argument("--seconds", type=float, metavar="S", help="only so much of the video")
+    parser.add_argument(
+        "--follow", action="store_true", help="play every new checkpoint of a run until it ends"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     arguments = parser.parse_args(argv)
     if not 1 <= arguments.episodes <= MAX_EPISODES:
@@ -60,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
+        if arguments.follow:
+            return follow(find_run(arguments.source), arguments)
         source = find_checkpoint(arguments.source, arguments.which)
         adopt_environment(1)
         import_tensorflow()
@@ -114,24 +126,79 @@ def record(source: Source, arguments: argparse.Namespace) -> Path:
     return recording.path
 
 
+def follow(run: RunDir, arguments: argparse.Namespace) -> int:
+    """Be the evaluator of a run: until it ends, play each new checkpoint and keep the best."""
+    logging.getLogger().setLevel(logging.INFO)
+    adopt_environment(1)
+    stop = StopRequest()
+    stop.install()
+    heartbeat = Heartbeat.from_environment()
+    with turnstile(run.path / "processes", first=False):
+        import_tensorflow()
+    from a3c import evaluation, following
+    from a3c.metrics import JsonlSink, Sink
+    from a3c.tensorboard import TensorBoardSink
+
+    config = rundir.read_config(run)
+    num_envs = min(arguments.episodes, evaluation.MAX_ENVS)
+    agent, envs, seed = _new_players(config, arguments, num_envs)
+
+    def play(path: Path) -> Summary:
+        evaluation.load(agent, path)
+        games = evaluation.play(
+            envs,
+            agent,
+            agent.network.policy,
+            arguments.episodes,
+            seed=seed,
+            on_decision=lambda _: _beat_or_leave(heartbeat, stop),
+        )
+        return evaluation.summarise([g.episode_return for g in games], [g.length for g in games])
+
+    name = "evaluator-0"
+    sinks: list[Sink] = [JsonlSink(run.metrics(name)), TensorBoardSink(run.path / "events" / name)]
+    with contextlib.suppress(_AskedToLeaveError):
+        following.follow(run, play, sinks, stop, heartbeat)
+    return EXIT_OK if stop.signal is None else 128 + stop.signal
+
+
+class _AskedToLeaveError(Exception):
+    """Ends a game that is being played when a signal has come."""
+
+
+def _beat_or_leave(heartbeat: Heartbeat, stop: StopRequest) -> None:
+    heartbeat.beat()
+    if stop.requested:
+        raise _AskedToLeaveError
+
+
 def _players(
     source: Source, arguments: argparse.Namespace, num_envs: int, render_mode: str | None = None
 ) -> tuple[Any, Any, int]:
     """The agent of a checkpoint, environments for it, and the seed of both."""
+    from a3c import evaluation
+
+    agent, envs, seed = _new_players(source.config, arguments, num_envs, render_mode)
+    evaluation.load(agent, source.path)
+    return agent, envs, seed
+
+
+def _new_players(
+    config: Config, arguments: argparse.Namespace, num_envs: int, render_mode: str | None = None
+) -> tuple[Any, Any, int]:
+    """An agent that has still to be loaded, environments for it, and the seed of both."""
     from gymnasium.spaces import Box
 
     import envs as environments
     import model
     from a3c import evaluation
 
-    config = source.config
     run_seed = config.run.seed if arguments.seed is None else arguments.seed
     seed = seeding.evaluation_seed(run_seed)
     envs = environments.make(config.env.env_id, num_envs, seed, config.env, render_mode)
     space = envs.single_observation_space
     assert isinstance(space, Box)
-    agent = evaluation.load_agent(
-        source.path,
+    agent = evaluation.make_agent(
         config,
         model.build,
         space,
@@ -149,7 +216,7 @@ def report(result: dict[str, Any], *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from a3c.scores import Summary, score_table
+    from a3c.scores import score_table
 
     kind = "greedy" if result["greedy"] else "sampled"
     title = f"{result['env_id']} after {result['step']:,} env steps, {kind} actions"

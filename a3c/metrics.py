@@ -66,6 +66,11 @@ METRICS: dict[str, Metric] = {
     "time/other": Metric("share", "reports, metrics, checkpoints"),
     "drops/rollouts": Metric("rollouts", "dropped since this process began: loss not finite"),
     "drops/reports": Metric("games", "reports refused since this process began: queue full"),
+    "evaluation/mean": Metric("points", "mean raw return of the evaluator's games"),
+    "evaluation/stderr": Metric("points", "standard error of that mean"),
+    "evaluation/min": Metric("points", "lowest return of those games"),
+    "evaluation/max": Metric("points", "highest return of those games"),
+    "evaluation/episodes": Metric("games", "games that the evaluator played"),
     "process/rss_mb": Metric("MB", "resident memory of this process"),
 }
 

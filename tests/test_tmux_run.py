@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.clusters import REPOSITORY
-from tests.test_run import everything_ended, is_training, wait_until
 
 from a3c import panes, processes
 from a3c.rundir import RunDir
+from tests.clusters import REPOSITORY
+from tests.test_run import everything_ended, is_training, wait_until
 
 
 class Tmux:
