@@ -1,0 +1,135 @@
+"""plot.py: what it draws of a run, and what it says where there is nothing to draw."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from a3c import config as settings
+from a3c.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
+from tests.clusters import REPOSITORY, config
+
+
+def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: float = 1e-3) -> Path:
+    """A run directory as the cluster leaves it, with a return that rises from 0 to 100."""
+    (path / "metrics").mkdir(parents=True)
+    made = config(seed=seed, learning_rate=learning_rate, stop_at_return=90.0, env_id="CartPole-v1")
+    contents = {"config": settings.to_dict(made), "versions": {}}
+    (path / "config.json").write_text(json.dumps(contents))
+    rng = np.random.default_rng(seed)
+    shares = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "exchange", "other")}
+    rows, episodes = [], []
+    for i in range(games):
+        step = 100 * (i + 1)
+        score = 100 * i / games + rng.normal()
+        episodes.append({"time": float(i), "env_steps": step, "worker": i % 2, "return": score})
+        rows.append(
+            {
+                "time": float(i),
+                "env_steps": step,
+                "wall_s": i / 10,
+                "cluster/env_steps_per_s": 1000.0,
+                "worker/env_steps_per_s": 500.0,
+                "train/staleness": float(i % 3),
+                "loss/policy": 0.1,
+                "loss/value": 1.0 / (i + 1),
+                "loss/entropy": 0.6,
+                "loss/explained_variance": i / games,
+                "train/gradient_norm": 0.4,
+                "train/learning_rate": 1e-3,
+                **shares,
+            }
+        )
+    for name, table in (("episodes", episodes), ("worker-0", rows), ("worker-1", rows)):
+        lines = "".join(json.dumps(row) + "\n" for row in table)
+        (path / "metrics" / f"{name}.jsonl").write_text(lines)
+    return path
+
+
+def plot(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run plot.py."""
+    command = [sys.executable, str(REPOSITORY / "plot.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def is_drawn(path: Path) -> bool:
+    """Whether a picture is of README size and not blank."""
+    pixels = image.imread(path)
+    return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
+
+
+def test_all_pictures_of_a_run_are_drawn_where_they_are_said_to_be(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    done = plot(run)
+    assert done.returncode == 0, done.stderr
+    names = ["return", "losses", "throughput", "staleness"]
+    assert done.stdout.splitlines() == [str(run / "plots" / f"{name}.png") for name in names]
+    assert all(is_drawn(Path(line)) for line in done.stdout.splitlines())
+
+
+def test_several_runs_share_a_picture(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / f"run-{seed}", seed=seed) for seed in (1, 2, 3)]
+    runs.append(fake_run(tmp_path / "other", learning_rate=1e-4))
+    done = plot(*runs, "--what", "return", "--output", tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+    assert is_drawn(tmp_path / "here" / "return.png")
+
+
+def test_missing_data_are_named_and_what_there_is_is_drawn(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    (run / "metrics" / "episodes.jsonl").unlink()
+    done = plot(run)
+    assert done.returncode == 0
+    assert "episodes.jsonl" in done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    done = plot(run, "--what", "return")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize("arguments", [("nowhere",), ("--smooth", "0"), ("--what", "moon")])
+def test_bad_input_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = plot(*arguments)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert arguments[-1] in done.stderr
+
+
+def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", games=20)
+    code = f"import sys, plot; plot.main([{str(run)!r}]); assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
+
+
+def test_a_moving_mean_looks_back_only() -> None:
+    assert moving_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist() == [1.0, 1.5, 2.5, 5.0]
+
+
+def test_interpolation_does_not_go_beyond_the_data() -> None:
+    points = Series(np.array([1.0, 3.0]), np.array([10.0, 30.0]))
+    values = interpolate(points, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    np.testing.assert_array_equal(values, [np.nan, 10.0, 20.0, 30.0, np.nan])
+
+
+def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
+    long = Series(np.array([0.0, 10.0]), np.array([0.0, 10.0]))
+    short = Series(np.array([0.0, 5.0]), np.array([2.0, 7.0]))
+    over = across_seeds([long, short], 11)
+    assert over.x[-1] == 5.0
+    np.testing.assert_allclose(over.mean, over.x + 1.0)
+    np.testing.assert_allclose((over.low, over.high), (over.x, over.x + 2.0))
+
+
+def test_bins_hold_the_mean_of_what_is_in_them() -> None:
+    points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
+    binned = bin_means(points, 2)
+    assert binned.y.tolist() == [3.0, 7.0]
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
+    a, b, c = (settings.to_dict(config(seed=s, gamma=g)) for s, g in ((1, 0.9), (2, 0.9), (1, 0.8)))
+    assert group_runs([a, b, c, None, None]) == [[0, 1], [2], [3], [4]]
