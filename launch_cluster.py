@@ -79,6 +79,8 @@ def start(arguments: list[str]) -> int:
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     _check(config, path, resume=chosen.resume)
+    if chosen.resume:
+        chosen.preset = rundir.read_preset_name(RunDir(path))
     planned = plan.make(
         config,
         RunDir(path.absolute()),

@@ -185,6 +185,15 @@ def read_config(run: RunDir) -> Config:
     return options.merge([options.read_file(run.config)])
 
 
+def read_preset_name(run: RunDir) -> str | None:
+    """The preset that a run was started with, for people; None where it isn't known."""
+    try:
+        found = json.loads(run.config.read_bytes()).get("preset")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def write_json(path: Path, contents: Any) -> None:
     """Write a JSON file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -48,47 +48,49 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     polls there. When it may leave it waits for attached workers, but not for ever.
     """
     server = start_server(cluster, task, config.cluster.ps_threads)
-    with tf.Graph().as_default() as graph:
-        flags = Flags(len(cluster.workers))
-        exists = tf.stack([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
-    session = tf.compat.v1.Session(
-        server.target,
-        graph=graph,
-        config=tf.compat.v1.ConfigProto(
-            device_filters=["/job:ps/task:0", f"/job:ps/task:{task.index}"],
-            operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
-        ),
-    )
-    log.info("%s serves at %s, pid %d", task.name, cluster.ps[task.index], os.getpid())
-    parting = _Parting(stop)
+    poll = _Poll(server.target, cluster, task, config)
+    log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
+    deadline: float | None = None
     while True:
         beat.beat()
         try:
-            blank = not session.run(exists).all()
-            finished, attached = (
-                (0, []) if blank else session.run([flags.read_finished, flags.read_attached])
-            )
+            finished, num_attached = poll()
         except tf.errors.OpError as error:
-            if task.index and stop.requested:
-                return
+            if task.index and deadline:
+                break  # the first ps has left as well
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
-        if parting.is_due(bool(finished), sum(attached)):
-            log.info("%s leaves", task.name)
-            return
-        stop.wait(POLL_INTERVAL_S) if not stop.requested else time.sleep(POLL_INTERVAL_S)
+        if finished or stop.requested:
+            deadline = deadline or time.monotonic() + LINGER_S
+            if num_attached == 0 or time.monotonic() >= deadline:
+                break
+        time.sleep(POLL_INTERVAL_S)
+    if task.index == 0 and len(cluster.ps) > 1:
+        time.sleep(4 * POLL_INTERVAL_S)  # the others read here that they may leave
+    log.info("leaving")
 
 
-class _Parting:
-    """When a ps that may leave really leaves."""
+class _Poll:
+    """Asks the first ps whether the run is finished, and how many workers are attached."""
 
-    def __init__(self, stop: StopRequest) -> None:
-        self._stop = stop
-        self._deadline: float | None = None
+    def __init__(self, target: str, cluster: Cluster, task: Task, config: Config) -> None:
+        with tf.Graph().as_default() as graph:
+            self._flags = Flags(len(cluster.workers))
+            initialized = [tf.compat.v1.is_variable_initialized(v) for v in self._flags.variables]
+            self._exist = tf.reduce_all(tf.stack(initialized))
+        self._session = tf.compat.v1.Session(
+            target,
+            graph=graph,
+            config=tf.compat.v1.ConfigProto(
+                device_filters=["/job:ps/task:0", f"/job:ps/task:{task.index}"],
+                operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
+            ),
+        )
 
-    def is_due(self, finished: bool, num_attached: int) -> bool:
-        """Whether nobody needs this ps any more, or it has waited long enough."""
-        if not finished and not self._stop.requested:
-            return False
-        now = time.monotonic()
-        self._deadline = self._deadline or now + LINGER_S
-        return num_attached == 0 or now >= self._deadline
+    def __call__(self) -> tuple[bool, int]:
+        """The answer; a blank ps is not finished and nobody is attached to it."""
+        if not self._session.run(self._exist):
+            return False, 0
+        finished, attached = self._session.run(
+            [self._flags.read_finished, self._flags.read_attached]
+        )
+        return bool(finished), int(attached.sum())

@@ -112,6 +112,17 @@ def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
     assert last.step == last.num_updates * 15
 
 
+def test_two_ps_share_the_parameters_and_end_together(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    code, said = run(path, "--max-env-steps", "3000", "--ps", "2")
+    assert code == 0, said
+    states = {
+        record.name: (record.state, record.restarts) for record in processes.read_records(path)
+    }
+    assert states["ps-0"] == states["ps-1"] == ("done", 0)
+    assert manifest(path).step >= 3000
+
+
 def test_ctrl_c_saves_and_ends_everything(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with running(path, "--max-env-steps", "100000000", "--stop-at-return", "none") as process:
