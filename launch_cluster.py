@@ -25,6 +25,11 @@ from a3c.supervisor import ChildKeepers
 log = logging.getLogger("a3c")
 
 PROG = "launch_cluster.py"
+DESCRIPTION = (
+    "Train an A3C cluster. Of a run that was started: "
+    + ", ".join(name for name in verbs.VERBS if name != "cockpit")
+    + f" (for example {PROG} status)."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
     config, chosen = options.parse_config(
-        _with_resumed_config(arguments), PROG, "Train an A3C cluster.", add_arguments
+        _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     _check(config, path, resume=chosen.resume)

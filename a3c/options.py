@@ -357,6 +357,28 @@ def flag_layer(namespace: argparse.Namespace) -> Layer:
     return layer
 
 
+def to_flags(config: Config) -> list[str]:
+    """The flags that give this configuration on any host, whatever presets or files it has."""
+    flags = ["--preset=none"]
+    for option in OPTIONS.values():
+        value = getattr(getattr(config, option.section), option.name)
+        field = option.field
+        default = field.default if field.default is not dataclasses.MISSING else {}
+        if value != default:
+            flags += _to_flag(option, value)
+    return flags
+
+
+def _to_flag(option: Option, value: Any) -> list[str]:
+    if option.kind is bool:
+        return [option.flag if value else option.flag.replace("--", "--no-", 1)]
+    if isinstance(option.kind, tuple):
+        return [option.flag, *map(str, value)]
+    if option.kind is dict:
+        return [f"{option.flag}={json.dumps(value)}"]
+    return [f"{option.flag}={'none' if value is None else value}"]
+
+
 def config_from(namespace: argparse.Namespace) -> tuple[Config, str | None]:
     """The configuration that parsed arguments ask for, and the preset it started from."""
     flags = flag_layer(namespace)

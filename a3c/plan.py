@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from a3c import cluster, keeper_options
+from a3c import cluster, keeper_options, options
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import UserError
@@ -141,7 +141,8 @@ def _process(task: Task, here: Cluster, config: Config, run: RunDir) -> Process:
         str(REPOSITORY / "worker.py"),
         *("--job", task.job, "--task", str(task.index)),
         *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
-        *("--config", str(run.config), "--run-dir", str(run.path)),
+        *("--run-dir", str(run.path)),
+        *options.to_flags(config),
     )
     return Process(
         name=task.name,

@@ -25,6 +25,7 @@ from a3c.rundir import RunDir
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
+WORKER_LINGER_S = 12.0  # after the chief has left
 PS_LINGER_S = 20.0  # after the last worker has left
 EVALUATOR_LINGER_S = 300.0  # it plays the last checkpoint
 FIRST_RECORD_S = 30.0
@@ -157,7 +158,9 @@ class Supervisor:
             failed = self._failure()
             if failed:
                 return Outcome(self._keepers.exit_code(failed) or EXIT_FATAL, failed=failed)
-            if self._ended(self._workers):
+            if self._keepers.exit_code(self._workers[0]) == EXIT_OK:
+                # The chief has ended the run. A worker that is late for it would wait in vain.
+                self._wait(self._workers, WORKER_LINGER_S)
                 self._wait(self._servers, PS_LINGER_S)
                 self._wait(self._evaluators, EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)

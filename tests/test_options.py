@@ -391,3 +391,10 @@ def test_help_fits_two_screens_and_help_all_shows_every_option(script: str) -> N
     assert not {option.flag for option in OPTIONS.values()} - words
     everyday = {o.flag for o in OPTIONS.values() if o.field.metadata["everyday"]}
     assert everyday <= set(" ".join(short).split())
+
+
+@given(layers())
+def test_flags_give_the_same_configuration_elsewhere(layer: Layer) -> None:
+    config = options.from_dict(layer, "test")
+    again, arguments = options.parse_config(options.to_flags(config), "prog", "about")
+    assert (again, arguments.preset) == (config, None)

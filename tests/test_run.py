@@ -112,6 +112,28 @@ def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
     assert last.step == last.num_updates * 15
 
 
+def test_a_worker_that_is_late_for_the_end_does_not_hold_it_up(tmp_path: Path) -> None:
+    """Worker 1 can't start; the chief ends the run, and nobody waits for the other."""
+    path = tmp_path / "run"
+    hold = tmp_path / "sitecustomize.py"
+    hold.write_text(
+        "import sys, time\n"
+        "late = 'worker.py' in sys.argv[0] and '--task' in sys.argv\n"
+        "if late and sys.argv[sys.argv.index('--task') + 1] == '1':\n"
+        "    time.sleep(600)\n"
+    )
+    command = launcher(*CARTPOLE, "--run-dir", str(path), "--max-env-steps", "2000")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    states = {record.name: record.state for record in processes.read_records(path)}
+    assert states == {"ps-0": "done", "worker-0": "done", "worker-1": "stopped"}
+    assert json.loads((path / "summary.json").read_text())["state"] == "done"
+    assert everything_ended(path)
+
+
 def test_two_ps_share_the_parameters_and_end_together(tmp_path: Path) -> None:
     path = tmp_path / "run"
     code, said = run(path, "--max-env-steps", "3000", "--ps", "2")
