@@ -36,10 +36,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True)
     arguments, rest = parser.parse_known_args()
     rows = []
+    commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
     for seed in range(1, arguments.seeds + 1):
         rows.append(run(arguments.preset, seed, arguments.workers, rest))
         print(rows[-1], flush=True)
-        write(arguments.output, rows, arguments, rest)
+        write(arguments.output, rows, commit, arguments, rest)
     steps = [row["env_steps"] for row in rows]
     solved = sum(row["solved"] for row in rows)
     print(f"{solved} of {len(rows)} solved; median {statistics.median(steps):,.0f} env steps")
@@ -58,13 +59,15 @@ def run(preset: str, seed: int, workers: int, rest: list[str]) -> dict[str, Any]
         return {"seed": seed} | {name: summary[name] for name in FIELDS[1:]}
 
 
-def write(path: Path, rows: list[dict[str, Any]], arguments: Any, rest: list[str]) -> None:
+def write(
+    path: Path, rows: list[dict[str, Any]], commit: str | None, arguments: Any, rest: list[str]
+) -> None:
     """Write the CSV, with what made it in comment lines on top."""
     path.parent.mkdir(parents=True, exist_ok=True)
     words = [f"--preset {arguments.preset}", f"--workers {arguments.workers}", *rest]
     with path.open("w", newline="") as file:
         file.write(f"# launch_cluster.py --mode child {' '.join(words)}\n")
-        file.write(f"# commit {rundir.git_commit()}, {os.cpu_count()} cores, shared machine\n")
+        file.write(f"# commit {commit}, {os.cpu_count()} cores, shared machine\n")
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
