@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,13 +144,13 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         )
     if summary["evaluation"]:
         lines += _score_table(summary["evaluation"])
-    lines.append(
-        f"  checkpoint   {_nice(Path(summary['checkpoint'])) if summary['checkpoint'] else 'none'}"
-    )
     lines += [f"  curve        {_nice(Path(picture))}" for picture in pictures]
     lines.append(f"  summary      {_nice(run.summary)}")
-    lines.append(f"  go on with   python launch_cluster.py --resume --run-dir {_nice(run.path)}")
-    lines.append(f"  evaluate     python evaluate.py {_nice(run.path)}")
+    if summary["checkpoint"]:
+        here = shlex.quote(_nice(run.path))
+        lines.append(f"  checkpoint   {_nice(Path(summary['checkpoint']))}")
+        lines.append(f"  go on with   python launch_cluster.py --resume --run-dir {here}")
+        lines.append(f"  evaluate     python evaluate.py {here}")
     return "\n".join(lines)
 
 

@@ -173,7 +173,7 @@ class Player:
         done = terminated | truncated
         self._count_episodes(rewards, done, buffer.episodes)
         buffer.rewards[t] = self._for_learning(rewards)
-        ended = done | self._dead | self._lost_life(info, done)
+        ended = done | self._dead | self._lost_life(info)
         buffer.discounts[t] = np.where(ended, 0.0, self._learning.gamma)
         if (cut := truncated & ~terminated).any():
             final = self._final_observations(observations, info, cut)
@@ -211,11 +211,9 @@ class Player:
         clip = self._learning.reward_clip
         return np.clip(scaled, -clip, clip) if clip > 0 else scaled
 
-    def _lost_life(self, info: dict[str, Any], done: np.ndarray) -> np.ndarray:
+    def _lost_life(self, info: dict[str, Any]) -> np.ndarray:
         """Where a life was lost and that ends the episode for learning; the game goes on."""
-        if not self._episodic_life:
-            return np.zeros_like(done)
-        return (self._lives_left(info) < self._lives) & ~done
+        return np.logical_and(self._episodic_life, self._lives_left(info) < self._lives)
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; as before where a game doesn't say, for which Gymnasium puts 0."""

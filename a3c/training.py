@@ -99,9 +99,10 @@ class Worker:
         tracker = WorkerTracker(time.monotonic())
         reporter = _Reporter(self._store, self._task.index)
         logged = time.monotonic()
-        reason: str | None = None
+        rollouts = self._player.rollouts()
         self._stopwatch.take()
-        for rollout in self._player.rollouts():
+        while not self._is_over(reason := self._judge()):
+            rollout = next(rollouts)
             update = self._learner.update(rollout)
             self._heartbeat.beat()
             self._account(tracker, reporter, rollout, update)
@@ -109,14 +110,19 @@ class Worker:
             if now - logged >= self._config.run.log_interval_s:
                 logged = now
                 self._log_row(tracker)
-            reason = self._chief.tick(update.reply) if self._chief else None
             self._stopwatch.lap("other")
-            over = update.reply.global_step >= self._config.run.max_env_steps
-            if reason or over or update.reply.finished or self._stop.requested:
-                break
         reporter.flush()
         self._log_row(tracker)
         self._leave(reason)
+
+    def _judge(self) -> str | None:
+        """The chief's reason to end the run for everyone, if it has one."""
+        return self._chief.tick(self._learner.reply) if self._chief else None
+
+    def _is_over(self, reason: str | None) -> bool:
+        reply = self._learner.reply
+        played = reply.global_step >= self._config.run.max_env_steps
+        return bool(reason) or played or reply.finished or self._stop.requested
 
     def _account(
         self, tracker: WorkerTracker, reporter: _Reporter, rollout: Rollout, update: Update

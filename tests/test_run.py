@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from a3c import checkpoint, processes
+from a3c import checkpoint, processes, tensors
 from a3c.metrics import read_rows
 from a3c.rundir import RunDir
 from tests.clusters import launcher
@@ -191,6 +191,30 @@ def test_resume_goes_on_where_the_run_was_without_a_zig_zag(tmp_path: Path) -> N
     assert after.episodes > before.episodes
     steps = [row["env_steps"] for row in read_rows(RunDir(path).metrics("worker-0"))]
     assert steps == sorted(steps)
+
+
+def test_everything_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    """A resumed run that has nothing left to play saves what it restored."""
+    path = tmp_path / "run"
+    with running(path, "--max-env-steps", "100000000", "--checkpoint-interval", "1") as process:
+        wait_until(lambda: checkpoint.steps(path / "checkpoints"), "a checkpoint")
+        for record in processes.read_records(path):
+            for pid in (record.keeper.pid, record.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    if pid:
+                        os.kill(pid, signal.SIGKILL)
+        process.kill()
+    wait_until(lambda: everything_ended(path), "the end of all processes")
+    newest = checkpoint.steps(path / "checkpoints")[-1]
+    before = tensors.load(newest / checkpoint.PREFIX)
+    code, said = run(path, "--resume", "--max-env-steps", newest.name)
+    assert code == 0, said
+    assert manifest(path).reason == "max_env_steps"
+    assert checkpoint.steps(path / "checkpoints")[-1] == newest
+    after = tensors.load(newest / checkpoint.PREFIX)
+    assert before.keys() == after.keys()
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    assert any("Adam" in name for name in after)
 
 
 def test_a_killed_ps_comes_back_from_the_checkpoint(tmp_path: Path) -> None:
