@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c import cluster, cockpit, options, plan, report, rundir, session, verbs
+from a3c import cluster, cockpit, options, plan, report, rundir, verbs
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.plan import Plan
@@ -79,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
+    from a3c import session  # libtmux: the verbs are quicker without it
+
     config, chosen = options.parse_config(
         _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments
     )

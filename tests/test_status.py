@@ -1,0 +1,157 @@
+"""How a run fares, read from its files; and the dashboard that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from a3c import dashboard, report, rundir, status
+from a3c.errors import UserError
+from a3c.rundir import RunDir
+from tests.clusters import REPOSITORY
+from tests.fake_runs import FakeRun, configure, gone, living
+
+
+def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
+    made = living(tmp_path / "run", workers=2)
+    found = json.loads(json.dumps(status.read(made.run).as_dict()))
+    assert (found["run"], found["state"]) == ("run", "running")
+    assert found["global_step"] == 4_600_000
+    assert found["mean_return_100"] == pytest.approx(12.2, abs=1.5)
+    assert found["env_steps_per_s"] == 1150.0
+    assert [p["name"] for p in found["processes"]] == ["ps-0", "worker-0", "worker-1"]
+    for process in found["processes"]:
+        assert (process["state"], process["pid"], process["restarts"]) == (
+            "running",
+            os.getpid(),
+            0,
+        )
+    assert found["checkpoint"]["step"] == 4_580_000
+    assert found["checkpoint"]["age_s"] == pytest.approx(24, abs=5)
+    assert Path(found["checkpoint"]["path"]).is_dir()
+
+
+def test_a_pid_is_not_believed_without_its_birth(tmp_path: Path) -> None:
+    """Everything was killed and this process got the pids: the run is not running."""
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    for name in ("ps-0", "worker-0"):
+        made.process(name, child=gone(), keeper=gone())
+    found = status.read(made.run)
+    assert found.state == "stopped"
+    assert {p.state for p in found.processes} == {"dead"}
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "stopped"])
+def test_a_run_that_ended_is_what_its_summary_says(tmp_path: Path, state: str) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    report.summarise(made.run, state, None)
+    assert status.read(made.run).state == state
+
+
+def test_a_run_without_any_record_yet_is_starting(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1), age_s=1.0)
+    assert status.read(made.run).state == "starting"
+
+
+def test_a_process_that_has_not_beaten_yet_has_no_age(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made.process("worker-0", "starting")
+    os.utime(made.run.heartbeat("worker-0"), (0, 0))  # as keepers leave it before a life
+    text = "\n".join(status.lines(status.read(made.run)))
+    assert " d " not in text.split("worker-0")[1].splitlines()[0]
+
+
+def test_restarts_and_drops_are_warned_of(tmp_path: Path) -> None:
+    made = living(tmp_path / "run", workers=2)
+    made.process("worker-1", restarts=3)
+    made.rows("worker-1", [made.worker_row(4_600_000, 0.5, **{"drops/rollouts": 7})])
+    text = "\n".join(status.read(made.run).warnings)
+    assert "worker-1" in text
+    assert "3" in text
+    assert "7" in text
+
+
+def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        status.read(RunDir(tmp_path))
+
+
+def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
+    living(tmp_path / "run", workers=2)
+    code = (
+        "import sys, launch_cluster\n"
+        f"launch_cluster.main(['status', {str(tmp_path / 'run')!r}, '--json'])\n"
+        "heavy = {'tensorflow', 'gymnasium', 'rich', 'libtmux', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
+
+
+def shown(run: RunDir, width: int, height: int) -> list[str]:
+    """The dashboard's lines on a terminal of a size."""
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True)
+    board = dashboard.Dashboard(run, console)
+    board.refresh()
+    console.print(board.renderable(height))
+    assert isinstance(console.file, io.StringIO)
+    plain = Console(file=io.StringIO(), width=width)
+    plain.print(board.renderable(height))
+    assert isinstance(plain.file, io.StringIO)
+    return plain.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("workers", [2, 16, 32])
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_dashboard_fits_and_shows_what_matters(
+    tmp_path: Path, workers: int, width: int
+) -> None:
+    made = living(tmp_path / "run", workers=workers)
+    lines = shown(made.run, width, 50)
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert all(word in text for word in ("ALE/Pong-v5", "running", "env steps", "4.6M", "ps-0"))
+
+
+def test_the_dashboard_needs_no_tensorflow() -> None:
+    code = "import sys, a3c.dashboard; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
+def test_a_picture_of_the_dashboard_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    made = living(tmp_path / "run", workers=2)
+    dashboard.export_svg(made.run, tmp_path / "picture.svg")
+    text = (tmp_path / "picture.svg").read_text()
+    assert text.startswith("<svg")
+    assert "url(http" not in text
+
+
+def test_watching_a_run_that_has_ended_shows_it_and_returns(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    report.summarise(made.run, "done", None)
+    stream = io.StringIO()
+    assert dashboard.watch(made.run, stream=stream).state == "done"
+    assert "worker-0" in stream.getvalue()
+
+
+def test_runs_are_listed_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(configure(env_id="CartPole-v1"))
+    for name, age in (("old", 100.0), ("new", 0.0)):
+        run = rundir.create(tmp_path / "runs" / name, config, None, resume=False)
+        stamp = run.config.stat().st_mtime - age
+        os.utime(run.config, (stamp, stamp))
+    assert [run.name for run in rundir.all_runs()] == ["old", "new"]
+    assert rundir.find(None).name == "new"
