@@ -39,6 +39,6 @@ def test_a_memory_task_is_not_solved_without_memory(tmp_path: Path) -> None:
 
 def test_continuous_actions_learn(tmp_path: Path) -> None:
     """Pendulum, not to the end: a random policy scores about -1,200."""
-    settings = ("--preset", "pendulum", "--max-env-steps", "400000", "--stop-at-return", "-700")
+    settings = ("--preset", "pendulum", "--max-env-steps", "900000", "--stop-at-return", "-700")
     summary = trained(tmp_path / "run", *settings)
     assert summary["solved"], summary
