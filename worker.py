@@ -30,7 +30,7 @@ from a3c.cluster import (
     split_hosts,
 )
 from a3c.config import Config
-from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, UserError
+from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.heartbeat import Heartbeat
 from a3c.quiet import import_tensorflow
 from a3c.turnstile import turnstile
@@ -77,27 +77,41 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     heartbeat = Heartbeat.from_environment()
     with turnstile(run_dir / "processes", first=task.job == "ps" or task.is_chief):
         import_tensorflow()  # seconds, and only once the usage is right
-    if task.job == "ps":
-        from a3c.serving import serve
+    try:
+        if task.job == "ps":
+            from a3c.serving import serve
 
-        serve(cluster, task, config, stop, heartbeat)
-    else:
-        import envs
-        import model
-        from a3c.training import Worker
-
-        worker = Worker(
-            cluster,
-            task,
-            config,
-            run_dir,
-            make_envs=envs.make,
-            build_network=model.build,
-            stop=stop,
-            heartbeat=heartbeat,
-        )
-        worker.run()
+            serve(cluster, task, config, stop, heartbeat)
+        else:
+            _work(cluster, task, config, run_dir, stop, heartbeat)
+    except RetryableError:
+        if stop.signal is None:  # else it was on its way out anyway
+            raise
     return EXIT_OK if stop.signal is None else 128 + stop.signal
+
+
+def _work(
+    cluster: Cluster,
+    task: Task,
+    config: Config,
+    run_dir: Path,
+    stop: signals.StopRequest,
+    heartbeat: Heartbeat,
+) -> None:
+    import envs
+    import model
+    from a3c.training import Worker
+
+    Worker(
+        cluster,
+        task,
+        config,
+        run_dir,
+        make_envs=envs.make,
+        build_network=model.build,
+        stop=stop,
+        heartbeat=heartbeat,
+    ).run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -100,6 +100,7 @@ class Worker:
         reporter = _Reporter(self._store, self._task.index)
         logged = time.monotonic()
         rollouts = self._player.rollouts()
+        self._stopwatch.lap("start")
         self._stopwatch.take()
         while not self._is_over(reason := self._judge()):
             rollout = next(rollouts)
