@@ -24,11 +24,11 @@ from a3c.cluster import adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.heartbeat import Heartbeat
-from a3c.locate import Source, find_checkpoint, find_run
 from a3c.options import Parser
+from a3c.playing.locate import Source, find_checkpoint, find_run
+from a3c.playing.scores import Summary
 from a3c.quiet import import_tensorflow
 from a3c.rundir import RunDir
-from a3c.scores import Summary
 from a3c.signals import StopRequest
 from a3c.turnstile import turnstile
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(source: Source, arguments: argparse.Namespace) -> dict[str, Any]:
     """Play the games; everything there is to say about them, as plain data."""
-    from a3c import evaluation
+    from a3c.playing import evaluation
 
     config = source.config
     num_envs = min(arguments.episodes, evaluation.MAX_ENVS)
@@ -108,7 +108,7 @@ def evaluate(source: Source, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def record(source: Source, arguments: argparse.Namespace) -> Path:
     """Write a video of one more game; its path."""
-    from a3c import video
+    from a3c.playing import video
 
     agent, envs, seed = _players(source, arguments, 1, render_mode="rgb_array")
     recording = video.record(
@@ -135,8 +135,8 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
     heartbeat = Heartbeat.from_environment()
     with turnstile(run.path / "processes", first=False):
         import_tensorflow()
-    from a3c import evaluation, following
     from a3c.metrics import JsonlSink, Sink
+    from a3c.playing import evaluation, following
     from a3c.tensorboard import TensorBoardSink
 
     config = rundir.read_config(run)
@@ -176,7 +176,7 @@ def _players(
     source: Source, arguments: argparse.Namespace, num_envs: int, render_mode: str | None = None
 ) -> tuple[Any, Any, int]:
     """The agent of a checkpoint, environments for it, and the seed of both."""
-    from a3c import evaluation
+    from a3c.playing import evaluation
 
     agent, envs, seed = _new_players(source.config, arguments, num_envs, render_mode)
     evaluation.load(agent, source.path)
@@ -191,7 +191,7 @@ def _new_players(
 
     import envs as environments
     import model
-    from a3c import evaluation
+    from a3c.playing import evaluation
 
     run_seed = config.run.seed if arguments.seed is None else arguments.seed
     seed = seeding.evaluation_seed(run_seed)
@@ -216,7 +216,7 @@ def report(result: dict[str, Any], *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from a3c.scores import score_table
+    from a3c.playing.scores import score_table
 
     kind = "greedy" if result["greedy"] else "sampled"
     title = f"{result['env_id']} after {result['step']:,} env steps, {kind} actions"

@@ -15,12 +15,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c import cluster, cockpit, options, plan, report, rundir, verbs
+from a3c import cluster, options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
+from a3c.launching import cockpit, report, verbs
+from a3c.launching.supervisor import ChildKeepers
 from a3c.plan import Plan
 from a3c.rundir import RunDir
-from a3c.supervisor import ChildKeepers
 
 log = logging.getLogger("a3c")
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
-    from a3c import session  # libtmux: the verbs are quicker without it
+    from a3c.launching import session  # libtmux: the verbs are quicker without it
 
     config, chosen = options.parse_config(
         _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments

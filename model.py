@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the layers of the configured network and draw them to a PNG file."""
     # Workers import this module too, and need neither of these from it.
     import envs
-    from a3c import diagram
+    from a3c.drawing import diagram
 
     config, arguments = parse_config(
         argv, "model.py", "Print and draw the network of a configuration.", _add_output

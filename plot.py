@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def draw(arguments: argparse.Namespace) -> list[Path]:
     """Draw what was asked for; of `all`, what there are data for."""
-    from a3c import histories as reading
-    from a3c import pictures
+    from a3c.drawing import histories as reading
+    from a3c.drawing import pictures
 
     histories = reading.load_all(arguments.runs)
     folder = arguments.output or _folder(histories)
@@ -76,7 +76,7 @@ def _folder(histories: Sequence[Any]) -> Path:
 
 def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]], Any]]:
     """How each picture is drawn, with the settings of the command line."""
-    from a3c import charts, speed_charts
+    from a3c.drawing import charts, speed_charts
 
     window: Any = {} if arguments.smooth is None else {"window": arguments.smooth}
     axis: Any = {} if arguments.x is None else {"axis": arguments.x}

@@ -17,12 +17,12 @@ from typing import IO, TextIO
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from a3c.curve_tail import Curve
-from a3c.dashboard_view import View
 from a3c.errors import A3CError
 from a3c.rundir import RunDir
-from a3c.snapshot import Status, duration, lines, rate, score
-from a3c.status import Reader
+from a3c.watching.curve_tail import Curve
+from a3c.watching.dashboard_view import View
+from a3c.watching.snapshot import Status, duration, lines, rate, score
+from a3c.watching.status import Reader
 
 INTERVAL_S = 1.0
 _PLAIN_INTERVAL_S = 5.0

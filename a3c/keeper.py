@@ -5,14 +5,14 @@ tmux panes, child mode, containers and ssh hosts alike. It imports neither Tenso
 
 what comes                       what the keeper does
 -------------------------------  ------------------------------------------------------------------
-the process ends                 as the table in `a3c.restarts` says
+the process ends                 as the table in `a3c.keeping.restarts` says
 no first heartbeat, or silence   TERM to the group, KILL after the grace time, start again
 SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; leave. A second: KILL
 SIGQUIT                          KILL to the group at once; leave
 SIGHUP (terminal, pane closed)   like a first SIGTERM, never like a second; ignored under nohup
 its parent ends                  like SIGHUP, where `--die-with-parent` was given
 SIGUSR1                          TERM, KILL after the grace time, start again without delay
-SIGKILL                          the process and its group are killed with the keeper (`a3c.spawn`)
+SIGKILL                          the process and its group are killed with it (`a3c.keeping.spawn`)
 
 The keeper leaves with the last exit code of the process, 128+n for signal n.
 """
@@ -29,14 +29,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from a3c import spawn
-from a3c.capture import Capture, Echo, LogFile
-from a3c.child import Child
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
-from a3c.keeper_options import HEARTBEAT_VARIABLE, KeeperSpec, child_environment, command, parse
-from a3c.keeper_record import RecordFile, now_text, raise_unless_full, refuse_second_keeper
+from a3c.keeping import spawn
+from a3c.keeping.capture import Capture, Echo, LogFile
+from a3c.keeping.child import Child
+from a3c.keeping.record import RecordFile, now_text, raise_unless_full, refuse_second_keeper
+from a3c.keeping.restarts import Patience, Verdict, judge
+from a3c.keeping.spec import HEARTBEAT_VARIABLE, KeeperSpec, child_environment, command, parse
 from a3c.processes import LastExit
-from a3c.restarts import Patience, Verdict, judge
 
 __all__ = ["HEARTBEAT_VARIABLE", "Keeper", "KeeperSpec", "command", "main", "parse"]
 

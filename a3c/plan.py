@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from a3c import cluster, keeper_options, options
+from a3c import cluster, options
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import UserError
-from a3c.keeper_options import KeeperSpec
+from a3c.keeping import spec as keeper_options
+from a3c.keeping.spec import KeeperSpec
 from a3c.rundir import REPOSITORY, RunDir, write_json
 
 LOOPBACK = "127.0.0.1"

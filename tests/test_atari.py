@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import envs
-from a3c import atari
 from a3c.config import EnvConfig
 from a3c.errors import UserError
-from a3c.resize import area_resize
+from a3c.worlds import atari
+from a3c.worlds.resize import area_resize
 
 Envs = VectorEnv[Any, Any, Any]
 

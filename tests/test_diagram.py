@@ -17,10 +17,11 @@ from matplotlib.patches import FancyArrowPatch
 from rich.console import Console
 
 import model
-from a3c import diagram, layers
+from a3c import layers
 from a3c.config import NetworkConfig
-from a3c.diagram import LayerRow
 from a3c.distributions import for_space
+from a3c.drawing import diagram
+from a3c.drawing.diagram import LayerRow
 from a3c.errors import UserError
 from a3c.network import Network, NetworkOutput
 from examples import own_network

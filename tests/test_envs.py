@@ -11,9 +11,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import envs
-from a3c import environments
 from a3c.config import EnvConfig
 from a3c.errors import UserError
+from a3c.worlds import environments
 
 FLOATS = spaces.Box(-1.0, 1.0, (3,), np.float64)
 TWO = spaces.Discrete(2)

@@ -20,11 +20,11 @@ import psutil
 import pytest
 
 from a3c import processes
-from a3c.child import Pulse
 from a3c.keeper import HEARTBEAT_VARIABLE, KeeperSpec, command, parse
-from a3c.keeper_options import child_environment
+from a3c.keeping.child import Pulse
+from a3c.keeping.restarts import Limits
+from a3c.keeping.spec import child_environment
 from a3c.processes import ProcessRecord
-from a3c.restarts import Limits
 
 ROOT = Path(__file__).parent.parent
 PYTHON = [sys.executable, "-I", "-S", "-c"]

@@ -14,8 +14,8 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import model
-from a3c import diagram
 from a3c.config import NetworkConfig
+from a3c.drawing import diagram
 from a3c.errors import UserError
 from a3c.network import Network, NetworkOutput
 from a3c.options import OPTIONS

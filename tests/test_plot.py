@@ -12,7 +12,7 @@ import pytest
 from matplotlib import image
 
 from a3c import config as settings
-from a3c.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
+from a3c.drawing.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
 from tests.clusters import REPOSITORY, config
 
 

@@ -71,9 +71,12 @@ def test_listings_are_as_short_as_promised() -> None:
         assert len(code) <= 20, f"{name} has {len(code)} lines"
 
 
-@pytest.mark.parametrize("name", re.findall(r"^    (\w+\.py) ", README, re.MULTILINE))
-def test_every_file_in_the_map_exists(name: str) -> None:
-    assert (REPOSITORY / name).is_file() or (REPOSITORY / "a3c" / name).is_file()
+MAP = re.findall(r"^    (\w+[./]\S*) |^      ((?:\w+(?:\.py|/) )+)", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [name for pair in MAP for name in " ".join(pair).split()])
+def test_everything_in_the_map_exists(name: str) -> None:
+    assert (REPOSITORY / name).exists() or (REPOSITORY / "a3c" / name).exists()
 
 
 def test_every_link_leads_somewhere() -> None:

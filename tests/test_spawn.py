@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.child import Pulse
+from a3c.keeping.child import Pulse
 
 ROOT = Path(__file__).parent.parent
 
 LEAVES_ONE_BEHIND = """
 import os, sys, time
-from a3c import spawn
+from a3c.keeping import spawn
 reader, writer = os.pipe()
 pid = spawn.start(["sh", "-c", "sleep 1000 & echo $!; exit 3"], os.environ, None, writer)
 while (code := spawn.collect(pid)) is None:
@@ -44,7 +44,7 @@ def test_the_group_is_killed_before_the_dead_child_gives_up_its_number() -> None
 
 def test_a_start_that_fails_says_why_and_leaves_no_process() -> None:
     code = (
-        "import os\nfrom a3c import spawn\n"
+        "import os\nfrom a3c.keeping import spawn\n"
         "try: spawn.start(['true'], os.environ, spawn.Path('/no/such/directory'), 1)\n"
         "except FileNotFoundError: print('said')\n"
         "try: os.waitpid(-1, os.WNOHANG)\n"

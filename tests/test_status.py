@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from a3c import dashboard, report, rundir, status
+from a3c import dashboard, rundir
 from a3c.errors import UserError
+from a3c.launching import report
 from a3c.rundir import RunDir
+from a3c.watching import status
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, gone, living
 

@@ -35,7 +35,7 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 def status(arguments: argparse.Namespace) -> int:
     """Print how a run fares."""
-    from a3c import status as reading
+    from a3c.watching import status as reading
 
     found = reading.read(rundir.find(arguments.run), usage=True)
     if arguments.json:
@@ -55,7 +55,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def list_runs(_arguments: argparse.Namespace) -> int:
     """Print the runs of this folder, newest last."""
-    from a3c import status as reading
+    from a3c.watching import status as reading
 
     for found in rundir.all_runs():
         now = reading.read(found)
@@ -184,9 +184,9 @@ def attach(arguments: argparse.Namespace) -> int:
 
 def cockpit(arguments: argparse.Namespace) -> int:
     """See a run through that runs in panes; what its session's first pane does."""
-    from a3c.cockpit import see_through
+    from a3c.launching.cockpit import see_through
+    from a3c.launching.supervisor import RecordedKeepers
     from a3c.plan import Plan
-    from a3c.supervisor import RecordedKeepers
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):

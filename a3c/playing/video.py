@@ -17,13 +17,13 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from PIL import Image
 
-from a3c import atari
 from a3c.config import EnvConfig
 from a3c.errors import FatalError, UserError
-from a3c.evaluation import Decision, Spectator, play
-from a3c.picture import Facts, Painter, score_text
-from a3c.policy_view import action_names, view_policy
+from a3c.playing.evaluation import Decision, Spectator, play
+from a3c.playing.picture import Facts, Painter, score_text
+from a3c.playing.policy_view import action_names, view_policy
 from a3c.rollout import Episode
+from a3c.worlds import atari
 
 Format = Literal["mp4", "gif"]
 FORMATS: tuple[Format, ...] = ("mp4", "gif")

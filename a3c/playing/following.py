@@ -11,8 +11,8 @@ from a3c import checkpoint
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.heartbeat import Heartbeat
 from a3c.metrics import Sink
+from a3c.playing.scores import Summary
 from a3c.rundir import RunDir
-from a3c.scores import Summary
 from a3c.signals import StopRequest
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from a3c.policy_view import Choice, PolicyRow, Reading
+from a3c.playing.policy_view import Choice, PolicyRow, Reading
 
 PANEL_WIDTH = 304
 MIN_HEIGHT = 420

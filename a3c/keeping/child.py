@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from a3c import spawn
+from a3c.keeping import spawn
 from a3c.processes import identify
 
 _LONGEST_TICK_S = 1.0

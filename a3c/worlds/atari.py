@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from a3c.config import EnvConfig
 from a3c.errors import UserError
-from a3c.resize import area_resize
+from a3c.worlds.resize import area_resize
 
 gymnasium.register_envs(ale_py)
 

@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from a3c import atari
 from a3c.config import EnvConfig
 from a3c.distributions import Categorical, Gaussian, MultiCategorical, Policy
+from a3c.worlds import atari
 
 UNBOUNDED = 3.0  # half the axis of an action without bounds
 

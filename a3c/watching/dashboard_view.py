@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from a3c import curve_tail, process_cells
-from a3c.curve_tail import Point
-from a3c.process_cells import DIM, STATE_STYLES
-from a3c.snapshot import NOTHING, RUNNING, Status, duration, percent, printable, rate, score
+from a3c.watching import curve_tail, process_cells
+from a3c.watching.curve_tail import Point
+from a3c.watching.process_cells import DIM, STATE_STYLES
+from a3c.watching.snapshot import (
+    NOTHING,
+    RUNNING,
+    Status,
+    duration,
+    percent,
+    printable,
+    rate,
+    score,
+)
 
 _ACCENT = "cyan"
 _LABEL_WIDTH = 11

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from a3c.errors import EXIT_USAGE
-from a3c.restarts import Limits
+from a3c.keeping.restarts import Limits
 
 HEARTBEAT_VARIABLE = "A3C_HEARTBEAT"
 PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "all_proxy", "grpc_proxy"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from a3c.processes import DEAD
-from a3c.snapshot import (
+from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
     RESTARTING,

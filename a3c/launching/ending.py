@@ -8,11 +8,11 @@ import subprocess
 import sys
 from typing import Any
 
-from a3c import report, supervisor
 from a3c.config import Config
 from a3c.errors import EXIT_OK
+from a3c.launching import report, supervisor
+from a3c.launching.supervisor import Outcome
 from a3c.rundir import REPOSITORY, RunDir
-from a3c.supervisor import Outcome
 
 log = logging.getLogger(__name__)
 

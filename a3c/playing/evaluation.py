@@ -21,8 +21,8 @@ from a3c.checkpoint import DamagedCheckpointError
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.network import Network
+from a3c.playing.scores import Summary, summarise
 from a3c.rollout import Actor, Episode
-from a3c.scores import Summary, summarise
 
 __all__ = ["Decision", "Spectator", "Summary", "load", "load_agent", "play", "quotas", "summarise"]
 

@@ -7,11 +7,11 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 
-from a3c import ending, report
 from a3c.config import Config
+from a3c.launching import ending, report
+from a3c.launching.supervisor import Keepers, Supervisor
 from a3c.plan import Plan
 from a3c.rundir import RunDir
-from a3c.supervisor import Keepers, Supervisor
 
 log = logging.getLogger("a3c")
 

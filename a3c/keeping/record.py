@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from a3c.capture import Capture
 from a3c.errors import UserError
-from a3c.keeper_options import KeeperSpec
+from a3c.keeping.capture import Capture
+from a3c.keeping.spec import KeeperSpec
 from a3c.processes import (
     Identity,
     ProcessRecord,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from a3c.snapshot import (
+from a3c.watching.snapshot import (
     NOTHING,
     ProcessStatus,
     duration,

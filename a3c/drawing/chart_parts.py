@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from a3c import curves, pictures
-from a3c.histories import CHIEF, EPISODES, Axis, History, NothingToDrawError
-from a3c.pictures import FAINT, TimeUnit, line_style
+from a3c.drawing import curves, pictures
+from a3c.drawing.histories import CHIEF, EPISODES, Axis, History, NothingToDrawError
+from a3c.drawing.pictures import FAINT, TimeUnit, line_style
 
 log = logging.getLogger(__name__)
 

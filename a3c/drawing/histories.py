@@ -16,7 +16,7 @@ import numpy as np
 
 from a3c import checkpoint, rundir
 from a3c.checkpoint import DamagedCheckpointError
-from a3c.curves import Series, series, wall_at
+from a3c.drawing.curves import Series, series, wall_at
 from a3c.errors import UserError
 from a3c.metrics import read_rows
 

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from a3c import chart_parts as parts
-from a3c import curves, pictures
-from a3c.curves import Series
-from a3c.histories import CHIEF, Axis, History
-from a3c.pictures import COLOURS, FAINT, line_style
+from a3c.drawing import chart_parts as parts
+from a3c.drawing import curves, pictures
+from a3c.drawing.curves import Series
+from a3c.drawing.histories import CHIEF, Axis, History
+from a3c.drawing.pictures import COLOURS, FAINT, line_style
 
 SHARES = {
     "time/env": "stepping environments",

@@ -15,13 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c import alerts, checkpoint, processes, rundir, tails
+from a3c import checkpoint, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
 from a3c.rundir import RunDir
-from a3c.snapshot import (
+from a3c.watching import alerts, tails
+from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
     RESTARTING,
@@ -33,8 +34,8 @@ from a3c.snapshot import (
     Status,
     lines,
 )
-from a3c.tails import Row
-from a3c.usage import Sampler, faces_outward
+from a3c.watching.tails import Row
+from a3c.watching.usage import Sampler, faces_outward
 
 __all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip", "lines", "read"]
 

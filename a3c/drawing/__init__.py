@@ -1,0 +1,1 @@
+"""Pictures of runs and networks: PNG files and diagrams."""

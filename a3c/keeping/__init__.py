@@ -1,0 +1,1 @@
+"""The parts of the keeper: it keeps one process alive, whatever that process is."""

@@ -1,0 +1,1 @@
+"""What `launch_cluster.py` does: start a plan, look after it, end it, and the verbs."""

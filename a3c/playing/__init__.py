@@ -1,0 +1,1 @@
+"""Playing a checkpoint: evaluation, scores, video, and following a run."""

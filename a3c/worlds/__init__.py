@@ -1,0 +1,1 @@
+"""The environments that `envs.py` puts together."""
