@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.tmux_runs import Tmux
 
 # A busy machine makes single examples slow; that is no failure.
 settings.register_profile("a3c", deadline=None)
@@ -12,3 +17,14 @@ settings.load_profile("a3c")
 
 # Under nohup, as some CI runs, SIGHUP is ignored, and children would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    """A tmux that ends with the test."""
+    socket, work = tmp_path / "socket", tmp_path / "work"
+    socket.mkdir()
+    work.mkdir()
+    mine = Tmux(socket, work)
+    yield mine
+    mine("kill-server")

@@ -8,9 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,65 +17,17 @@ from a3c import checkpoint, processes, tensors
 from a3c.metrics import read_rows
 from a3c.rundir import RunDir
 from tests.clusters import launcher
-
-DEADLINE_S = 180.0
-CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2")
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until something holds; its value."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"waited {timeout_s:g} s for {what}")
-
-
-@contextlib.contextmanager
-def running(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A launcher at work; whatever is left of it is killed at the end."""
-    command = launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for a launcher; its exit code and what it said."""
-    _, said = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, said
-
-
-def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
-    """A run from start to end; exit code and what the launcher said."""
-    with running(run_dir, *arguments) as process:
-        return finish(process)
-
-
-def is_training(run_dir: Path) -> bool:
-    """Whether both workers have written rows of metrics."""
-    files = [RunDir(run_dir).metrics(f"worker-{i}") for i in range(2)]
-    return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
-
-
-def everything_ended(run_dir: Path) -> bool:
-    """Whether no process or keeper of a run is left."""
-    records = processes.read_records(run_dir)
-    alive = [processes.is_alive(r.pid, r.create_time, r.birth) for r in records]
-    kept = [processes.is_alive(r.keeper.pid, r.keeper.create_time, r.keeper.birth) for r in records]
-    return bool(records) and not any(alive + kept)
-
-
-def manifest(run_dir: Path) -> checkpoint.Manifest:
-    """The manifest of the newest checkpoint, every byte of it verified."""
-    found = checkpoint.newest_valid(run_dir / "checkpoints")
-    assert found
-    return found[1]
+from tests.runs import (
+    CARTPOLE,
+    DEADLINE_S,
+    everything_ended,
+    finish,
+    is_training,
+    manifest,
+    run,
+    running,
+    wait_until,
+)
 
 
 def test_a_run_ends_by_itself_and_leaves_everything_in_place(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Runs in a tmux of the test's own, on a socket directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from a3c import processes
+from a3c.rundir import REPOSITORY
+
+
+class Tmux:
+    """A tmux of the test's own, and a launcher that finds it there."""
+
+    def __init__(self, directory: Path, work: Path) -> None:
+        self.work = work
+        self.environment = {**os.environ, "TMUX_TMPDIR": str(directory), "TMUX": ""}
+
+    def __call__(self, *arguments: str) -> list[str]:
+        """What a tmux command says."""
+        done = subprocess.run(
+            ["tmux", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.splitlines()
+
+    def launch(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the launcher to its end, from another directory than its own."""
+        return subprocess.run(
+            [sys.executable, str(REPOSITORY / "launch_cluster.py"), *arguments],
+            cwd=self.work,
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def start(self, run: str, *arguments: str, **variables: str) -> Path:
+        """Start a run that goes on until it is stopped; its directory."""
+        done = self.launch(
+            *("--mode", "tmux", "--env-id", "CartPole-v1", "--run-dir", run),
+            *("--stop-at-return", "none", "--log-interval", "0.2", *arguments),
+            **variables,
+        )
+        assert done.returncode == 0, done.stderr
+        return self.work / run
+
+    def status(self, run: str) -> dict[str, Any]:
+        """What `status --json` says."""
+        done = self.launch("status", run, "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def panes_of(tmux: Tmux) -> dict[str, int]:
+    """The pid in every pane by its title."""
+    lines = tmux("list-panes", "-a", "-F", "#{pane_title}\t#{pane_pid}")
+    return {title: int(pid) for title, pid in (line.split("\t") for line in lines)}
+
+
+def keepers(path: Path) -> dict[str, int]:
+    """The pid of every keeper by its process's name."""
+    return {record.name: record.keeper.pid for record in processes.read_records(path)}
