@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from a3c import cluster, options, plan, rundir
 from a3c.config import Config
@@ -26,11 +27,14 @@ from a3c.rundir import RunDir
 log = logging.getLogger("a3c")
 
 PROG = "launch_cluster.py"
-DESCRIPTION = (
-    "Train an A3C cluster. Of a run that was started: "
-    + ", ".join(name for name in verbs.VERBS if name != "cockpit")
-    + f" (for example {PROG} status)."
+USAGE = f"{PROG} [start] [setting ...]\n       {PROG} VERB [argument ...]"
+DESCRIPTION = "\n".join(
+    [
+        "Train an A3C cluster, or look after one that was started:",
+        *(f"  {name:10}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
+    ]
 )
+LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +87,7 @@ def start(arguments: list[str]) -> int:
     from a3c.launching import session  # libtmux: the verbs are quicker without it
 
     config, chosen = options.parse_config(
-        _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments
+        _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments, **LAYOUT
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     _check(config, path, resume=chosen.resume)

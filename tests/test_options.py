@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from a3c import options
 from a3c.config import SECTIONS, Config
 from a3c.config import to_dict as plain
+from a3c.configuring import sources
 from a3c.errors import UserError
 from a3c.options import OPTIONS, Layer, Option
 from a3c.rundir import REPOSITORY
@@ -80,7 +81,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of presets."""
     folder = tmp_path / "presets"
     folder.mkdir()
-    monkeypatch.setattr(options, "PRESETS", folder)
+    monkeypatch.setattr(sources, "PRESETS", folder)
     return folder
 
 
@@ -322,7 +323,7 @@ def test_no_content_of_a_file_gives_a_traceback(
 
 @pytest.mark.parametrize("name", options.preset_names())
 def test_every_preset_is_valid_and_says_where_it_comes_from(name: str) -> None:
-    file = options.PRESETS / f"{name}.toml"
+    file = sources.PRESETS / f"{name}.toml"
     tables = tomllib.loads(file.read_text())
     assert file.read_text().startswith("#")
     assert set(tables) <= {"for_env_ids", *SECTIONS}

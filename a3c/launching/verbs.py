@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from a3c import processes, rundir
 from a3c.errors import EXIT_OK, UserError
@@ -24,10 +25,16 @@ FOLLOW_INTERVAL_S = 0.25
 
 def run(prog: str, arguments: Sequence[str]) -> int:
     """Carry out the verb that the arguments begin with."""
-    parser = Parser(prog=f"{prog} {arguments[0]}", allow_abbrev=False)
-    add, act = VERBS[arguments[0]]
-    add(parser)
-    return act(parser.parse_args(arguments[1:]))
+    parser = make_parser(prog, arguments[0])
+    return VERBS[arguments[0]].act(parser.parse_args(arguments[1:]))
+
+
+def make_parser(prog: str, verb: str) -> Parser:
+    """The parser of what follows a verb."""
+    about = VERBS[verb].help
+    parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
+    VERBS[verb].add_arguments(parser)
+    return parser
 
 
 # --- status, watch, list --------------------------------------------------------------------------
@@ -226,15 +233,21 @@ def _of_nothing(_parser: argparse.ArgumentParser) -> None:
     pass
 
 
-Verb = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]
+class Verb(NamedTuple):
+    """What can be said to the launcher: its arguments, what it does, and a line of help."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    act: Callable[[argparse.Namespace], int]
+    help: str = ""  # none where it isn't for people
+
 
 VERBS: dict[str, Verb] = {
-    "status": (_of_status, status),
-    "watch": (_of_run, watch),
-    "attach": (_of_run, attach),
-    "cockpit": (_of_run, cockpit),
-    "logs": (_of_logs, logs),
-    "stop": (_of_stop, stop),
-    "restart": (_of_restart, restart),
-    "list": (_of_nothing, list_runs),
+    "status": Verb(_of_status, status, "how a run fares"),
+    "watch": Verb(_of_run, watch, "the same live, until it ends"),
+    "attach": Verb(_of_run, attach, "its tmux session"),
+    "cockpit": Verb(_of_run, cockpit),
+    "logs": Verb(_of_logs, logs, "what its processes said; -f goes on with what comes"),
+    "stop": Verb(_of_stop, stop, "end it in order, with a last checkpoint"),
+    "restart": Verb(_of_restart, restart, "have a process of it end and start again"),
+    "list": Verb(_of_nothing, list_runs, "the runs of this folder"),
 }

@@ -1,0 +1,108 @@
+"""The layers a configuration is put together from: tables of files and presets, and their merge."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from a3c.config import SECTIONS, Config, validate
+from a3c.configuring.option import OPTIONS, coerce, shown
+from a3c.errors import UserError
+
+PRESETS = Path(__file__).resolve().parents[2] / "presets"
+
+Layer = dict[str, dict[str, Any]]
+
+
+def from_tables(tables: Any, source: str) -> Layer:
+    """Check the sections and keys of a TOML or JSON file."""
+    if not isinstance(tables, dict):
+        raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
+    layer: Layer = {}
+    for section, values in tables.items():
+        if section not in SECTIONS:
+            raise UserError(f"{source}: unknown table {section!r}: {_known(section, SECTIONS)}")
+        if not isinstance(values, dict):
+            raise UserError(f"{source}: {section} = {shown(values)} is refused: give a table")
+        names = [option.name for option in OPTIONS.values() if option.section == section]
+        for name, value in values.items():
+            if name not in names:
+                word = name if name.isprintable() else repr(name)
+                raise UserError(f"{source}: unknown key {section}.{word}: {_known(name, names)}")
+            key = f"{source}: {section}.{name}"
+            layer.setdefault(section, {})[name] = coerce(OPTIONS[name], value, key)
+    return layer
+
+
+def _known(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return "did you mean " + " or ".join(near) + "?" if near else "known are " + ", ".join(known)
+
+
+def read_file(path: Path) -> Layer:
+    """A layer from a TOML file, or from the config.json that a run left behind."""
+    tables = _parse_file(path, f"--config {path}")
+    if isinstance(tables, dict):
+        tables.pop("for_env_ids", None)
+        tables = tables.get("config", tables)
+    return from_tables(tables, str(path))
+
+
+def _parse_file(path: Path, source: str) -> Any:
+    """What a file holds: JSON where it is called so, else TOML."""
+    is_json = path.suffix == ".json"
+    try:
+        data = path.read_bytes()
+        return json.loads(data) if is_json else tomllib.loads(data.decode())
+    except OSError as error:
+        raise UserError(f"{source}: {error.strerror}; give a readable file") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source} is not valid {'JSON' if is_json else 'TOML'}: {error}") from None
+
+
+def preset_names() -> list[str]:
+    """Every preset that there is, by name."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def _preset_tables(name: str) -> dict[str, Any]:
+    return _parse_file(PRESETS / f"{name}.toml", f"preset {name}")
+
+
+def read_preset(name: str) -> Layer:
+    """The layer of a preset, by name."""
+    if name not in preset_names():
+        raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
+    tables = _preset_tables(name)
+    tables.pop("for_env_ids", None)
+    return from_tables(tables, f"preset {name}")
+
+
+def preset_for(env_id: str) -> str | None:
+    """The preset that fits an environment best: the longest matching pattern wins."""
+    best: tuple[str, str | None] = ("", None)
+    for name in preset_names():
+        for pattern in _preset_tables(name).get("for_env_ids", []):
+            if fnmatch.fnmatchcase(env_id, pattern) and len(pattern) > len(best[0]):
+                best = (pattern, name)
+    return best[1]
+
+
+def merge(layers: Sequence[Layer]) -> Config:
+    """One configuration from layers, the later ones winning."""
+    merged: Layer = {section: {} for section in SECTIONS}
+    for layer in layers:
+        for section, values in layer.items():
+            merged[section].update(values)
+    sections = {name: cls(**merged[name]) for name, cls in SECTIONS.items()}
+    return validate(Config(**sections))
+
+
+def from_dict(tables: Any, source: str) -> Config:
+    """A configuration from plain data, checked like any other layer."""
+    return merge([from_tables(tables, source)])
