@@ -19,7 +19,7 @@ from typing import Any
 from a3c import cluster, options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
-from a3c.launching import cockpit, report, verbs
+from a3c.launching import cockpit, preflight, report, verbs
 from a3c.launching.supervisor import ChildKeepers
 from a3c.plan import Plan
 from a3c.rundir import RunDir
@@ -100,6 +100,8 @@ def start(arguments: list[str]) -> int:
         evaluator=chosen.evaluator,
         tensorboard_port=cluster.free_ports(1)[0] if chosen.tensorboard else None,
     )
+    for line in preflight.warnings(planned, config, preflight.look(path.absolute())):
+        log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
     in_tmux = chosen.mode == "tmux" or (chosen.mode == "auto" and session.is_at_hand())
@@ -119,6 +121,7 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     import envs  # Gymnasium: too slow for the verbs, which don't need it
 
     envs.check(config.env)
+    preflight.check_left_over(RunDir(path.absolute()))
     rundir.check_free(path, resume=resume)
     if resume:
         rundir.check_resumable(path, config)

@@ -17,7 +17,7 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.keeping import spec as keeper_options
 from a3c.keeping.spec import KeeperSpec
-from a3c.rundir import REPOSITORY, RunDir, write_json
+from a3c.rundir import REPOSITORY, RunDir, refusing, write_json
 
 LOOPBACK = "127.0.0.1"
 HEARTBEAT_TIMEOUT_S = 120.0
@@ -54,7 +54,8 @@ class Plan:
 
     def save(self, run: RunDir) -> None:
         """Keep the plan in the run directory, for whoever sees the run through."""
-        write_json(run.path / "plan.json", self.as_dict())
+        with refusing(run.path):
+            write_json(run.path / "plan.json", self.as_dict())
 
     @staticmethod
     def load(run: RunDir) -> Plan:

@@ -106,6 +106,12 @@ def all_runs() -> list[RunDir]:
 def create(path: Path, config: Config, preset: str | None, *, resume: bool) -> RunDir:
     """Make the directory, or take up an old one, and write `config.json`."""
     run = RunDir(path.absolute())
+    with refusing(path):
+        _create(run, config, preset, resume=resume)
+    return run
+
+
+def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) -> None:
     run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     for part in ("processes", "metrics", "events", "logs", "checkpoints"):
         (run.path / part).mkdir(exist_ok=True, mode=0o700)
@@ -120,12 +126,11 @@ def create(path: Path, config: Config, preset: str | None, *, resume: bool) -> R
         "started_at": time.time(),
     }
     write_json(run.config, contents)
-    return run
 
 
 def check_free(path: Path, *, resume: bool) -> None:
     """Refuse a directory that holds a run already, or something else."""
-    with _refusing(path):
+    with refusing(path):
         if not path.exists():
             if resume:
                 raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
@@ -154,7 +159,7 @@ def check_resumable(path: Path, config: Config) -> Manifest | None:
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
     """Hold a run directory; a second launcher of it is refused. Freed even by SIGKILL."""
-    with _refusing(path):
+    with refusing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -170,7 +175,7 @@ def hold(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def refusing(path: Path) -> Iterator[None]:
     """Turn what the file system says about a run directory into one line."""
     try:
         yield
@@ -197,9 +202,13 @@ def read_preset_name(run: RunDir) -> str | None:
 def write_json(path: Path, contents: Any) -> None:
     """Write a JSON file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(contents, indent=1) + "\n")
-    temporary.chmod(0o600)
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(contents, indent=1) + "\n")
+        temporary.chmod(0o600)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def git_commit() -> str | None:

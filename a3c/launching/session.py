@@ -9,7 +9,7 @@ from pathlib import Path
 
 import libtmux
 
-from a3c import panes, processes
+from a3c import panes
 from a3c import plan as planning
 from a3c.errors import EXIT_OK, UserError
 from a3c.panes import Pane, Window
@@ -34,11 +34,6 @@ def check_free(run_name: str, *, replace: bool) -> None:
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
     """Open the session, and show it where there is a terminal to show it in."""
-    alive = [
-        r.name for r in processes.read_records(run.path) if processes.live_state(r) == "running"
-    ]
-    if alive:
-        raise UserError(f"{run.name} is running ({alive[0]}): `stop` it first, or `attach` to it")
     server = libtmux.Server()
     panes.close_session(server, run.name)
     panes.open_session(

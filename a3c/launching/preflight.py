@@ -1,0 +1,109 @@
+"""What people should know before a run starts: it may be slow, or die, for want of something.
+
+`look` finds out what the machine has, `warnings` says in a line each what of it is too little. Only
+what can't work at all is refused: a disk on which nothing can be written, and a run whose old
+processes are still at work.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+from a3c import processes
+from a3c.config import Config
+from a3c.errors import UserError
+from a3c.plan import Plan
+from a3c.rundir import RunDir
+
+# Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
+PROCESS_MB = {"ps": 400.0, "worker": 500.0, "evaluator": 450.0, "tensorboard": 150.0}
+# Some hours of metrics, event files and logs of 16 workers, and the checkpoints that are kept.
+LOW_DISK_MB = 1000.0
+
+
+class Facts(NamedTuple):
+    """What a machine has to give to a run."""
+
+    cores: int
+    available_mb: float
+    free_disk_mb: float
+    free_files: int | None = None  # None where the file system has no limit
+
+
+def look(path: Path) -> Facts:
+    """What this machine has for a run in the directory `path`, which need not exist yet."""
+    import psutil
+
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    disk = os.statvfs(there)
+    return Facts(
+        cores=len(os.sched_getaffinity(0)),
+        available_mb=psutil.virtual_memory().available / 1e6,
+        free_disk_mb=disk.f_bavail * disk.f_frsize / 1e6,
+        free_files=disk.f_favail if disk.f_files else None,
+    )
+
+
+def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
+    """What is too little, a line each; UserError where the disk takes nothing any more."""
+    if facts.free_disk_mb <= 0 or facts.free_files == 0:
+        raise UserError(
+            f"--run-dir {plan.run_dir}: its disk is full: make room, or give a directory on another"
+        )
+    return [*_cores(config, facts), *_memory(plan, facts), *_disk(plan, facts)]
+
+
+def _cores(config: Config, facts: Facts) -> list[str]:
+    workers, threads = config.cluster.workers, config.cluster.worker_threads
+    if workers * threads <= facts.cores:
+        return []
+    each = f" x {threads} threads" if threads > 1 else ""
+    return [
+        f"{workers} workers{each} share {_count(facts.cores, 'core')}: "
+        "more of them than cores make a run no faster"
+    ]
+
+
+def _memory(plan: Plan, facts: Facts) -> list[str]:
+    need_mb = sum(PROCESS_MB[process.role] for process in plan.processes)
+    if need_mb <= facts.available_mb:
+        return []
+    count = _count(len(plan.processes), "process", "processes")
+    return [
+        f"{count} need some {need_mb / 1000:,.1f} GB of memory and "
+        f"{facts.available_mb / 1000:.1f} GB are available: give fewer --workers"
+    ]
+
+
+def _disk(plan: Plan, facts: Facts) -> list[str]:
+    if facts.free_disk_mb >= LOW_DISK_MB:
+        return []
+    return [
+        f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
+        "checkpoints and metrics of a long run may not fit"
+    ]
+
+
+def _count(number: int, one: str, more: str = "") -> str:
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def check_left_over(run: RunDir) -> None:
+    """Refuse a run directory whose old keepers or processes are still at work; end none of them."""
+    for record in processes.read_records(run.path):
+        if record.host != processes.this_host():
+            continue
+        keeper = record.keeper
+        if processes.is_alive(keeper.pid, keeper.create_time, keeper.birth):
+            raise UserError(
+                f"{run.name} is still at work: {record.name} with its keeper, pid {keeper.pid}: "
+                f"end it with `launch_cluster.py stop {shlex.quote(str(run.path))}`"
+            )
+        if processes.is_alive(record.pid, record.create_time, record.birth):
+            raise UserError(
+                f"{run.name} is still at work: {record.name}, pid {record.pid}, whose keeper is "
+                f"gone: end it with `kill {record.pid}`"
+            )

@@ -1,0 +1,179 @@
+"""What is said before a run starts: too little of the machine, or processes left over."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a3c import plan, processes, rundir
+from a3c.errors import UserError
+from a3c.launching import preflight
+from a3c.launching.preflight import PROCESS_MB, Facts
+from a3c.plan import Plan
+from a3c.rundir import RunDir
+from tests.clusters import launcher
+from tests.fake_runs import FakeRun, configure, gone
+
+PLENTY = Facts(cores=64, available_mb=1e6, free_disk_mb=1e6, free_files=10**6)
+
+
+def planned(workers: int, path: str = "/runs/mine", **kwargs: bool) -> Plan:
+    """A plan of so many workers."""
+    config = configure(env_id="CartPole-v1", workers=workers)
+    return plan.make(config, RunDir(Path(path)), list(range(9000, 9001 + workers)), **kwargs)
+
+
+def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the launcher to its end, somewhere else."""
+    command = launcher("--env-id", "CartPole-v1", *arguments)
+    return subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def warned(facts: Facts, workers: int = 4, threads: int = 1) -> list[str]:
+    """The warnings of a run on a machine."""
+    config = configure(env_id="CartPole-v1", workers=workers, worker_threads=threads)
+    return preflight.warnings(planned(workers), config, facts)
+
+
+def test_a_machine_with_plenty_of_everything_is_not_commented_on() -> None:
+    assert warned(PLENTY) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "cores", "said"),
+    [
+        (4, 1, 4, None),
+        (5, 1, 4, "5 workers share 4 cores"),
+        (2, 2, 4, None),
+        (2, 4, 4, "2 workers x 4 threads share 4 cores"),
+        (2, 1, 1, "2 workers share 1 core:"),
+    ],
+)
+def test_more_workers_times_threads_than_cores_is_one_line(
+    workers: int, threads: int, cores: int, said: str | None
+) -> None:
+    lines = warned(PLENTY._replace(cores=cores), workers, threads)
+    assert len(lines) == (said is not None)
+    assert said is None or lines[0].startswith(said)
+
+
+def test_memory_is_compared_with_what_every_process_needs() -> None:
+    need_mb = PROCESS_MB["ps"] + 4 * PROCESS_MB["worker"]
+    assert warned(PLENTY._replace(available_mb=need_mb)) == []
+    (line,) = warned(PLENTY._replace(available_mb=need_mb - 1))
+    assert line.startswith("5 processes need some 2.4 GB of memory and 2.4 GB are available")
+    with_evaluator = planned(4, evaluator=True)
+    config = configure(env_id="CartPole-v1", workers=4)
+    assert preflight.warnings(with_evaluator, config, PLENTY._replace(available_mb=need_mb))
+
+
+def test_every_role_of_a_plan_has_a_measured_need() -> None:
+    full = plan.make(
+        configure(env_id="CartPole-v1", workers=1),
+        RunDir(Path("/runs/mine")),
+        [9000, 9001],
+        evaluator=True,
+        tensorboard_port=9002,
+    )
+    assert {process.role for process in full.processes} == set(PROCESS_MB)
+
+
+def test_a_disk_that_is_nearly_full_is_named() -> None:
+    (line,) = warned(PLENTY._replace(free_disk_mb=312.4))
+    assert line.startswith("the disk of /runs/mine has 312 MB left")
+
+
+@pytest.mark.parametrize("full", [{"free_disk_mb": 0.0}, {"free_files": 0}])
+def test_a_full_disk_is_refused(full: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="/runs/mine: its disk is full: make room"):
+        warned(PLENTY._replace(**full))  # type: ignore[arg-type]
+
+
+def test_this_machine_is_looked_at_for_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    facts = preflight.look(tmp_path / "not" / "yet")
+    assert facts.cores == len(os.sched_getaffinity(0))
+    assert facts.available_mb > 1
+    assert facts.free_disk_mb > 1
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_dry_run_warns_on_stderr_and_plans_all_the_same(tmp_path: Path) -> None:
+    done = launch(tmp_path, "--dry-run", "--workers", "2000")
+    assert done.returncode == 0
+    first, second, *rest = done.stderr.splitlines()
+    assert first.startswith("warning: 2000 workers share ")
+    assert second.startswith("warning: 2001 processes need some 1,000.4 GB of memory")
+    assert len(rest) <= 1  # of the disk, if it happens to be nearly full
+    assert len(done.stdout.splitlines()) == 2001
+
+
+@pytest.fixture
+def no_room() -> Iterator[None]:
+    """Every write to a file fails, as on a full disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, old[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    signal.signal(signal.SIGXFSZ, previous)
+
+
+def test_a_run_that_can_write_nothing_is_refused_and_leaves_no_half_files(
+    tmp_path: Path, no_room: None
+) -> None:
+    config = configure(env_id="CartPole-v1")
+    with pytest.raises(UserError, match="run: File too large; give a directory that can"):
+        rundir.create(tmp_path / "run", config, None, resume=False)
+    with pytest.raises(UserError, match="give a directory that can be written"):
+        planned(1).save(RunDir(tmp_path / "run"))
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+
+
+# --- what an earlier start left over --------------------------------------------------------------
+
+
+def test_processes_that_are_left_over_are_named_with_pid_and_left_alone(tmp_path: Path) -> None:
+    """Of a run whose launcher is gone: with its keeper, and without."""
+    made = FakeRun(tmp_path / "my run", configure(env_id="CartPole-v1", workers=1))
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        identity = processes.identify(stranger.pid)
+        made.process("worker-0", child=gone(), keeper=identity)
+        with pytest.raises(UserError, match=f"worker-0 with its keeper, pid {stranger.pid}") as one:
+            preflight.check_left_over(made.run)
+        assert f"stop '{made.run.path}'" in str(one.value)
+        made.process("worker-0", child=identity, keeper=gone())
+        with pytest.raises(UserError, match=f"end it with `kill {stranger.pid}`"):
+            preflight.check_left_over(made.run)
+        assert stranger.poll() is None
+        stranger.kill()
+    preflight.check_left_over(made.run)
+
+
+def test_a_pid_that_somebody_else_has_by_now_is_nobody_of_ours(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made.process("worker-0", child=gone(), keeper=gone())
+    elsewhere = made.process("ps-0")
+    elsewhere = dataclasses.replace(elsewhere, host="another-host")
+    processes.write_record(made.run.record("ps-0"), elsewhere)
+    preflight.check_left_over(made.run)
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_the_launcher_refuses_a_directory_whose_processes_live(
+    tmp_path: Path, resume: tuple[str, ...]
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made.process("ps-0")
+    done = launch(tmp_path, "--run-dir", "run", *resume)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert f"run is still at work: ps-0 with its keeper, pid {os.getpid()}: " in done.stderr
