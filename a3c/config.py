@@ -246,6 +246,20 @@ class ClusterConfig:
         high=86400.0,
         flag="--ps-timeout",
     )
+    heartbeat_timeout_s: float | None = option(
+        None,
+        "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
+        above=0.0,
+        high=1e6,
+        flag="--heartbeat-timeout",
+    )
+    max_worker_memory_mb: int | None = option(
+        None,
+        "MB of resident memory past which a worker is ended and started again (never if unset)",
+        low=1,
+        high=2**40,
+        flag="--max-worker-memory",
+    )
     trusted_network: bool = option(
         False,
         "allow addresses other than loopback: whoever reaches a port of the run can run code "
@@ -285,6 +299,12 @@ def validate(config: Config) -> Config:
     target = config.run.stop_at_return
     if target is not None and not math.isfinite(target):
         raise UserError(f"stop_at_return {target}: give a finite number")
+    silence_s, ps_timeout_s = config.cluster.heartbeat_timeout_s, config.cluster.ps_timeout_s
+    if silence_s is not None and silence_s <= ps_timeout_s:
+        raise UserError(
+            f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}: a "
+            "worker that waits for the ps would count as hung; give more, or a shorter --ps-timeout"
+        )
     return config
 
 

@@ -6,7 +6,8 @@ tmux panes, child mode, containers and ssh hosts alike. It imports neither Tenso
 what comes                       what the keeper does
 -------------------------------  ------------------------------------------------------------------
 the process ends                 as the table in `a3c.keeping.restarts` says
-no first heartbeat, or silence   TERM to the group, KILL after the grace time, start again
+no first heartbeat, or silence   TERM to the group, KILL after two seconds, start again
+too much memory                  TERM to the group, KILL after the grace time, start again
 SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; leave. A second: KILL
 SIGQUIT                          KILL to the group at once; leave
 SIGHUP (terminal, pane closed)   like a first SIGTERM, never like a second; ignored under nohup
@@ -36,11 +37,12 @@ from a3c.keeping.child import Child
 from a3c.keeping.record import RecordFile, now_text, raise_unless_full, refuse_second_keeper
 from a3c.keeping.restarts import Patience, Verdict, judge
 from a3c.keeping.spec import HEARTBEAT_VARIABLE, KeeperSpec, child_environment, command, parse
-from a3c.processes import LastExit
+from a3c.processes import LastExit, resident_bytes
 
 __all__ = ["HEARTBEAT_VARIABLE", "Keeper", "KeeperSpec", "command", "main", "parse"]
 
 _TICK_S = 0.25
+_HUNG_GRACE_S = 2.0  # what has been silent for so long hardly has last words
 _EXIT_CANNOT_START = 127
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM)
 _SIGNALS = (
@@ -190,7 +192,7 @@ class Keeper:
         how = f"{self._spec.name} " + (
             f"ended by {signal_name}" if signal_name else f"left with {code}"
         )
-        verdict = Verdict.RETRY if reason in ("heartbeat", "start-timeout") else judge(code)
+        verdict = judge(code, reason)
         if self._stopping:
             self._leave("stopped", self._last_status, how)
         elif reason == "restart":
@@ -228,6 +230,7 @@ class Keeper:
         if self._child is not None:
             spawn.reap_adopted(known={self._guardian.pid, self._child.pid})
             self._watch(self._child, elapsed_s)
+            self._weigh(self._child)
         self._record.tick()
 
     def _watch(self, child: Child, elapsed_s: float) -> None:
@@ -245,7 +248,21 @@ class Keeper:
                 f"{self._spec.name} gave no heartbeat for {limit_s:g} s, and is ended"
             )
             self._record.update(state="restarting")
-            child.end(reason, self._spec.grace_s)
+            child.end(reason, min(self._spec.grace_s, _HUNG_GRACE_S))
+
+    def _weigh(self, child: Child) -> None:
+        """Notice too much memory."""
+        limit_mb = self._spec.max_memory_mb
+        if not limit_mb or child.reason is not None:
+            return
+        used_mb = (resident_bytes(child.pid) or 0) / 1e6
+        if used_mb > limit_mb:
+            self._capture.note(
+                f"{self._spec.name} takes {used_mb:.0f} MB of memory, more than {limit_mb:g}, "
+                "and is ended"
+            )
+            self._record.update(state="restarting")
+            child.end("memory", self._spec.grace_s)
 
 
 def _open_standard_streams() -> None:

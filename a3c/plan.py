@@ -13,14 +13,14 @@ from typing import Any
 
 from a3c import cluster, options
 from a3c.cluster import Cluster, Task
-from a3c.config import Config
+from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 from a3c.keeping import spec as keeper_options
 from a3c.keeping.spec import KeeperSpec
 from a3c.rundir import REPOSITORY, RunDir, refusing, write_json
 
 LOOPBACK = "127.0.0.1"
-HEARTBEAT_TIMEOUT_S = 120.0
+HEARTBEAT_TIMEOUT_S = 120.0  # where no setting says
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Process:
     argv: tuple[str, ...]
     environment: dict[str, str]  # beyond what the launcher was started with
     log: str
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    max_memory_mb: float = 0.0
 
     def shell(self) -> str:
         """The process as a line for a shell."""
@@ -154,7 +156,21 @@ def _process(task: Task, here: Cluster, config: Config, run: RunDir) -> Process:
         argv=argv,
         environment=cluster.process_environment({}, threads),
         log=str(run.log(task.name)),
+        **_limits(task, config.cluster),
     )
+
+
+def _limits(task: Task, settings: ClusterConfig) -> dict[str, float]:
+    """How long a process may be silent and how much memory it may take.
+
+    A ps is as silent as its workers are patient. They are silent themselves while they wait for it.
+    """
+    if task.job == "ps":
+        return {"heartbeat_timeout_s": settings.ps_timeout_s}
+    return {
+        "heartbeat_timeout_s": settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s,
+        "max_memory_mb": settings.max_worker_memory_mb or 0.0,
+    }
 
 
 def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
@@ -167,7 +183,8 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
         address=process.address,
         log=Path(process.log),
         heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
-        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s=process.heartbeat_timeout_s,
+        max_memory_mb=process.max_memory_mb,
         argv=process.argv,
         env=tuple(process.environment.items()),
         **changes,

@@ -42,7 +42,7 @@ class Identity:
 class LastExit:
     """How a process ended last, by `code` or by `signal`, and why its keeper ended it, if it did.
 
-    `reason` is heartbeat, start-timeout, restart, stop, hangup or parent.
+    `reason` is heartbeat, start-timeout, memory, restart, stop, hangup or parent.
     """
 
     code: int | None
@@ -178,6 +178,23 @@ def terminate(record: ProcessRecord, now: bool = False) -> bool:
 def request_restart(record: ProcessRecord) -> bool:
     """Ask a process's keeper to end it and start it again; False where that keeper isn't there."""
     return _signal_keeper(record, signal.SIGUSR1)
+
+
+def resident_bytes(pid: int) -> int | None:
+    """The resident memory of a process; None where it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except FileNotFoundError:
+        if Path("/proc/self/statm").exists():
+            return None
+    except OSError:
+        return None
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None
 
 
 def listeners(pid: int) -> list[Listener]:

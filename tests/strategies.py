@@ -42,6 +42,9 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
     if option.name == "learning_rate_range":
         rates = st.lists(number(option, float), min_size=2, max_size=2).map(sorted)
         return st.just([]) | rates
+    if option.name == "heartbeat_timeout_s":
+        longest = OPTIONS["ps_timeout_s"].field.metadata["high"]
+        return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)
     if isinstance(option.kind, tuple):
         min_size = 1 if option.name == "hidden_sizes" else 0
         return st.lists(number(option, option.kind[0]), min_size=min_size, max_size=4, unique=True)

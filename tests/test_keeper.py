@@ -269,6 +269,25 @@ def test_time_in_which_the_keeper_was_stopped_is_no_silence(tmp_path: Path) -> N
     assert (pulse.beat, pulse.silence_s) == (True, 0.0)
 
 
+LEAK = shlex.join([*PYTHON, "import time; b = b'x' * 60_000_000; time.sleep(1000)"])
+
+
+def test_a_process_that_takes_too_much_memory_is_ended_and_started_again(start: Start) -> None:
+    kept = start(f"{COUNT}; [ $n -ge 2 ] && exit 0; {BEAT}; exec {LEAK}", max_memory_mb=50.0)
+    record = kept.ended()
+    assert (record.state, record.restarts) == ("done", 1)
+    assert re.search(r"worker-0 takes \d+ MB of memory, more than 50, and is ended", kept.log())
+
+
+def test_a_process_that_never_has_enough_memory_fails(start: Start) -> None:
+    kept = start(f"{BEAT}; exec sleep 1000", max_memory_mb=0.001)
+    record = kept.ended()
+    assert (record.state, record.restarts) == ("failed", 4)
+    assert record.last_exit is not None
+    assert record.last_exit.reason == "memory"
+    assert "MB of memory, more than 0.001" in (record.first_error or ("",))[-1]
+
+
 def test_without_a_heartbeat_file_silence_is_no_sign(start: Start) -> None:
     kept = start("sleep 0.6", heartbeat=None, start_timeout_s=0.1, heartbeat_timeout_s=0.1)
     kept.wait_record(lambda record: record.state == "running")
@@ -671,6 +690,7 @@ def test_a_spec_survives_its_command_line() -> None:
         heartbeat_timeout_s=1.5,
         start_timeout_s=0.0,
         grace_s=2.0,
+        max_memory_mb=6.5,
         limits=Limits(1, 2, 3.0, 4.0, 5.0),
         echo=True,
         parent=0,

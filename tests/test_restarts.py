@@ -30,6 +30,12 @@ def test_exit_codes_are_judged_as_the_table_says(code: int, verdict: Verdict) ->
     assert judge(code) is verdict
 
 
+def test_a_process_that_its_keeper_ended_is_judged_by_why() -> None:
+    assert judge(-signal.SIGTERM, "memory") is judge(0, "memory") is Verdict.CRASH
+    assert judge(1, "heartbeat") is judge(0, "start-timeout") is Verdict.RETRY
+    assert judge(70, "stop") is Verdict.FAILED
+
+
 def test_delays_double_up_to_the_longest_and_a_healthy_life_brings_back_the_first() -> None:
     patience = Patience(Limits(max_restarts=100, first_delay_s=0.5, longest_delay_s=10.0))
     delays = [patience.decide(Verdict.RETRY, 1.0, beat=True).delay_s for _ in range(7)]

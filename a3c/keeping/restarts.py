@@ -5,8 +5,9 @@ how it ended                                        what follows
 0                                                   done
 75, a signal that nobody asked for, hung            again; failed after `max_restarts` restarts in a
                                                     row that brought no first heartbeat
-1 (an exception that nobody caught), and the        again; failed at the `max_crashes`-th in a row
-signals of a crash (SEGV, ABRT, BUS, FPE, ILL, SYS)   with no life of `healthy_s` in between
+1 (an exception that nobody caught), too much       again; failed at the `max_crashes`-th in a row
+memory, the signals of a crash (SEGV, ABRT, BUS,      with no life of `healthy_s` in between
+FPE, ILL, SYS)
 2, 70, every other code                             failed
 
 The delay before a start begins at `first_delay_s`, doubles up to `longest_delay_s`, and is back at
@@ -62,8 +63,15 @@ class Decision(NamedTuple):
     first_of_row: bool  # nothing failed since the process last worked
 
 
-def judge(code: int) -> Verdict:
-    """The verdict on an exit code, negative for the signal that ended the process."""
+def judge(code: int, reason: str | None = None) -> Verdict:
+    """The verdict on an exit code, negative for the signal that ended the process.
+
+    `reason` is why its keeper ended it, if it did: then the code says nothing.
+    """
+    if reason == "memory":
+        return Verdict.CRASH
+    if reason in ("heartbeat", "start-timeout"):
+        return Verdict.RETRY
     if code == EXIT_OK:
         return Verdict.DONE
     if code == EXIT_EXCEPTION or -code in CRASH_SIGNALS:

@@ -21,7 +21,8 @@ PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "all_proxy", "grpc_pro
 class KeeperSpec:
     """What to keep alive, under which name, and with how much patience.
 
-    Without `heartbeat` silence is no sign of trouble; a timeout of 0 switches that timeout off.
+    Without `heartbeat` silence is no sign of trouble; a timeout of 0 switches that timeout off, and
+    a memory of 0 that limit.
     `parent` is the pid whose end ends the keeper: None for nobody's, 0 for whoever starts it.
     `env` is seen in the list of processes, so it is no place for secrets.
     """
@@ -37,6 +38,7 @@ class KeeperSpec:
     heartbeat_timeout_s: float = 120.0
     start_timeout_s: float = 300.0
     grace_s: float = 15.0
+    max_memory_mb: float = 0.0
     limits: Limits = field(default_factory=Limits)
     echo: bool = False
     parent: int | None = None
@@ -67,6 +69,7 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
         "--heartbeat-timeout": spec.heartbeat_timeout_s,
         "--start-timeout": spec.start_timeout_s,
         "--grace": spec.grace_s,
+        "--max-memory": spec.max_memory_mb,
         "--max-restarts": spec.limits.max_restarts,
         "--max-crashes": spec.limits.max_crashes,
         "--first-delay": spec.limits.first_delay_s,
@@ -102,6 +105,7 @@ def parse(arguments: Sequence[str]) -> KeeperSpec:
         heartbeat_timeout_s=options.heartbeat_timeout,
         start_timeout_s=options.start_timeout,
         grace_s=options.grace,
+        max_memory_mb=options.max_memory,
         limits=Limits(*(getattr(options, name) for name in _LIMIT_FLAGS)),
         echo=options.echo,
         parent=options.die_with_parent,
@@ -141,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--heartbeat-timeout", type=_seconds, default=spec.heartbeat_timeout_s, metavar="S")
     add("--start-timeout", type=_seconds, default=spec.start_timeout_s, metavar="S")
     add("--grace", type=_seconds, default=spec.grace_s, metavar="S", help="between TERM and KILL")
+    add("--max-memory", type=_megabytes, default=spec.max_memory_mb, metavar="MB", help="resident")
     add("--max-restarts", type=_at_least(int, 0), default=limits.max_restarts, metavar="N")
     add("--max-crashes", type=_at_least(int, 1), default=limits.max_crashes, metavar="N")
     add("--first-delay", type=_seconds, default=limits.first_delay_s, metavar="S")
@@ -166,7 +171,7 @@ def _at_least(kind: Callable[[str], float], low: float) -> Callable[[str], float
     return convert
 
 
-_seconds = _at_least(float, 0.0)
+_seconds = _megabytes = _at_least(float, 0.0)
 
 
 def _assignment(text: str) -> tuple[str, str]:

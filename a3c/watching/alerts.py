@@ -146,7 +146,11 @@ def _last_exit(p: ProcessStatus) -> str:
     last = p.last_exit
     if last is None:
         return "and never ended before"
-    reasons = {"heartbeat": " for its silence", "start-timeout": " for not getting ready"}
+    reasons = {
+        "heartbeat": " for its silence",
+        "start-timeout": " for not getting ready",
+        "memory": " for its memory",
+    }
     how = f"ended by {last['signal']}" if last["signal"] else f"left with {last['code']}"
     return f"last {how}{reasons.get(last['reason'] or '', '')}"
 
