@@ -16,10 +16,11 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from a3c import rundir, seeding
+from a3c import rundir
 from a3c.cluster import adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
@@ -29,8 +30,12 @@ from a3c.playing.locate import Source, find_checkpoint, find_run
 from a3c.playing.scores import Summary
 from a3c.quiet import import_tensorflow
 from a3c.rundir import RunDir
-from a3c.signals import StopRequest
+from a3c.signals import StopRequest, leave_on_signals
 from a3c.turnstile import turnstile
+
+if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
+    from a3c.playing.playground import Playground
+    from a3c.playing.stage import Envs
 
 PROG = "evaluate.py"
 MAX_EPISODES = 100_000
@@ -72,57 +77,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.follow:
             return follow(find_run(arguments.source), arguments)
-        source = find_checkpoint(arguments.source, arguments.which)
-        adopt_environment(1)
-        import_tensorflow()
-        report(evaluate(source, arguments), as_json=arguments.json)
-        if arguments.record:
-            sys.stderr.write(f"video: {record(source, arguments)}\n")
+        leave_on_signals()
+        return play(find_checkpoint(arguments.source, arguments.which), arguments)
     except A3CError as error:
         sys.stderr.write(f"{PROG}: {error}\n")
         return error.exit_code
+
+
+def play(source: Source, arguments: argparse.Namespace) -> int:
+    """Play with one checkpoint and report; the exit code."""
+    adopt_environment(1)
+    import_tensorflow()
+    ground = playground(source.config, arguments)
+    with contextlib.ExitStack() as stack:
+        # First of all: what can't be looked at is refused before twenty games are played.
+        stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
+        games = evaluate(source, ground, arguments)
+        report(games, as_json=arguments.json)
+        if stage is not None:
+            sys.stderr.write(f"video: {record(source, ground, stage, arguments)}\n")
     return EXIT_OK
 
 
-def evaluate(source: Source, arguments: argparse.Namespace) -> dict[str, Any]:
+def playground(config: Config, arguments: argparse.Namespace) -> Playground:
+    """The environments and networks of this folder, for one configuration."""
+    import envs
+    import model
+    from a3c.playing.playground import Playground
+
+    seed = config.run.seed if arguments.seed is None else arguments.seed
+    return Playground(config, envs.make, model.build, seed, arguments.greedy)
+
+
+def evaluate(source: Source, ground: Playground, arguments: argparse.Namespace) -> dict[str, Any]:
     """Play the games; everything there is to say about them, as plain data."""
     from a3c.playing import evaluation
 
-    config = source.config
-    num_envs = min(arguments.episodes, evaluation.MAX_ENVS)
-    agent, envs, seed = _players(source, arguments, num_envs)
-    games = evaluation.play(envs, agent, agent.network.policy, arguments.episodes, seed=seed)
-    envs.close()
+    with closing(ground.envs(min(arguments.episodes, evaluation.MAX_ENVS))) as envs:
+        agent = ground.agent(envs, source.path)
+        policy = agent.network.policy
+        games = evaluation.play(envs, agent, policy, arguments.episodes, seed=ground.seed)
     summary = evaluation.summarise([g.episode_return for g in games], [g.length for g in games])
     return {
         "checkpoint": str(source.path),
         "step": source.manifest.step,
-        "env_id": config.env.env_id,
+        "env_id": source.config.env.env_id,
         "greedy": arguments.greedy,
-        "seed": seed,
+        "seed": ground.seed,
         **summary._asdict(),
         "returns": [game.episode_return for game in games],
         "lengths": [game.length for game in games],
     }
 
 
-def record(source: Source, arguments: argparse.Namespace) -> Path:
+def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.Namespace) -> Path:
     """Write a video of one more game; its path."""
     from a3c.playing import video
 
-    agent, envs, seed = _players(source, arguments, 1, render_mode="rgb_array")
     recording = video.record(
-        envs,
-        agent,
+        stage,
+        ground.agent(stage, source.path),
         source.config.env,
         arguments.record,
         step=source.manifest.step,
-        seed=seed,
+        seed=ground.seed,
         greedy=arguments.greedy,
         file_format=arguments.format,
         seconds=arguments.seconds,
     )
-    envs.close()
     return recording.path
 
 
@@ -139,9 +161,9 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
     from a3c.playing import evaluation, following
     from a3c.tensorboard import TensorBoardSink
 
-    config = rundir.read_config(run)
-    num_envs = min(arguments.episodes, evaluation.MAX_ENVS)
-    agent, envs, seed = _new_players(config, arguments, num_envs)
+    ground = playground(rundir.read_config(run), arguments)
+    envs = ground.envs(min(arguments.episodes, evaluation.MAX_ENVS))
+    agent = ground.agent(envs)
 
     def play(path: Path) -> Summary:
         evaluation.load(agent, path)
@@ -150,7 +172,7 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
             agent,
             agent.network.policy,
             arguments.episodes,
-            seed=seed,
+            seed=ground.seed,
             on_decision=lambda _: _beat_or_leave(heartbeat, stop),
         )
         return evaluation.summarise([g.episode_return for g in games], [g.length for g in games])
@@ -170,43 +192,6 @@ def _beat_or_leave(heartbeat: Heartbeat, stop: StopRequest) -> None:
     heartbeat.beat()
     if stop.requested:
         raise _AskedToLeaveError
-
-
-def _players(
-    source: Source, arguments: argparse.Namespace, num_envs: int, render_mode: str | None = None
-) -> tuple[Any, Any, int]:
-    """The agent of a checkpoint, environments for it, and the seed of both."""
-    from a3c.playing import evaluation
-
-    agent, envs, seed = _new_players(source.config, arguments, num_envs, render_mode)
-    evaluation.load(agent, source.path)
-    return agent, envs, seed
-
-
-def _new_players(
-    config: Config, arguments: argparse.Namespace, num_envs: int, render_mode: str | None = None
-) -> tuple[Any, Any, int]:
-    """An agent that has still to be loaded, environments for it, and the seed of both."""
-    from gymnasium.spaces import Box
-
-    import envs as environments
-    import model
-    from a3c.playing import evaluation
-
-    run_seed = config.run.seed if arguments.seed is None else arguments.seed
-    seed = seeding.evaluation_seed(run_seed)
-    envs = environments.make(config.env.env_id, num_envs, seed, config.env, render_mode)
-    space = envs.single_observation_space
-    assert isinstance(space, Box)
-    agent = evaluation.make_agent(
-        config,
-        model.build,
-        space,
-        envs.single_action_space,
-        seed=seed,
-        greedy=arguments.greedy,
-    )
-    return agent, envs, seed
 
 
 def report(result: dict[str, Any], *, as_json: bool) -> None:

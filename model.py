@@ -10,6 +10,11 @@ write a `build` of your own and name it with `--network package.module:build` (a
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
+    from a3c.quiet import import_tensorflow
+
+    import_tensorflow()
+
 import argparse
 import importlib
 import sys

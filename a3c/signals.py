@@ -61,6 +61,16 @@ class StopRequest:
                 self._event.set()
 
 
+def leave_on_signals() -> None:
+    """Have Ctrl-C and SIGTERM raise SystemExit, so that what is half done is cleaned up."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+
+
 def leave_now(code: int) -> None:
     """End this process at once, its output flushed unless nobody takes it.
 

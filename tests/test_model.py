@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from a3c.errors import UserError
 from a3c.network import Network, NetworkOutput
 from a3c.options import OPTIONS
 from examples import own_network
+from tests.clusters import REPOSITORY
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
 SMALL = Box(0.0, 1.0, (36, 36, 1), np.float32)
@@ -355,3 +357,11 @@ def test_a_network_of_ones_own_is_found_in_the_current_folder(
 def test_a_network_of_ones_own_that_isnt_there_is_refused_by_name(place: str) -> None:
     with pytest.raises(UserError, match=f"network {place}: .*; give package.module:function"):
         build(VECTOR, Discrete(2), network=place)
+
+
+def test_the_command_says_what_it_was_asked_for_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "model.py"), "--env-id", "CartPole-v1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert "hidden2" in done.stdout
+    assert (tmp_path / "mlp.png").is_file()

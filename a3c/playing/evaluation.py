@@ -12,19 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from gymnasium.spaces import Box, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c import checkpoint, tensors
 from a3c.agent import Action, Agent
 from a3c.checkpoint import DamagedCheckpointError
-from a3c.config import Config
 from a3c.errors import UserError
-from a3c.network import Network
 from a3c.playing.scores import Summary, summarise
 from a3c.rollout import Actor, Episode
 
-__all__ = ["Decision", "Spectator", "Summary", "load", "load_agent", "play", "quotas", "summarise"]
+__all__ = ["Decision", "Spectator", "Summary", "load", "play", "quotas", "summarise"]
 
 MAX_ENVS = 8
 
@@ -49,41 +46,6 @@ class Spectator(Agent):
         self._inputs = inputs
         self._policy_parameters = output.policy_parameters[0]
         return inputs, outputs
-
-
-def make_agent(
-    config: Config,
-    build_network: Callable[..., Network],
-    observation_space: Box,
-    action_space: Space[Any],
-    *,
-    seed: int,
-    greedy: bool = False,
-) -> Spectator:
-    """An agent with weights of its own still, for `load` to replace.
-
-    It samples its actions, or takes the policy's mode where `greedy`.
-    """
-    network = build_network(observation_space, action_space, config.network)
-    return Spectator(network, observation_space, config, seed=seed, greedy=greedy)
-
-
-def load_agent(
-    directory: Path,
-    config: Config,
-    build_network: Callable[..., Network],
-    observation_space: Box,
-    action_space: Space[Any],
-    *,
-    seed: int,
-    greedy: bool = False,
-) -> Spectator:
-    """An agent with a checkpoint's weights and observation statistics; raises as `load` does."""
-    agent = make_agent(
-        config, build_network, observation_space, action_space, seed=seed, greedy=greedy
-    )
-    load(agent, directory)
-    return agent
 
 
 def load(agent: Agent, directory: Path) -> None:

@@ -11,24 +11,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import gymnasium
 import imageio_ffmpeg
-import numpy as np
-from gymnasium.vector import VectorEnv
 from PIL import Image
 
 from a3c.config import EnvConfig
-from a3c.errors import FatalError, UserError
+from a3c.errors import FatalError
+from a3c.playing.camera import Camera, game_name, subtitle
 from a3c.playing.evaluation import Decision, Spectator, play
-from a3c.playing.picture import Facts, Painter, score_text
-from a3c.playing.policy_view import action_names, view_policy
+from a3c.playing.picture import score_text
+from a3c.playing.stage import Envs, frames_per_second
 from a3c.rollout import Episode
-from a3c.worlds import atari
 
 Format = Literal["mp4", "gif"]
 FORMATS: tuple[Format, ...] = ("mp4", "gif")
 
-DEFAULT_FPS = 30.0
 HOLD_S = 1.0  # the last picture stays for so long, with the final score
 GIF_MAX_FPS = 25  # browsers slow down what is faster
 GIF_MAX_WIDTH = 640
@@ -46,7 +42,7 @@ class Recording(NamedTuple):
 
 
 def record(
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     agent: Spectator,
     config: EnvConfig,
     directory: Path,
@@ -60,7 +56,7 @@ def record(
 ) -> Recording:
     """Play one whole game in the one environment of `envs` and write it to `directory`.
 
-    `envs` must have been made with render_mode "rgb_array". With `seconds`, pictures are of the
+    `envs` is what `open_stage` gives. With `seconds`, pictures are of the
     game's first seconds only. The file appears when it is complete, named after the game, the env
     step of training and the return.
     """
@@ -68,8 +64,7 @@ def record(
     directory.mkdir(parents=True, exist_ok=True)
     fps = frames_per_second(envs, config)
     limit = None if seconds is None else max(1, round(seconds * fps))
-    kind = "greedy" if greedy else "sampled"
-    camera = _Camera(envs, agent, config, f"after {step:,} env steps · {kind} actions")
+    camera = Camera(envs, agent, config, subtitle(step, greedy=greedy))
     with _beside(directory, file_format) as temporary:
         with contextlib.ExitStack() as stack:
             film = Film(temporary, fps, file_format, stack)
@@ -88,86 +83,12 @@ def record(
     return Recording(path, episode)
 
 
-def frames_per_second(envs: VectorEnv[Any, Any, Any], config: EnvConfig) -> float:
-    """How many env steps are a second of the game."""
-    if atari.find(config.env_id.rpartition(":")[2]):
-        return 60.0 / config.frame_skip
-    fps = envs.metadata.get("render_fps")
-    return float(fps) if isinstance(fps, int | float) and fps > 0 else DEFAULT_FPS
-
-
 def file_stem(env_id: str, step: int, episode: Episode) -> str:
     """The name of a game's file: `pong-step-1200000-return-18`."""
     slug = re.sub(r"[^a-z0-9]+", "-", game_name(env_id).lower()).strip("-")
     score = score_text(abs(episode.episode_return)).replace(",", "")
     sign = "minus-" if episode.episode_return < 0 else ""
     return f"{slug or 'game'}-step-{step}-return-{sign}{score}"
-
-
-def game_name(env_id: str) -> str:
-    """The id without package, namespace and version: `Pong`."""
-    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
-
-
-class _Camera:
-    """Makes pictures of a game and of what the agent thinks of it."""
-
-    def __init__(
-        self, envs: VectorEnv[Any, Any, Any], agent: Spectator, config: EnvConfig, subtitle: str
-    ) -> None:
-        self._envs, self._agent, self._config, self._subtitle = envs, agent, config, subtitle
-        self._names = action_names(config, envs.single_action_space)
-        self._painter: Painter | None = None
-
-    def picture(self, decision: Decision) -> Image.Image:
-        """The screen that a decision is about, and the decision."""
-        self._frame = self._render()
-        if self._painter is None:
-            height, width, _ = self._frame.shape
-            title = game_name(self._config.env_id)
-            self._painter = Painter(title, self._subtitle, (width, height))
-        parameters = self._agent.policy_parameters(
-            decision.observations, decision.state, decision.starts
-        )[0]
-        rows = view_policy(
-            self._agent.network.policy,
-            self._envs.single_action_space,
-            parameters,
-            decision.action.actions[0],
-            self._names,
-        )
-        self._facts = Facts(
-            score=float(decision.returns[0]),
-            step=int(decision.lengths[0]),
-            value=float(decision.action.values[0]),
-            rows=rows,
-        )
-        return self._painter.paint(self._frame, self._facts)
-
-    def last_picture(self, episode: Episode) -> Image.Image:
-        """The last screen once more, with the final score.
-
-        The screen after the last action is gone: the environment has started a new game in the
-        step that ended this one.
-        """
-        assert self._painter is not None
-        facts = self._facts._replace(score=episode.episode_return, step=episode.length)
-        return self._painter.paint(self._frame, facts)
-
-    def _render(self) -> np.ndarray:
-        env_id = self._config.env_id
-        try:
-            frames: Any = self._envs.render()
-        except gymnasium.error.DependencyNotInstalled as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"env_id {env_id} can't be recorded: {reason}") from None
-        frame = np.asarray(frames[0]) if frames is not None and len(frames) else np.zeros(0)
-        if frame.ndim != 3 or frame.shape[-1] != 3 or frame.dtype != np.uint8:
-            raise UserError(
-                f"env_id {env_id} can't be recorded: render_mode rgb_array gives no "
-                "[height, width, 3] pictures of uint8"
-            )
-        return frame
 
 
 # --- files --------------------------------------------------------------------------------------

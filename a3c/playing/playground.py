@@ -1,0 +1,52 @@
+"""What it takes to play as a configuration says: its environments, and its agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gymnasium.spaces import Box
+
+from a3c import seeding
+from a3c.config import Config
+from a3c.network import Network
+from a3c.playing import stage
+from a3c.playing.evaluation import Spectator, load
+from a3c.playing.stage import Envs
+
+
+@dataclass(frozen=True)
+class Playground:
+    """Makes environments and agents; `make_envs` and `build_network` are the user's functions."""
+
+    config: Config
+    make_envs: Callable[..., Envs]
+    build_network: Callable[..., Network]
+    run_seed: int
+    greedy: bool = False
+
+    @property
+    def seed(self) -> int:
+        """The first of the seeds to play with, none of which training ever sees."""
+        return seeding.evaluation_seed(self.run_seed)
+
+    def envs(self, num_envs: int) -> Envs:
+        """So many copies of the environment; the caller closes them."""
+        config = self.config.env
+        return self.make_envs(config.env_id, num_envs, self.seed, config, None)
+
+    def stage(self, *, windows: bool = False) -> Envs:
+        """One copy that can be looked at; UserError where it can't. The caller closes it."""
+        stage.prepare_pygame(windows=windows)
+        return stage.open_stage(self.make_envs, self.config.env, self.seed)
+
+    def agent(self, envs: Envs, checkpoint: Path | None = None) -> Spectator:
+        """An agent that fits `envs`, with a checkpoint's weights or its own first ones."""
+        space = envs.single_observation_space
+        assert isinstance(space, Box)
+        network = self.build_network(space, envs.single_action_space, self.config.network)
+        agent = Spectator(network, space, self.config, seed=self.seed, greedy=self.greedy)
+        if checkpoint is not None:
+            load(agent, checkpoint)
+        return agent

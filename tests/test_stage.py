@@ -1,0 +1,111 @@
+"""Environments that can be looked at, and one clear line for those that can't."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import envs
+from a3c.config import EnvConfig
+from a3c.errors import UserError
+from a3c.playing import stage
+from a3c.playing.stage import frames_per_second, open_stage, prepare_pygame
+from tests.clusters import REPOSITORY
+
+
+class Unseen(gymnasium.Env[np.ndarray, np.int64]):
+    """An environment without any picture, as the README's own."""
+
+    observation_space = Box(-1.0, 1.0, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start."""
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Stay."""
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class Promising(Unseen):
+    """Says that it has pictures, and gives `picture`, or raises it."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012
+
+    def __init__(self, picture: Any, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._picture = picture
+
+    def render(self) -> Any:
+        """What was promised, or not."""
+        if isinstance(self._picture, Exception):
+            raise self._picture
+        return self._picture
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _prepared() -> None:
+    prepare_pygame(windows=False)
+
+
+def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> stage.Envs:
+    """The stage of an environment, which is registered first where there is a maker."""
+    if maker is not None and env_id not in gymnasium.registry:
+        gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
+    return open_stage(envs.make, EnvConfig(env_id=env_id, env_kwargs=env_kwargs), seed=1)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
+def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
+    found = opened(env_id)
+    picture = stage.screen(found, env_id)
+    assert picture.shape[2] == 3
+    assert len(np.unique(picture)) > 2
+    found.close()
+
+
+def test_what_draws_says_nothing_where_there_is_no_display() -> None:
+    code = (
+        "import envs; from a3c.config import EnvConfig; from a3c.playing import stage;"
+        "stage.prepare_pygame(windows=False);"
+        "stage.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
+    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    nowhere = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=nowhere, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "maker", "picture", "reason"),
+    [
+        ("Unseen-v0", Unseen, ..., "without rgb_array"),
+        ("Nothing-v0", Promising, None, "no [height, width, 3] pictures"),
+        ("Flat-v0", Promising, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
+        ("Floats-v0", Promising, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
+        ("Broken-v0", Promising, ValueError("no paint"), "no paint"),
+    ],
+)
+def test_what_cant_be_seen_is_refused_in_one_line(
+    name: str, maker: Any, picture: Any, reason: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        opened(name, maker, **({} if picture is ... else {"picture": picture}))
+    assert str(refusal.value).startswith(f"env_id {name} can't be shown: ")
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_second_of_play_is_a_second_of_the_game() -> None:
+    picture = np.zeros((8, 8, 3), np.uint8)
+    found = opened("Seen-v0", Promising, picture=picture)
+    assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
+    atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
+    assert frames_per_second(found, atari) == 20
