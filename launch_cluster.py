@@ -19,7 +19,7 @@ from typing import Any
 from a3c import cluster, options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
-from a3c.launching import cockpit, preflight, report, verbs
+from a3c.launching import cockpit, network_trial, preflight, report, verbs
 from a3c.launching.supervisor import ChildKeepers
 from a3c.plan import Plan
 from a3c.rundir import RunDir
@@ -125,6 +125,7 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     rundir.check_free(path, resume=resume)
     if resume:
         rundir.check_resumable(path, config)
+    network_trial.check_own_network(config)
 
 
 def _with_resumed_config(arguments: list[str]) -> list[str]:

@@ -16,7 +16,6 @@ if __name__ == "__main__":  # before anything else imports TensorFlow, with its 
     import_tensorflow()
 
 import argparse
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
-from a3c import layers, observations
+from a3c import layers, observations, own_network
 from a3c.config import NetworkConfig
 from a3c.distributions import for_space
 from a3c.errors import UserError
@@ -95,7 +94,7 @@ NETWORKS = {
 def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:
     """The network that `config` names, for these spaces; raises UserError where it doesn't fit."""
     if ":" in config.network:
-        return own(config.network)(observation_space, action_space, config)
+        return own_network.build(config.network, observation_space, action_space, config)
     name = resolve(config.network, observation_space)
     policy = for_space(action_space, config)
 
@@ -119,19 +118,6 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
         state_size=2 * config.lstm_size * num_trunks if NETWORKS[name].recurrent else 0,
         description=(name, "two trunks" if num_trunks == 2 else "one trunk", policy.describe()),
     )
-
-
-def own(place: str) -> Callable[..., Network]:
-    """The user's own `build` at `package.module:function`, from here or the current folder."""
-    module, _, function = place.partition(":")
-    sys.path.append(str(Path.cwd()))
-    try:
-        found: Callable[..., Network] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"network {place}: {error}; give package.module:function") from error
-    finally:
-        sys.path.pop()
-    return found
 
 
 def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> tuple[Any, Any]:
@@ -177,12 +163,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from a3c.drawing import diagram
 
     config, arguments = parse_config(
-        argv, "model.py", "Print and draw the network of a configuration.", _add_output
+        argv, "model.py", "Print and draw the network of a configuration.", _add_arguments
     )
     try:
         observation_space, action_space = envs.check(config.env)
         assert isinstance(observation_space, Box)
         network = build(observation_space, action_space, config.network)
+        if arguments.check:
+            own_network.check(network, observation_space, config)
+            return 0
         rows = diagram.layer_table(network, observation_space)
         name, *details = network.description or (config.network.network,)
         title = f"{name} on {config.env.env_id}"
@@ -197,9 +186,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the diagram (default: ./<network>.png)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only try it: act and learn once, draw nothing"
     )
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config
-from a3c.errors import PlayError
+from a3c.errors import PlayError, UserError
+from a3c.own_code import describe
 from a3c.returns import bootstrap_truncations
 
 
@@ -80,13 +81,14 @@ class Stopwatch:
 
 
 @contextlib.contextmanager
-def _blaming_the_environment() -> Iterator[None]:
+def blaming_the_environment() -> Iterator[None]:
     """Tell what an environment raises from our own bugs: it may do better when started again."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise PlayError(f"the environment raised {type(error).__name__}: {reason}") from error
+        raise PlayError(f"the environment raised an error: {describe(error)}") from error
 
 
 class Player:
@@ -116,7 +118,7 @@ class Player:
 
     def _begin(self, seed: int) -> None:
         size = self._envs.num_envs
-        with _blaming_the_environment():
+        with blaming_the_environment():
             self._observations, info = self._envs.reset(seed=seed)
         self._state = self._actor.initial_state(size)
         self._starts = np.ones(size, bool)
@@ -165,7 +167,7 @@ class Player:
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.starts[t], buffer.mask[t] = self._starts, ~self._dead
         self._stopwatch.lap("act")
-        with _blaming_the_environment():
+        with blaming_the_environment():
             observations, rewards, terminated, truncated, info = self._envs.step(
                 self._policy.to_env(actions)
             )
@@ -192,7 +194,7 @@ class Player:
         if self._reset_mode == AutoresetMode.NEXT_STEP:
             starts, self._dead = self._dead, done
         elif self._reset_mode == AutoresetMode.DISABLED and done.any():
-            with _blaming_the_environment():
+            with blaming_the_environment():
                 observations, info = self._envs.reset(options={"reset_mask": done.copy()})
             self._lives = self._lives_left(info)
         self._observations, self._state, self._starts = observations, state, starts

@@ -18,7 +18,7 @@ from a3c.config import Config
 from a3c.heartbeat import Heartbeat
 from a3c.learner import Learner, Update
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
-from a3c.rollout import Episode, Player, Rollout, Stopwatch
+from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environment
 from a3c.serving import start_server
 from a3c.signals import StopRequest
 from a3c.store import Store
@@ -48,7 +48,8 @@ class Worker:
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
         seed = seeding.training_seed(config.run.seed, task.index)
-        envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
+        with blaming_the_environment():
+            envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
         network = build_network(
             envs.single_observation_space, envs.single_action_space, config.network
         )

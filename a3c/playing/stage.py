@@ -13,8 +13,9 @@ from gymnasium.vector import VectorEnv
 
 from a3c.config import EnvConfig
 from a3c.errors import UserError
+from a3c.own_code import describe
 from a3c.worlds import atari
-from a3c.worlds.environments import describe, import_module_of
+from a3c.worlds.environments import import_module_of
 
 Envs = VectorEnv[Any, Any, Any]
 
@@ -46,7 +47,7 @@ def open_stage(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
     except UserError:
         raise
     except Exception as error:
-        raise _unseen(config.env_id, f"it raised {describe(error)}") from error
+        raise _unseen(config.env_id, f"it failed: {describe(error)}") from error
     try:
         envs.reset(seed=seed)
         screen(envs, config.env_id)
@@ -61,7 +62,7 @@ def screen(envs: Envs, env_id: str) -> np.ndarray:
     try:
         frames: Any = envs.render()
     except Exception as error:
-        raise _unseen(env_id, f"rendering raised {describe(error)}") from error
+        raise _unseen(env_id, f"rendering failed: {describe(error)}") from error
     frame = np.asarray(frames[0]) if frames is not None and len(frames) else np.zeros(0)
     if frame.ndim != 3 or frame.shape[-1] != 3 or frame.dtype != np.uint8:
         raise _unseen(env_id, "render_mode rgb_array gives no [height, width, 3] pictures of uint8")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import sys
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -18,6 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorActionWrapper, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from a3c import own_code
 from a3c.config import EnvConfig
 from a3c.errors import UserError
 
@@ -31,15 +28,7 @@ def import_module_of(env_id: str) -> str:
     """
     module, _, name = env_id.rpartition(":")
     if module:
-        if str(Path.cwd()) not in sys.path:
-            sys.path.append(str(Path.cwd()))
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise UserError(
-                f"env_id {env_id}: importing {module} failed with {describe(error)}; "
-                f"give a module that Python finds here and that registers {name}"
-            ) from error
+        own_code.import_module(module, f"env_id {env_id}")
     return name
 
 
@@ -143,16 +132,6 @@ def check_spaces(envs: Envs, env_id: str) -> None:
         )
 
 
-def describe(error: BaseException) -> str:
-    """An exception in one line: its type, where in the user's code it was raised, its message."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    path = Path(frame.filename)
-    libraries = {Path(file).parent for file in (__file__, gymnasium.__file__, importlib.__file__)}
-    theirs = path.is_file() and not libraries & set(path.parents)
-    where = f" ({path.name}, line {frame.lineno})" if theirs else ""
-    return f"{type(error).__name__}{where}: {_one_line(error)}".removesuffix(": ")
-
-
 def _find_spec(env_id: str) -> EnvSpec:
     """What Gymnasium knows of an id, or a UserError with the ids nearest to it."""
     spec = gymnasium.registry.get(env_id)
@@ -226,7 +205,7 @@ def _explain(error: Exception, config: EnvConfig) -> str:
         subject += f" with env_kwargs {config.env_kwargs}"
     # Gymnasium raises a constructor's TypeError anew, with the same text made longer.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-    return f"{subject} raised {describe(cause)}; mend it, or choose another"
+    return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
 
 
 def _name(space: Space[Any]) -> str:

@@ -1,0 +1,50 @@
+"""A network of the user's own is tried in a process of its own before anything is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from a3c import options, own_code
+from a3c.cluster import process_environment
+from a3c.config import Config
+from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.rundir import REPOSITORY
+
+TIMEOUT_S = 300.0
+
+
+def check_own_network(config: Config) -> None:
+    """Raise UserError where the network isn't the house's own and fails; TensorFlow is not needed.
+
+    It is in the process that tries it, which takes some seconds.
+    """
+    place = config.network.network
+    module, colon, _ = place.partition(":")
+    if not colon:
+        return
+    own_code.check_source(module, f"network {place}")
+    command = [sys.executable, str(REPOSITORY / "model.py"), "--check", *options.to_flags(config)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=process_environment(os.environ, 1),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"network {place}: trying it took more than {TIMEOUT_S:g} s: mend it"
+        ) from None
+    if done.returncode == EXIT_OK:
+        return
+    said = done.stderr.strip().splitlines() or ["it said nothing"]
+    line = said[-1].removeprefix("model.py: ")
+    if done.returncode != EXIT_USAGE:
+        line = f"network {place}: trying it ended with {done.returncode} ({line}): mend it"
+    raise UserError(line)

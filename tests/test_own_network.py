@@ -1,0 +1,132 @@
+"""A network of the user's own that isn't right is one line with file and line, before any start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import model
+from a3c import own_network
+from a3c.errors import UserError
+from tests.clusters import small_config
+from tests.test_bad_input import refused
+
+SPACES = (Box(-1.0, 1.0, (3,)), Discrete(2))
+WHOLE = """\
+from a3c import layers
+from a3c.distributions import for_space
+from a3c.network import Network, NetworkOutput
+import tensorflow as tf
+
+def build(observation_space, action_space, config):
+    policy = for_space(action_space, config)
+
+    def forward(observations, state, starts):
+        x = layers.dense(layers.flatten(observations), 4, "hidden")
+        values = layers.dense(x, 1, "value")[..., 0]
+        return NetworkOutput(policy.head(x), values, state)
+
+    return Network(forward, policy)
+"""
+DEF, RETURN, OUTPUT = (
+    "def build(observation_space, action_space, config):",
+    "return Network(forward, policy)",
+    "return NetworkOutput(policy.head(x), values, state)",
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, empty; what is imported from it is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
+
+
+def refusal(source: str) -> str:
+    """The line with which the worker, which builds and runs it, refuses a network."""
+    Path("mine.py").write_text(source)
+    config = small_config(network="mine:build")
+    with pytest.raises(UserError) as raised:
+        own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
+    line = str(raised.value)
+    assert line.startswith("network mine:build")
+    assert "\n" not in line
+    return line
+
+
+def test_the_whole_one_is_taken() -> None:
+    Path("mine.py").write_text(WHOLE)
+    config = small_config(network="mine:build")
+    own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (DEF, "def build(:", "failed: mine.py:6: SyntaxError: invalid syntax; mend it"),
+        ("import tensorflow as tf", "1 / 0", "mine.py:4: ZeroDivisionError: division by zero"),
+        ("import tensorflow as tf", "import nowhere", "mine.py:4: ModuleNotFoundError: No module"),
+        ("import tensorflow as tf", "exit(3)", "mine.py:4: SystemExit: 3; mend it"),
+        (DEF, "def built(*_):", "mine has no build; give package.module:function"),
+        (DEF, "build = 3\ndef built(*_):", "build is an object of type int and no function"),
+        (DEF, "def build(space):", "build(space) can't be called with (observation_space, "),
+        ("policy = for", "policy = far", "mine.py:7: NameError: name 'far_space' is not defined"),
+        (RETURN, "pass", "gave None: return a3c.network.Network(forward, policy)"),
+        (RETURN, "return Network(policy, forward)", "forward is an object of type Categorical"),
+        (RETURN, "return Network(forward, None)", "policy is None: take a3c.distributions.for_sp"),
+        (RETURN, "return Network(forward, policy, -1)", "state_size is -1: give a whole number"),
+        ("(observations, state, starts)", "(x)", "forward(x) can't be called with (observations, "),
+        (
+            "config):\n",
+            "config):\n    return Network(1, None)\n",
+            "forward is an object of type in",
+        ),
+        ('4, "hidden"', '"four", "hidden"', "mine.py:10: "),
+        (OUTPUT, "return x", "forward gave an object of type "),
+        (OUTPUT, "return NetworkOutput(x, values, state)", "policy_parameters as float32 "),
+        ("[..., 0]", "", "gave values as float32 (1, None, 1): make it float32 [T, B]"),
+        ("values, state)", "values, None)", "gave state as None: make it float32 [B, 0]"),
+        ("values, state)", "values[:, :1], state)", "values have shape (1,)"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_where_and_what(old: str, new: str, said: str) -> None:
+    assert WHOLE.count(old) == 1
+    assert said in refusal(WHOLE.replace(old, new))
+
+
+def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
+    work, folder = tmp_path / "work", str(tmp_path)
+    work.mkdir()
+    own = ("--env-id", "CartPole-v1", "--network", "mine:build")
+    for source, said in (
+        ("\nbuild = (", "mine.py:2: SyntaxError: '(' was never closed; mend it\n"),
+        (WHOLE.replace(RETURN, "pass"), "network mine:build gave None: return a3c.network.Net"),
+    ):
+        (tmp_path / "mine.py").write_text(source)
+        assert said in refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)
+    line = refused("launch_cluster.py", *own[:3], "nowhere.at:all", cwd=work)
+    assert "importing nowhere.at failed: ModuleNotFoundError: No module named 'nowhere'" in line
+
+
+def test_a_package_that_is_damaged_inside_is_refused_by_the_launcher_too(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "net.py").write_text("x = $\n")
+    code = (
+        "import sys; from a3c.launching import network_trial; from tests.clusters import config\n"
+        "network_trial.check_own_network(config(network='inner.net:build', env_id='CartPole-v1'))"
+    )
+    repository = Path(model.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{repository}:{tmp_path}", "PATH": ""},
+        check=False,
+    )
+    assert "inner/net.py:1: SyntaxError: invalid syntax; mend it" in done.stderr
