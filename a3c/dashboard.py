@@ -90,9 +90,10 @@ class Dashboard:
         traceback: TracebackType | None,
     ) -> None:
         """Give the terminal back, with the last state of the run on it."""
-        if self._live is not None:
+        if self._live is None:
+            return
+        with contextlib.suppress(OSError):  # the terminal went away
             self._stop_live()
-            self._polled = _NO_TIME
             self._look()
             self._console.print(self.renderable())
 

@@ -31,10 +31,15 @@ class Tmux:
         )
         return done.stdout.splitlines()
 
+    @staticmethod
+    def python(script: str) -> list[str]:
+        """The command for a script at the top of the repository."""
+        return [sys.executable, str(REPOSITORY / script)]
+
     def launch(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the launcher to its end, from another directory than its own."""
         return subprocess.run(
-            [sys.executable, str(REPOSITORY / "launch_cluster.py"), *arguments],
+            [*self.python("launch_cluster.py"), *arguments],
             cwd=self.work,
             env={**self.environment, **variables},
             capture_output=True,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
 
 from a3c.config import Config
 from a3c.launching import ending, report
@@ -18,9 +20,23 @@ log = logging.getLogger("a3c")
 
 def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
     """Show a run until it has ended, then evaluate and sum it up; the run's exit code."""
+    terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with _view(run, config) as poll:
         outcome = Supervisor(plan, keepers, poll).run()
+    _leave_closed(terminals)
     return ending.conclude(run, config, outcome)
+
+
+def _leave_closed(terminals: Iterable[TextIO]) -> None:
+    """Write to nowhere what would go to terminals that were closed meanwhile.
+
+    Every write to them fails, and the run is to be summed up all the same.
+    """
+    for stream in terminals:
+        if not stream.isatty():
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,69 @@
+"""A terminal for a command, which can be closed under it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+COLUMNS, LINES = 100, 40
+
+
+class Terminal:
+    """A command on a terminal of its own; what it showed so far."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", *command],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=cwd,
+            env={**environment, "TERM": "xterm-256color"},
+        )
+        os.close(slave)
+        self._shown = bytearray()
+        self._closed = threading.Lock()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._master, 65536):
+                self._shown += data
+
+    @property
+    def shown(self) -> str:
+        """All that the command wrote, escape sequences included."""
+        return self._shown.decode(errors="replace")
+
+    def type(self, keys: bytes) -> None:
+        """Type keys: b"\\x03" is Ctrl-C."""
+        os.write(self._master, keys)
+
+    def close(self) -> None:
+        """Close the window: the command gets SIGHUP."""
+        if self._closed.acquire(blocking=False):
+            os.close(self._master)
+
+
+@contextlib.contextmanager
+def terminal(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ
+) -> Iterator[Terminal]:
+    """A terminal that is closed at the end, and its command with it."""
+    opened = Terminal(command, cwd, environment)
+    try:
+        yield opened
+    finally:
+        opened.close()
+        opened.process.kill()
+        opened.process.wait()

@@ -1,0 +1,110 @@
+"""How runs end that are not asked to: the table in docs/launcher.md, row by row."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from a3c import processes
+from a3c.rundir import RunDir
+from a3c.watching import status
+from tests.clusters import launcher
+from tests.runs import (
+    CARTPOLE,
+    DEADLINE_S,
+    everything_ended,
+    is_training,
+    manifest,
+    running,
+    wait_until,
+)
+from tests.terminals import terminal
+from tests.tmux_runs import Tmux
+
+ENDLESS = ("--max-env-steps", "1000000000", "--stop-at-return", "none")
+
+
+def ended(path: Path) -> None:
+    """Wait for the end of all processes; the chief has saved before."""
+    wait_until(lambda: everything_ended(path), "the end of all processes")
+    assert manifest(path).reason == "interrupted"
+    assert status.read(RunDir(path)).state == "stopped"
+
+
+def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with running(path, *ENDLESS) as process:
+        wait_until(lambda: is_training(path), "training")
+        process.kill()
+        ended(path)
+
+
+def test_closing_the_terminal_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    command = launcher(*CARTPOLE, *ENDLESS, "--run-dir", str(path))
+    with terminal(command, tmp_path) as opened:
+        wait_until(lambda: is_training(path), "training")
+        wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
+        opened.close()
+        opened.process.wait(DEADLINE_S)
+        ended(path)
+    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+
+
+def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
+    """The terminal sends SIGINT to the whole foreground group: the order must hold all the same."""
+    path = tmp_path / "run"
+    command = launcher(*CARTPOLE, *ENDLESS, "--run-dir", str(path))
+    with terminal(command, tmp_path) as opened:
+        wait_until(lambda: is_training(path), "training")
+        opened.type(b"\x03")
+        assert opened.process.wait(DEADLINE_S) == 130
+        ended(path)
+        said = opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
+        assert "--resume" in said  # how to go on
+        assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
+
+
+def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_server_everything(
+    tmux: Tmux,
+) -> None:
+    path = tmux.start("run", "--workers", "2")
+    wait_until(lambda: is_training(path), "training")
+    environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
+    attached = [*tmux.python("launch_cluster.py"), "attach", "run"]
+    with terminal(attached, tmux.work, environment) as opened:
+        wait_until(lambda: tmux("list-clients"), "an attached client")
+        wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
+        opened.close()
+        wait_until(lambda: not tmux("list-clients"), "the client's end")
+    steps = status.read(RunDir(path)).global_step or 0
+    wait_until(lambda: (status.read(RunDir(path)).global_step or 0) > steps, "training on")
+    tmux("kill-server")
+    ended(path)
+
+
+def test_closing_the_cockpits_pane_stops_the_run_in_order(tmux: Tmux) -> None:
+    path = tmux.start("run", "--workers", "2")
+    wait_until(lambda: is_training(path), "training")
+    tmux("kill-pane", "-t", "=a3c-run:cockpit.0")
+    ended(path)
+    wait_until(lambda: (path / "summary.json").exists(), "the summary")
+    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+
+
+def test_a_stale_pid_is_not_believed(tmp_path: Path) -> None:
+    """After a reboot another process may have the pid that a record names."""
+    path = tmp_path / "run"
+    with running(path, *ENDLESS, "--workers", "1") as process:
+        wait_until(lambda: len(processes.read_records(path)) == 2, "keepers")
+        process.kill()
+        wait_until(lambda: everything_ended(path), "the end of all processes")
+    for file in (path / "processes").glob("*.json"):
+        record = json.loads(file.read_text())
+        record["state"] = "running"
+        record["pid"] = record["keeper"]["pid"] = os.getpid()
+        file.write_text(json.dumps(record))
+    found = status.read(RunDir(path))
+    assert found.state in ("failed", "stopped")
+    assert {p.state for p in found.processes} == {"dead"}
