@@ -52,9 +52,9 @@ def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
         return finish(process)
 
 
-def is_training(run_dir: Path) -> bool:
-    """Whether both workers have written rows of metrics."""
-    files = [RunDir(run_dir).metrics(f"worker-{i}") for i in range(2)]
+def is_training(run_dir: Path, workers: int = 2) -> bool:
+    """Whether all workers have written rows of metrics."""
+    files = [RunDir(run_dir).metrics(f"worker-{i}") for i in range(workers)]
     return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
 
 

@@ -94,11 +94,17 @@ def test_the_users_old_pains_do_not_hurt(tmux: Tmux) -> None:
     assert panes.session_name("run") in tmux("list-sessions", "-F", "#{session_name}")
 
 
-def test_sixteen_workers_have_two_windows(tmux: Tmux) -> None:
-    path = tmux.start("run", "--workers", "16")
+def test_sixteen_workers_train_in_two_windows_and_leave_nothing(tmux: Tmux) -> None:
+    path = tmux.start("run", "--workers", "16", "--max-env-steps", "1000000000")
     windows = tmux("list-windows", "-t", "=a3c-run", "-F", "#{window_name} #{window_panes}")
     assert windows == ["cockpit 2", "workers-1 8", "workers-2 8"]
-    wait_until(lambda: len(processes.read_records(path)) == 17, "all keepers")
-    tmux.launch("stop", "run", "--now")
+    wait_until(lambda: is_training(path, workers=16), "all workers at work", timeout_s=400)
+    found = tmux.status("run")
+    names = ["ps-0", *(f"worker-{i}" for i in range(16))]
+    assert [p["name"] for p in found["processes"]] == names
+    assert {p["state"] for p in found["processes"]} == {"running"}
+    shown = panes_of(tmux)
+    assert {name: shown[name] for name in names} == keepers(path)
+    tmux.launch("stop", "run")
     assert everything_ended(path)
     assert tmux("list-sessions") == []
