@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import cluster, options, plan, rundir
+from a3c import options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.launching import cockpit, network_trial, preflight, report, verbs
@@ -93,12 +93,13 @@ def start(arguments: list[str]) -> int:
     _check(config, path, resume=chosen.resume)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
+    ports = plan.choose_ports(config)
     planned = plan.make(
         config,
         RunDir(path.absolute()),
-        plan.choose_ports(config),
+        ports,
         evaluator=chosen.evaluator,
-        tensorboard_port=cluster.free_ports(1)[0] if chosen.tensorboard else None,
+        tensorboard_port=plan.choose_board_port(ports) if chosen.tensorboard else None,
     )
     for line in preflight.warnings(planned, config, preflight.look(path.absolute())):
         log.warning("warning: %s", line)
@@ -110,7 +111,7 @@ def start(arguments: list[str]) -> int:
     with rundir.hold(path):
         run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
         planned.save(run)
-        log.info("%s", report.opening(run, config, chosen.preset))
+        log.info("%s", report.opening(run, config, chosen.preset, planned))
         if not in_tmux:
             return _in_foreground(planned, run, config)
     return session.start(planned, run, script=Path(__file__).resolve())

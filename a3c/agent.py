@@ -7,6 +7,7 @@ for every call, so acting and differentiating happen in this process's own sessi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +83,7 @@ class Agent:
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
         self._graph.finalize()
+        self._outputs = outputs
         self._act = self._session.make_callable(outputs, inputs)
         self._value = self._session.make_callable(outputs.values, inputs)
         self._assign = self._session.make_callable(assign, flat)
@@ -115,6 +117,10 @@ class Agent:
         """The local weights by name."""
         named = {_short_name(v): v for v in self._graph.get_collection("trainable_variables")}
         return self._session.run({name: named[name] for name in self.layout.names})
+
+    def graph_def(self) -> Any:
+        """What it computes to act, from observations to actions and values, to be looked at."""
+        return _upstream(self._graph, self._outputs)
 
     @property
     def statistics_size(self) -> int:
@@ -220,6 +226,21 @@ class Agent:
 def _short_name(variable: Any) -> str:
     """The name of a weight without the scope around the network, `conv1/weights`."""
     return variable.op.name.removeprefix(SCOPE + "/")
+
+
+def _upstream(graph: Any, outputs: Iterable[Any]) -> Any:
+    """The part of a graph that some tensors are computed from, with its shapes."""
+    whole = graph.as_graph_def(add_shapes=True)
+    nodes = {node.name: node for node in whole.node}
+    waiting, wanted = [tensor.op.name for tensor in outputs], set()
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
+    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    part.node.extend(node for node in whole.node if node.name in wanted)
+    return part
 
 
 def _session_config(config: Config) -> Any:

@@ -229,11 +229,16 @@ def port_is_free(port: int) -> bool:
 
 
 def wait_for_peer(
-    name: str, address: str, timeout_s: float, on_wait: Callable[[str], None] | None = None
+    name: str,
+    address: str,
+    timeout_s: float,
+    on_wait: Callable[[str], None] | None = None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> None:
     """Block until something listens at `address`; RetryableError that names it after `timeout_s`.
 
-    TensorFlow would wait for an absent peer forever, and say nothing.
+    TensorFlow would wait for an absent peer forever, and say nothing. `pause` sleeps for some
+    seconds, and gives something true where it is time to leave: a RetryableError as well.
     """
     host, port = split_address(address)
     deadline = time.monotonic() + timeout_s
@@ -256,7 +261,8 @@ def wait_for_peer(
         if on_wait and not said:
             on_wait(f"waiting for {name} at {address} ({reason})")
             said = True
-        time.sleep(0.1)
+        if pause(0.1):
+            raise RetryableError(f"asked to leave while waiting for {name} at {address}")
 
 
 def process_environment(base: Mapping[str, str], threads: int) -> dict[str, str]:

@@ -110,6 +110,25 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistic
     return Statistics(np.float64(count), total, squares)
 
 
+def picture(observation: np.ndarray, space: Box) -> np.ndarray:
+    """One raw observation of an image space for people: uint8 `[height, width, 1 or 3]`.
+
+    The frames of a stack are side by side, the oldest at the left; so are channels, unless they are
+    three: those are colours.
+    """
+    assert is_image(space)
+    if len(space.shape) == 2:
+        frames = observation[None, :, :, None]
+    else:
+        frames = observation[None] if len(space.shape) == 3 else observation
+        frames = np.moveaxis(frames, 1, -1) if _channels_first(space) else frames  # [N, H, W, C]
+    if frames.shape[-1] != 3:
+        frames = np.moveaxis(frames, -1, 1).reshape(-1, *frames.shape[1:3], 1)
+    low = float(np.min(space.low)) if np.isfinite(space.low).all() else 0.0
+    shares = (np.concatenate(list(frames), axis=1) - low) / max(_highest(space) - low, 1e-9)
+    return np.rint(255 * np.clip(np.nan_to_num(shares), 0.0, 1.0)).astype(np.uint8)
+
+
 def _channels_first(space: Box) -> bool:
     """Whether the frames of an image space are `[channels, height, width]`."""
     return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]

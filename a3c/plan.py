@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,11 @@ def choose_ports(config: Config) -> list[int]:
     return list(range(base, base + count))
 
 
+def choose_board_port(taken: list[int]) -> int:
+    """A free port for TensorBoard that isn't among those of the cluster."""
+    return next(port for port in cluster.free_ports(len(taken) + 1) if port not in taken)
+
+
 def _owner(port: int) -> str:
     from a3c.processes import port_owner
 
@@ -125,11 +130,12 @@ def _evaluator(config: Config, run: RunDir) -> Process:
 
 
 def _tensorboard(run: RunDir, port: int) -> Process:
-    """TensorBoard, for this machine only: it shows whatever is on disk to whoever asks."""
-    events = str(run.path / "events")
-    command = (sys.executable, "-m", "tensorboard.main", "--logdir", events)
-    argv = (*command, "--host", LOOPBACK, "--port", str(port))
-    return _extra("tensorboard", argv, run, address=f"{LOOPBACK}:{port}")
+    argv = (
+        *(sys.executable, "-m", "a3c.launching.board", str(run.path / "events")),
+        *("--port", str(port), "--link", str(run.board_link)),
+    )
+    process = _extra("tensorboard", argv, run, address=f"{LOOPBACK}:{port}")
+    return replace(process, environment=process.environment | {"PYTHONPATH": str(REPOSITORY)})
 
 
 def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Process:

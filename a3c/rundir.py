@@ -62,6 +62,11 @@ class RunDir:
         """What a process touches while it is alive."""
         return self.path / "processes" / f"{process}.heartbeat"
 
+    @property
+    def board_link(self) -> Path:
+        """Where TensorBoard is to be found, while it runs."""
+        return self.path / "processes" / "tensorboard-0.link"
+
     def log(self, process: str) -> Path:
         """Everything that a process said."""
         return self.path / "logs" / f"{process}.log"
@@ -188,6 +193,14 @@ def refusing(path: Path) -> Iterator[None]:
 def read_config(run: RunDir) -> Config:
     """The configuration that a run was started with."""
     return options.merge([options.read_file(run.config)])
+
+
+def read_board_link(run: RunDir) -> str | None:
+    """Where TensorBoard said that it is; None where it didn't, or ended."""
+    try:
+        return run.board_link.read_text().strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def read_preset_name(run: RunDir) -> str | None:

@@ -1,17 +1,25 @@
-"""Rows of metrics as TensorBoard event files."""
+"""Event files for TensorBoard: rows of metrics, the network's graph, and what it sees."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from gymnasium.spaces import Box
+
+from a3c import observations
 
 log = logging.getLogger(__name__)
+
+
+PICTURE_INTERVAL_S = 60.0
 
 
 class TensorBoardSink:
@@ -40,6 +48,22 @@ class TensorBoardSink:
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         self._append(step=env_steps + 1, session_log=start)
 
+    def graph(self, graph_def: Any) -> None:
+        """Write a graph, unless an earlier start of the run did: TensorBoard shows one a run."""
+        if not any(self._directory.glob("*tfevents*")):
+            self._append(graph_def=graph_def.SerializeToString())
+
+    def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
+        """Write a picture, uint8 `[height, width, 1 or 3]`."""
+        height, width, channels = pixels.shape
+        summary = tf.compat.v1.Summary()
+        summary.value.add(tag=name).image.MergeFrom(
+            tf.compat.v1.Summary.Image(
+                height=height, width=width, colorspace=channels, encoded_image_string=_png(pixels)
+            )
+        )
+        self._append(step=env_steps, summary=summary)
+
     def _append(self, **event: Any) -> None:
         try:
             if self._writer is None:
@@ -66,3 +90,29 @@ class TensorBoardSink:
         record = tf.compat.v1.Event(wall_time=time.time(), **event)
         writer.write(record.SerializeToString())
         writer.flush()
+
+
+class Pictures:
+    """Shows now and then what the network sees; nothing where that is no image."""
+
+    def __init__(
+        self, sink: TensorBoardSink, space: Box, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sink, self._space, self._clock = sink, space, clock
+        self._due = clock() if observations.is_image(space) else float("inf")
+
+    def offer(self, env_steps: int, observations_: np.ndarray) -> None:
+        """Take the newest of a rollout's `[T, B, ...]` if a picture is due: some milliseconds."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + PICTURE_INTERVAL_S
+            pixels = observations.picture(observations_[-1, 0], self._space)
+            self._sink.image(env_steps, "input/observation", pixels)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(stream, "png")
+    return stream.getvalue()

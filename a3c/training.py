@@ -22,7 +22,7 @@ from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environ
 from a3c.serving import start_server
 from a3c.signals import StopRequest
 from a3c.store import Store
-from a3c.tensorboard import TensorBoardSink
+from a3c.tensorboard import Pictures, TensorBoardSink
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Worker:
         self._agent = Agent(
             network, envs.single_observation_space, config, seed=seed, num_ps=len(cluster.ps)
         )
-        self._store = _connect(cluster, task, config, self._agent)
+        self._store = _connect(cluster, task, config, self._agent, stop)
         manifest = self._wait_until_ready(run_dir)
         self._store.attach()
         self._stopwatch = Stopwatch()
@@ -75,10 +75,17 @@ class Worker:
             epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
             stopwatch=self._stopwatch,
         )
-        self._sinks: list[Sink] = [
-            JsonlSink(run_dir / "metrics" / f"{task.name}.jsonl"),
-            TensorBoardSink(run_dir / "events" / task.name),
-        ]
+        self._sinks, self._pictures = self._open_sinks(run_dir, envs.single_observation_space)
+
+    def _open_sinks(self, run_dir: Path, space: Any) -> tuple[list[Sink], Pictures | None]:
+        """Where rows go to; the chief shows the network and what it sees besides."""
+        name = self._task.name
+        board = TensorBoardSink(run_dir / "events" / name)
+        sinks: list[Sink] = [JsonlSink(run_dir / "metrics" / f"{name}.jsonl"), board]
+        if not self._task.is_chief:
+            return sinks, None
+        board.graph(self._agent.graph_def())
+        return sinks, Pictures(board, space)
 
     def _wait_until_ready(self, run_dir: Path) -> Any:
         """The chief makes the ps ready; the others wait for it and say so."""
@@ -112,6 +119,8 @@ class Worker:
             if now - logged >= self._config.run.log_interval_s:
                 logged = now
                 self._log_row(tracker)
+                if self._pictures:
+                    self._pictures.offer(update.reply.global_step, rollout.observations)
             self._stopwatch.lap("other")
         reporter.flush()
         self._log_row(tracker)
@@ -186,9 +195,12 @@ class _Reporter:
         self._waiting.clear()
 
 
-def _connect(cluster: Cluster, task: Task, config: Config, agent: Agent) -> Store:
+def _connect(
+    cluster: Cluster, task: Task, config: Config, agent: Agent, stop: StopRequest
+) -> Store:
+    timeout_s = config.cluster.connect_timeout_s
     for index, address in enumerate(cluster.ps):
-        wait_for_peer(f"ps-{index}", address, config.cluster.connect_timeout_s, log.info)
+        wait_for_peer(f"ps-{index}", address, timeout_s, log.info, stop.wait)
     server = start_server(cluster, task, config.cluster.worker_threads)
     return Store(cluster, task, server.target, agent.layout, agent.statistics_size, config)
 

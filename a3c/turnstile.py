@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+log = logging.getLogger(__name__)
+
 WAIT_S = 0.05
+SAY_AFTER_S = 2.0
 YIELD_S = 0.5
 PATIENCE_S = 120.0  # a slot may be held by a process that hangs: then go ahead without one
 
@@ -36,10 +40,14 @@ def turnstile(directory: Path, slots: int | None = None, *, first: bool = True) 
             ]
         except OSError:
             files = []
-        deadline = time.monotonic() + PATIENCE_S
+        began, said = time.monotonic(), False
         while files and not any(_take(file.fileno()) for file in files):
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - began
+            if waited_s > PATIENCE_S:
                 break
+            if waited_s > SAY_AFTER_S and not said:
+                log.info("waiting for its turn to start: %d of the run start at once", count)
+                said = True
             time.sleep(WAIT_S)
         yield
 

@@ -380,6 +380,13 @@ def test_a_peer_that_comes_late_is_found() -> None:
     listening[0].close()
 
 
+def test_waiting_for_a_peer_ends_when_it_is_time_to_leave() -> None:
+    (port,) = cluster.free_ports(1)
+    pauses = iter((False, True))
+    with pytest.raises(RetryableError, match=f"asked to leave while .* ps-0 at 127.0.0.1:{port}"):
+        cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 60, pause=lambda _: next(pauses))
+
+
 def test_a_connection_that_met_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may give a connection the very port that it wants to reach."""
     connect = socket.create_connection

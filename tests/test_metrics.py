@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
-    EventAccumulator,
-)
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c import metrics
 from a3c.metrics import METRICS, ClusterTracker, JsonlSink, Means, Sink, WorkerTracker, read_rows

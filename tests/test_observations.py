@@ -174,3 +174,39 @@ def test_statistics_are_taken_as_tensors_too() -> None:
         tensors = tuple(tf.constant(part) for part in moments)
         as_tensors = session.run(observations.prepare(inputs, VECTOR, tensors))
     np.testing.assert_array_equal(as_tensors, prepare(raw, VECTOR, moments))
+
+
+# --- pictures for people ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (ATARI, (12, 40, 1)),
+        (RGB, (12, 10, 3)),
+        (GREY, (12, 10, 1)),
+        (RGB_STACK, (12, 20, 3)),
+        (RGB_STACK_CHANNELS_FIRST, (12, 20, 3)),
+        (UNIT_IMAGE, (12, 10, 1)),
+    ],
+)
+def test_a_picture_has_the_frames_side_by_side(space: Box, shape: tuple[int, int, int]) -> None:
+    picture = observations.picture(rollout(space)[0, 0], space)
+    assert picture.shape == shape
+    assert picture.dtype == np.uint8
+
+
+def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
+    stack = rollout(ATARI)[0, 0]
+    picture = observations.picture(stack, ATARI)
+    for i, frame in enumerate(stack):
+        np.testing.assert_array_equal(picture[:, 10 * i : 10 * (i + 1), 0], frame)
+    colours = rollout(RGB_STACK_CHANNELS_FIRST)[0, 0]
+    picture = observations.picture(colours, RGB_STACK_CHANNELS_FIRST)
+    np.testing.assert_array_equal(picture[:, 10:, 2], colours[1, 2])
+
+
+def test_a_picture_goes_from_black_at_the_lowest_to_white_at_the_highest() -> None:
+    space = Box(-1.0, 1.0, (1, 3, 1), np.float32)
+    values = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 3, 1)
+    assert observations.picture(values, space).ravel().tolist() == [0, 128, 255]

@@ -12,19 +12,22 @@ from typing import Any
 from a3c import checkpoint, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config
+from a3c.plan import Plan
 from a3c.rundir import RunDir
 
 LINE_INTERVAL_S = 5.0
 
 
-def opening(run: RunDir, config: Config, preset: str | None) -> str:
-    """What is being started, in two lines."""
+def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
+    """What is being started, in two lines, and where TensorBoard will be."""
     cluster, env = config.cluster, config.env
-    return (
+    lines = [
         f"training {env.env_id}: {cluster.ps} ps, {cluster.workers} workers x "
-        f"{env.envs_per_worker} environments, {f'preset {preset}' if preset else 'no preset'}\n"
-        f"run directory {_nice(run.path)}"
-    )
+        f"{env.envs_per_worker} environments, {f'preset {preset}' if preset else 'no preset'}",
+        f"run directory {_nice(run.path)}",
+    ]
+    lines += [f"TensorBoard   http://{board.address}/" for board in plan.of_role("tensorboard")]
+    return "\n".join(lines)
 
 
 class Progress:
@@ -37,6 +40,7 @@ class Progress:
         self._said = time.monotonic()
         self._seen: dict[str, tuple[str, int]] = {}
         self._last_step = -1
+        self._link: str | None = None
 
     def poll(self) -> None:
         """Look at the run's files, and say what is new."""
@@ -46,6 +50,10 @@ class Progress:
             self._seen[record.name] = now
             if before != now and record.state in ("restarting", "failed"):
                 self._say("%s: %s", record.name, _trouble(record))
+        link = rundir.read_board_link(self._run)
+        if link and link != self._link:
+            self._link = link
+            self._say("TensorBoard is up at %s", link)
         if time.monotonic() - self._said >= LINE_INTERVAL_S:
             self._said = time.monotonic()
             self._line()
@@ -151,6 +159,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         lines.append(f"  checkpoint   {_nice(Path(summary['checkpoint']))}")
         lines.append(f"  go on with   python launch_cluster.py --resume --run-dir {here}")
         lines.append(f"  evaluate     python evaluate.py {here}")
+    events = shlex.quote(_nice(run.path / "events"))
+    lines.append(f"  look closer  tensorboard --logdir {events}")
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ def of(status: Status) -> list[str]:
     return [
         *_grouped((p.name, _failure(p, live)) for p in status.processes),
         *_grouped((p.name, _loop(p)) for p in status.processes),
+        *_grouped((p.name, _waiting(p)) for p in status.processes),
         *_restarts(status),
         *(_silence(status) if live else ()),
         *(_late_metrics(status) if live else ()),
@@ -67,6 +68,12 @@ def _loop(p: ProcessStatus) -> str | None:
     if not is_crash_looping(p):
         return None
     return f"crashes again and again: {p.restarts} restarts, {_last_exit(p)}{_said(p)}"
+
+
+def _waiting(p: ProcessStatus) -> str | None:
+    """On whom it waits, as it said itself last."""
+    _, waits, whom = (p.last_line or "").partition(" waiting for ")
+    return f"waiting for {printable(whom)}" if waits and p.is_live else None
 
 
 def _restarts(status: Status) -> Iterator[str]:

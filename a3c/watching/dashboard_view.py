@@ -102,7 +102,10 @@ def header(status: Status, width: int) -> list[Text]:
     left = Text.assemble((" a3c ", f"bold reverse {_ACCENT}"), " ", (printable(status.run), "bold"))
     num_ps = len(status.of_role("ps"))
     crew = f"{num_ps} ps · {status.workers} workers x {status.envs_per_worker} environments"
-    return [_spread(left, right, width), Text(f"{printable(status.env_id)} · {crew}", DIM)]
+    lines = [_spread(left, right, width), Text(f"{printable(status.env_id)} · {crew}", DIM)]
+    if status.tensorboard:
+        lines.append(Text(f"TensorBoard {printable(status.tensorboard)}", DIM))
+    return lines
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:

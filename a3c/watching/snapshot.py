@@ -94,6 +94,7 @@ class Status:
     dropped_rollouts: int
     dropped_reports: int
     exposed: tuple[str, ...]  # "ps-0 0.0.0.0:4000": what other machines can reach
+    tensorboard: str | None = None  # where it is to be found while it runs
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -205,7 +206,10 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         )
     newest = status.checkpoint
     words = f"{printable(newest.path)}, {duration(newest.age_s)} old" if newest else "none yet"
-    return [*facts, ("checkpoint", words)]
+    facts.append(("checkpoint", words))
+    if status.tensorboard:
+        facts.append(("TensorBoard", printable(status.tensorboard)))
+    return facts
 
 
 def _table(processes: Sequence[ProcessStatus]) -> list[str]:

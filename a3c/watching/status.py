@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -41,7 +40,6 @@ __all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip"
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _EXPOSURE_INTERVAL_S = 30.0
-_MAX_EPISODES_BYTES = 1 << 26
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
@@ -77,7 +75,7 @@ class Reader:
         self._rows = tails.Cache(tails.last_rows)
         self._manifests = tails.Cache(_read_manifest)
         self._summaries = tails.Cache(_read_summary)
-        self._episodes = _EpisodeCounts(run.metrics("episodes"))
+        self._episodes = tails.EpisodeCounts(run.metrics("episodes"))
         self._sampler = Sampler()
         self._exposed: tuple[str, ...] = ()
         self._exposed_at = float("-inf")
@@ -185,28 +183,6 @@ def _read_manifest(path: Path) -> Manifest | None:
         return checkpoint.read_manifest(path.parent)
     except DamagedCheckpointError:
         return None
-
-
-class _EpisodeCounts:
-    """Games by worker, counted as the chief writes them down; None where they are too many."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._follower = tails.Follower(path)
-        self._counts: Counter[int] = Counter()
-
-    def update(self) -> Counter[int] | None:
-        """The counts now."""
-        try:
-            if not self._counts and self._path.stat().st_size > _MAX_EPISODES_BYTES:
-                return None
-        except OSError:
-            return None
-        for line in self._follower.lines():
-            worker = re.search(rb'"worker":\s*(\d+)', line)
-            if worker:
-                self._counts[int(worker[1])] += 1
-        return self._counts
 
 
 def _life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
@@ -361,6 +337,7 @@ def _compose(
         dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in rows)),
         dropped_reports=int(sum(_number(row, "drops/reports") for row in rows)),
         exposed=exposed if is_live else (),
+        tensorboard=_board_link(run, lives),
     )
 
 
@@ -372,6 +349,11 @@ def frame_skip(env: EnvConfig) -> int | None:
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
     return env.frame_skip if atari or env.preprocessing in ("atari", "universe") else None
+
+
+def _board_link(run: RunDir, lives: Sequence[ProcessStatus]) -> str | None:
+    runs = any(p.role == "tensorboard" and p.pid is not None for p in lives)
+    return rundir.read_board_link(run) if runs else None
 
 
 def _newest_step(rows: Sequence[Row], newest: tuple[Path, Manifest] | None) -> int:

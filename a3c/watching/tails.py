@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,6 +18,7 @@ T = TypeVar("T")
 
 TAIL_BYTES = 1 << 14
 _CHUNK_BYTES = 1 << 20
+_MAX_EPISODES_BYTES = 1 << 26
 
 
 class Cache(Generic[T]):
@@ -114,3 +117,25 @@ def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
             return found, size
     except OSError:
         return [], 0
+
+
+class EpisodeCounts:
+    """Games by worker, counted as the chief writes them down; None where they are too many."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._follower = Follower(path)
+        self._counts: Counter[int] = Counter()
+
+    def update(self) -> Counter[int] | None:
+        """The counts now."""
+        try:
+            if not self._counts and self._path.stat().st_size > _MAX_EPISODES_BYTES:
+                return None
+        except OSError:
+            return None
+        for line in self._follower.lines():
+            worker = re.search(rb'"worker":\s*(\d+)', line)
+            if worker:
+                self._counts[int(worker[1])] += 1
+        return self._counts

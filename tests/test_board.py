@@ -1,0 +1,157 @@
+"""TensorBoard as the launcher runs it: real HTTP on loopback, and ports that others took."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium.spaces import Box
+from PIL import Image
+
+from a3c import cluster, plan, processes
+from a3c.plan import Process
+from a3c.rundir import RunDir, read_board_link
+from a3c.tensorboard import Pictures, TensorBoardSink
+from a3c.watching import status
+from tests.clusters import agent, small_config
+from tests.fake_runs import configure
+from tests.runs import everything_ended, finish, running, wait_until
+
+FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def planned(run: RunDir, port: int) -> Process:
+    """TensorBoard as a plan has it."""
+    made = plan.make(configure(env_id="CartPole-v1"), run, [1, 2, 3], tensorboard_port=port)
+    return made.of_role("tensorboard")[0]
+
+
+@contextlib.contextmanager
+def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """TensorBoard at work, and where it says that it is."""
+    run.board_link.parent.mkdir(parents=True)
+    run.board_link.write_text("http://of.another.start/\n")
+    process = planned(run, port)
+    with subprocess.Popen(
+        process.argv,
+        env=os.environ | process.environment,
+        cwd=run.path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as board:
+        try:
+            wait_until(lambda: "127.0.0.1" in (read_board_link(run) or ""), "TensorBoard")
+            yield board, read_board_link(run) or ""
+        finally:
+            board.kill()
+
+
+def fetch(url: str) -> bytes:
+    """What is at a URL, past any proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=60) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def get(url: str) -> Any:
+    """The JSON at a URL."""
+    return json.loads(fetch(url))
+
+
+def test_it_shows_scalars_graph_and_input_to_this_machine_alone(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "a run")
+    sink = TensorBoardSink(run.path / "events" / "worker-0")
+    sink.graph(agent(small_config()).graph_def())
+    sink.write(5, {"loss/total": 1.5})
+    Pictures(sink, FRAMES).offer(7, np.zeros((1, 1, 4, 84, 84), np.uint8))
+    (port,) = cluster.free_ports(1)
+    with serving(run, port) as (board, url):
+        assert url == f"http://127.0.0.1:{port}/"
+        wait_until(lambda: get(url + "data/runs") == ["worker-0"], "the events")
+        assert get(url + "data/plugin/scalars/tags") == {
+            "worker-0": {"loss/total": {"displayName": "", "description": ""}}
+        }
+        ((_, step, value),) = get(url + "data/plugin/scalars/scalars?run=worker-0&tag=loss/total")
+        assert (step, value) == (5, 1.5)
+        assert list(get(url + "data/plugin/graphs/info")) == ["worker-0"]
+        images = url + "data/plugin/images/"
+        (image,) = get(images + "images?run=worker-0&tag=input/observation&sample=0")
+        png = fetch(images + "individualImage?" + image["query"])
+        assert (image["step"], Image.open(io.BytesIO(png)).size) == (7, (336, 84))
+        top = psutil.Process(board.pid)
+        family = [top, *top.children(recursive=True)]
+        heard = {at.host for process in family for at in processes.listeners(process.pid)}
+        assert heard == {"127.0.0.1"}
+        assert not [m.path for m in top.memory_maps() if "/tensorflow/" in m.path]
+        board.send_signal(signal.SIGTERM)
+        assert board.wait(timeout=60) == 128 + signal.SIGTERM
+        wait_until(lambda: not any(process.is_running() for process in family), "its end")
+    assert not run.board_link.exists()
+
+
+def test_a_port_that_was_taken_meanwhile_is_said_and_another_one_serves(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        with serving(run, port) as (board, url):
+            assert f":{port}/" not in url
+            assert get(url + "data/runs") == []
+            board.terminate()
+            _, said = board.communicate(timeout=60)
+    assert f"port {port} was taken by another process" in said
+    assert f"TensorBoard is at {url}" in said
+
+
+def test_the_port_of_tensorboard_is_none_of_the_cluster() -> None:
+    ports = cluster.free_ports(20)
+    assert plan.choose_board_port(ports) not in ports
+
+
+def test_a_run_says_where_tensorboard_is_and_on_whom_workers_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ps hangs before it listens; `status` tells, and Ctrl-C ends it all."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "is_worker = 'worker.py' in sys.argv[0] and '--job' in sys.argv\n"
+        "if is_worker and sys.argv[sys.argv.index('--job') + 1] == 'ps':\n"
+        "    time.sleep(600)\n"
+    )
+    path = tmp_path / "run"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running(path, "--tensorboard") as launcher:
+
+        def waiting() -> str | None:
+            if not (path / "config.json").is_file():
+                return None
+            said = status.read(RunDir(path)).warnings
+            lines = [line for line in said if "waiting for ps" in line]
+            return lines[0] if lines and "worker-0, worker-1" in lines[0] else None
+
+        line = wait_until(waiting, "workers that say on whom they wait")
+        address = next(r.address for r in processes.read_records(path) if r.role == "ps")
+        assert line == f"worker-0, worker-1 waiting for ps-0 at {address} (Connection refused)"
+        url = wait_until(lambda: status.read(RunDir(path)).tensorboard, "TensorBoard")
+        assert get(url + "data/runs") == []
+        launcher.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        code, said = finish(launcher)
+        assert time.monotonic() - asked < 15  # nobody waits for the ps any longer
+    assert code == 130, said
+    assert f"TensorBoard   {url}" in said
+    assert f"TensorBoard is up at {url}" in said
+    assert everything_ended(path)

@@ -1,0 +1,92 @@
+"""What TensorBoard shows of a run: read back by TensorBoard itself."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import model
+from a3c.agent import Agent
+from a3c.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
+from tests.clusters import agent, small_config
+
+FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def shown(directory: Path) -> Any:
+    """The events of a directory as TensorBoard reads them."""
+    accumulator = EventAccumulator(str(directory))
+    accumulator.Reload()
+    return accumulator
+
+
+def test_the_graph_is_what_acting_computes_and_nothing_of_the_gradients(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.graph(agent(small_config()).graph_def())
+    sink.write(5, {"loss/total": 1.0})
+    found = shown(tmp_path)
+    names = {node.name for node in found.Graph().node}
+    assert "observations" in names
+    assert any(name.startswith("network/") and name.endswith("MatMul") for name in names)
+    assert not any("gradients" in name or name.startswith("network_1/") for name in names)
+    assert all(source.split(":")[0] in names for n in found.Graph().node for source in n.input)
+    assert found.Scalars("loss/total")[0].step == 5
+
+
+def test_a_network_for_frames_fits_into_a_few_dozen_kilobytes(tmp_path: Path) -> None:
+    settings = small_config(network="a3c-lstm")
+    network = model.build(FRAMES, Discrete(6), settings.network)
+    graph = Agent(network, FRAMES, settings, seed=1).graph_def()
+    assert len(graph.SerializeToString()) < 200_000
+
+
+def test_a_resumed_run_does_not_write_its_graph_again(tmp_path: Path) -> None:
+    for _life in range(2):
+        sink = TensorBoardSink(tmp_path)
+        sink.graph(agent(small_config()).graph_def())
+        sink.restart(0)
+    sizes = sorted(path.stat().st_size for path in tmp_path.iterdir())
+    assert len(sizes) == 2
+    assert sizes[0] < 200 < sizes[1]
+
+
+def test_a_picture_of_the_input_comes_at_once_and_then_a_minute_later(tmp_path: Path) -> None:
+    now = 100.0
+    pictures = Pictures(TensorBoardSink(tmp_path), FRAMES, clock=lambda: now)
+    rollout = np.random.default_rng(0).integers(0, 256, (5, 2, 4, 84, 84)).astype(np.uint8)
+    for step, seconds in ((10, 0.0), (20, PICTURE_INTERVAL_S - 1), (30, 2.0)):
+        now += seconds
+        pictures.offer(step, rollout)
+    events = shown(tmp_path).Images("input/observation")
+    assert [event.step for event in events] == [10, 30]
+    assert (events[0].height, events[0].width) == (84, 336)
+    pixels = np.asarray(Image.open(io.BytesIO(events[0].encoded_image_string)))
+    np.testing.assert_array_equal(pixels, np.concatenate(list(rollout[-1, 0]), axis=1))
+
+
+def test_colours_come_through(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    TensorBoardSink(tmp_path).image(1, "a/b", pixels)
+    (event,) = shown(tmp_path).Images("a/b")
+    read = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+    np.testing.assert_array_equal(read, pixels)
+
+
+def test_vectors_have_no_pictures(tmp_path: Path) -> None:
+    pictures = Pictures(TensorBoardSink(tmp_path), Box(-1.0, 1.0, (4,), np.float32))
+    pictures.offer(10, np.zeros((5, 2, 4), np.float32))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_without_room_does_not_stop_training(caplog: pytest.LogCaptureFixture) -> None:
+    sink = TensorBoardSink(Path("/dev/null/events"))
+    sink.graph(agent(small_config()).graph_def())
+    Pictures(sink, FRAMES).offer(1, np.zeros((1, 1, 4, 84, 84), np.uint8))
+    assert len([r for r in caplog.records if "training goes on" in r.getMessage()]) == 1
