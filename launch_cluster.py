@@ -93,13 +93,13 @@ def start(arguments: list[str]) -> int:
     _check(config, path, resume=chosen.resume)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
-    ports = plan.choose_ports(config)
+    here = plan.choose_addresses(config)
     planned = plan.make(
         config,
         RunDir(path.absolute()),
-        ports,
+        here,
         evaluator=chosen.evaluator,
-        tensorboard_port=plan.choose_board_port(ports) if chosen.tensorboard else None,
+        tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
     )
     for line in preflight.warnings(planned, config, preflight.look(path.absolute())):
         log.warning("warning: %s", line)

@@ -76,7 +76,13 @@ class Plan:
         return [process for process in self.processes if process.role == role]
 
 
-def choose_ports(config: Config) -> list[int]:
+def choose_addresses(config: Config) -> Cluster:
+    """Where every process listens on this machine."""
+    addresses = [f"{LOOPBACK}:{port}" for port in _choose_ports(config)]
+    return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+
+
+def _choose_ports(config: Config) -> list[int]:
     """Ports for every process: from `--base-port` on and checked, or any free ones."""
     count = config.cluster.ps + config.cluster.workers
     base = config.cluster.base_port
@@ -90,8 +96,9 @@ def choose_ports(config: Config) -> list[int]:
     return list(range(base, base + count))
 
 
-def choose_board_port(taken: list[int]) -> int:
+def choose_board_port(here: Cluster) -> int:
     """A free port for TensorBoard that isn't among those of the cluster."""
+    taken = [cluster.split_address(address)[1] for address in (*here.ps, *here.workers)]
     return next(port for port in cluster.free_ports(len(taken) + 1) if port not in taken)
 
 
@@ -105,14 +112,12 @@ def _owner(port: int) -> str:
 def make(
     config: Config,
     run: RunDir,
-    ports: list[int],
+    here: Cluster,
     *,
     evaluator: bool = False,
     tensorboard_port: int | None = None,
 ) -> Plan:
-    """The plan of a run on this machine."""
-    addresses = [f"{LOOPBACK}:{port}" for port in ports]
-    here = Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+    """The plan of a run whose processes have the addresses of `here`."""
     tasks = [Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))]
     cast = [_process(task, here, config, run) for task in tasks]
     if evaluator:

@@ -35,7 +35,8 @@ FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
 def planned(run: RunDir, port: int) -> Process:
     """TensorBoard as a plan has it."""
-    made = plan.make(configure(env_id="CartPole-v1"), run, [1, 2, 3], tensorboard_port=port)
+    here = cluster.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
+    made = plan.make(configure(env_id="CartPole-v1"), run, here, tensorboard_port=port)
     return made.of_role("tensorboard")[0]
 
 
@@ -118,7 +119,9 @@ def test_a_port_that_was_taken_meanwhile_is_said_and_another_one_serves(tmp_path
 
 def test_the_port_of_tensorboard_is_none_of_the_cluster() -> None:
     ports = cluster.free_ports(20)
-    assert plan.choose_board_port(ports) not in ports
+    workers = tuple(f"127.0.0.1:{port}" for port in ports[1:])
+    here = cluster.Cluster((f"127.0.0.1:{ports[0]}",), workers)
+    assert plan.choose_board_port(here) not in ports
 
 
 def test_a_run_says_where_tensorboard_is_and_on_whom_workers_wait(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from a3c import plan, processes, rundir
+from a3c.cluster import Cluster
 from a3c.errors import UserError
 from a3c.launching import preflight
 from a3c.launching.preflight import PROCESS_MB, Facts
@@ -24,10 +25,15 @@ from tests.fake_runs import FakeRun, configure, gone
 PLENTY = Facts(cores=64, available_mb=1e6, free_disk_mb=1e6, free_files=10**6)
 
 
+def addresses(workers: int) -> Cluster:
+    """A ps and so many workers."""
+    return Cluster(("127.0.0.1:9000",), tuple(f"127.0.0.1:{9001 + i}" for i in range(workers)))
+
+
 def planned(workers: int, path: str = "/runs/mine", **kwargs: bool) -> Plan:
     """A plan of so many workers."""
     config = configure(env_id="CartPole-v1", workers=workers)
-    return plan.make(config, RunDir(Path(path)), list(range(9000, 9001 + workers)), **kwargs)
+    return plan.make(config, RunDir(Path(path)), addresses(workers), **kwargs)
 
 
 def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +86,7 @@ def test_every_role_of_a_plan_has_a_measured_need() -> None:
     full = plan.make(
         configure(env_id="CartPole-v1", workers=1),
         RunDir(Path("/runs/mine")),
-        [9000, 9001],
+        addresses(1),
         evaluator=True,
         tensorboard_port=9002,
     )
