@@ -179,6 +179,12 @@ class LearningConfig:
     reward_scale: float = option(
         1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
     )
+    max_dropped_rollouts: int = option(
+        100,
+        "rollouts in a row that are not finite and dropped, after which a worker fails (0: never)",
+        low=0,
+        high=2**31 - 1,
+    )
     epsilon_greedy: float = option(0.0, "chance of a uniformly random action", low=0.0, high=1.0)
     epsilon_greedy_final: float = option(
         0.0, "anneal that chance to this at --anneal-steps", low=0.0, high=1.0

@@ -13,6 +13,14 @@ from a3c.returns import gae
 from a3c.rollout import Rollout, Stopwatch
 from a3c.store import Reply, Store
 
+WEIGHTS = "weights"
+REMEDIES = {
+    WEIGHTS: "give a lower --learning-rate, and go on from an older checkpoint",
+    "observations": "mend the environment, which gives them",
+    "rewards": "mend the environment, which gives them, or give a --reward-clip",
+    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
+}
+
 
 class Update(NamedTuple):
     """What one update did."""
@@ -72,6 +80,18 @@ class Learner:
         self._agent.load(reply.parameters, reply.statistics)
         self.reply = reply
         return reply
+
+
+def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
+    """What is at the bottom of a loss that isn't finite: one of the keys of `REMEDIES`."""
+    for name, values in (
+        (WEIGHTS, parameters),
+        ("observations", rollout.observations),
+        ("rewards", rollout.rewards),
+    ):
+        if not np.isfinite(values).all():
+            return name
+    return "losses"
 
 
 def _batch(rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> Batch:

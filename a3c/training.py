@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from a3c.agent import Agent
 from a3c.chief import Chief, prepare
 from a3c.cluster import Cluster, Task, wait_for_peer
 from a3c.config import Config
+from a3c.errors import FatalError
 from a3c.heartbeat import Heartbeat
-from a3c.learner import Learner, Update
+from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
 from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environment
 from a3c.serving import start_server
@@ -59,6 +60,7 @@ class Worker:
         self._store = _connect(cluster, task, config, self._agent, stop)
         manifest = self._wait_until_ready(run_dir)
         self._store.attach()
+        self._dropped_in_a_row = 0
         self._stopwatch = Stopwatch()
         self._learner = Learner(self._agent, self._store, config, self._stopwatch)
         self._chief = (
@@ -115,6 +117,9 @@ class Worker:
             update = self._learner.update(rollout)
             self._heartbeat.beat()
             self._account(tracker, reporter, rollout, update)
+            if self._has_dropped_enough(update):
+                self._log_row(tracker)
+                self._give_up(rollout)
             now = time.monotonic()
             if now - logged >= self._config.run.log_interval_s:
                 logged = now
@@ -147,6 +152,24 @@ class Worker:
             )
         reporter.add(rollout.episodes, update.reply.global_step)
         tracker.dropped_reports = reporter.dropped
+
+    def _has_dropped_enough(self, update: Update) -> bool:
+        """Whether rollouts were dropped for so long that this worker will never learn again."""
+        self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
+        limit = self._config.learning.max_dropped_rollouts
+        return 0 < limit <= self._dropped_in_a_row
+
+    def _give_up(self, rollout: Rollout) -> NoReturn:
+        """Leave for good, and say what was not finite; no restart can mend it."""
+        culprit = not_finite(rollout, self._learner.reply.parameters)
+        if self._chief and culprit != WEIGHTS:
+            self._chief.save("interrupted")
+        self._store.detach()
+        raise FatalError(
+            f"{self._dropped_in_a_row} rollouts in a row were dropped, "
+            f"for {culprit} were not finite: {REMEDIES[culprit]}; "
+            "--max-dropped-rollouts says how many are too many"
+        )
 
     def _leave(self, reason: str | None) -> None:
         """Save and say good-bye; the chief ends the run for everyone where it has a reason to."""

@@ -1,0 +1,114 @@
+"""A worker's life in this process, over real gRPC, with an environment that goes as written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import model
+from a3c import checkpoint, training
+from a3c.cluster import Task
+from a3c.errors import FatalError, PlayError
+from a3c.heartbeat import Heartbeat
+from a3c.learner import not_finite
+from a3c.signals import StopRequest
+from a3c.training import Worker
+from tests.clusters import InProcessCluster, small_config
+from tests.scripted import Script, make_envs
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worker]:
+    """A chief in a cluster of its own that plays one game again and again."""
+
+    def start(rewards: tuple[float, ...] = (1.0,), *, make: Any = None, **settings: Any) -> Worker:
+        here = InProcessCluster(num_ps=1, num_workers=1)
+        server = here.servers["worker", 0]
+        monkeypatch.setattr(training, "start_server", lambda *_: server)
+        config = small_config(rollout_length=1, max_env_steps=40, envs_per_worker=1, **settings)
+        games = [[Script(rewards)]]
+        return Worker(
+            here.cluster,
+            Task("worker", 0),
+            config,
+            tmp_path,
+            make_envs=make or (lambda *_: make_envs(games, AutoresetMode.SAME_STEP)),
+            build_network=model.build,
+            stop=StopRequest(),
+            heartbeat=Heartbeat(None),
+        )
+
+    return start
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of metrics that the worker wrote."""
+    text = (run_dir / "metrics" / "worker-0.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("poison", [NAN, INF])
+def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(
+    work: Callable[..., Worker], tmp_path: Path, poison: float
+) -> None:
+    # Three good steps, then nothing but poison.
+    worker = work((1.0, 2.0, 3.0, *[poison] * 400), max_dropped_rollouts=7)
+    with pytest.raises(FatalError) as left:
+        worker.run()
+    assert str(left.value) == (
+        "7 rollouts in a row were dropped, for rewards were not finite: mend the environment, "
+        "which gives them, or give a --reward-clip; --max-dropped-rollouts says how many are too "
+        "many"
+    )
+    assert left.value.exit_code == 70
+    assert rows(tmp_path)[-1]["drops/rollouts"] == 7
+    assert rows(tmp_path)[-1]["env_steps"] == 3
+    found = checkpoint.newest_valid(tmp_path / "checkpoints")
+    assert found is not None, "what was learned before is kept"
+    assert found[1].step == 3
+
+
+def test_drops_that_are_not_in_a_row_are_counted_and_forgiven(
+    work: Callable[..., Worker], tmp_path: Path
+) -> None:
+    work((1.0, NAN, NAN), max_dropped_rollouts=3).run()
+    assert rows(tmp_path)[-1]["env_steps"] == 40
+    assert rows(tmp_path)[-1]["drops/rollouts"] == 78
+
+
+def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(
+    work: Callable[..., Worker],
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError("no\ncamera")
+
+    with pytest.raises(PlayError, match=r"test_training.py:\d+: OSError: no camera"):
+        work(make=fail)
+
+
+@pytest.mark.parametrize(
+    ("weights", "observation", "reward", "culprit"),
+    [
+        (NAN, NAN, NAN, "weights"),
+        (0.0, INF, NAN, "observations"),
+        (0.0, 0.0, -INF, "rewards"),
+        (0.0, 0.0, 3e38, "losses"),
+    ],
+)
+def test_the_culprit_is_what_the_rest_follows_from(
+    weights: float, observation: float, reward: float, culprit: str
+) -> None:
+    from tests.test_learner import random_rollout
+
+    rollout = random_rollout(0)
+    rollout.observations[1, 0, 2] = observation
+    rollout.rewards[0, 1] = reward
+    assert not_finite(rollout, np.array([1.0, weights])) == culprit
