@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a3c import rundir
+from a3c import console, rundir
 from a3c.cluster import adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
 
 PROG = "evaluate.py"
 MAX_EPISODES = 100_000
+MAX_SECONDS = 1e6
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,13 +66,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--episodes {arguments.episodes} is refused: give 1 to {MAX_EPISODES}")
     if arguments.seed is not None and not 0 <= arguments.seed < 2**31:
         parser.error(f"--seed {arguments.seed} is refused: give 0 to {2**31 - 1}")
-    if arguments.seconds is not None and not arguments.seconds > 0:
-        parser.error(f"--seconds {arguments.seconds:g} is refused: give a number above 0")
+    if arguments.seconds is not None and not 0 < arguments.seconds <= MAX_SECONDS:
+        parser.error(
+            f"--seconds {arguments.seconds:g} is refused: give above 0, at most {MAX_SECONDS:g}"
+        )
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load, play, report; the exit code."""
+    console.prepare()
     arguments = parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
@@ -80,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave_on_signals()
         return play(find_checkpoint(arguments.source, arguments.which), arguments)
     except A3CError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+        return console.refuse(PROG, error)
 
 
 def play(source: Source, arguments: argparse.Namespace) -> int:

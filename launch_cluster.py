@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import options, plan, rundir
+from a3c import console, options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.launching import cockpit, network_trial, preflight, report, verbs
@@ -72,14 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Start a run, or do what a verb says about one; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    console.prepare()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         if arguments and arguments[0] in verbs.VERBS:
             return verbs.run(PROG, arguments)
         return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
     except A3CError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+        return console.refuse(PROG, error)
 
 
 def start(arguments: list[str]) -> int:
@@ -122,8 +122,8 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     import envs  # Gymnasium: too slow for the verbs, which don't need it
 
     envs.check(config.env)
-    preflight.check_left_over(RunDir(path.absolute()))
     rundir.check_free(path, resume=resume)
+    preflight.check_left_over(RunDir(path.absolute()))
     if resume:
         rundir.check_resumable(path, config)
     network_trial.check_own_network(config)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
-from a3c import layers, observations, own_network
+from a3c import console, layers, observations, own_network
 from a3c.config import NetworkConfig
 from a3c.distributions import for_space
 from a3c.errors import UserError
@@ -179,8 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         total = f"{diagram.total_parameters(rows):,} parameters"
         diagram.draw(rows, title, " · ".join((*details, total)), path)
     except UserError as error:
-        sys.stderr.write(f"model.py: {error}\n")
-        return error.exit_code
+        return console.refuse("model.py", error)
     diagram.show(rows, title)
     sys.stdout.write(f"diagram: {path}\n")
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from a3c import console
 from a3c.errors import EXIT_OK, A3CError
 from a3c.options import Parser
 
@@ -39,13 +40,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw, save; prints the paths of the pictures."""
+    console.prepare()
     arguments = parse(argv)
     try:
         for path in draw(arguments):
             print(path)
     except A3CError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return error.exit_code
+        return console.refuse(PROG, error)
     return EXIT_OK
 
 
@@ -64,7 +65,7 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
         except reading.NothingToDrawError as error:
             if not everything:
                 raise
-            sys.stderr.write(f"{PROG}: no {name}.png: {error}\n")
+            sys.stderr.write(f"{PROG}: no {name}.png: {console.one_line(str(error))}\n")
         else:
             paths.append(pictures.save(figure, folder / f"{name}.png"))
     return paths

@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c import options, signals
+from a3c import console, options, signals
 from a3c.cluster import (
     JOBS,
     Cluster,
@@ -128,8 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         adopt_environment(threads)
         return run(cluster, task, config, arguments.run_dir.absolute())
     except UserError as error:
-        sys.stderr.write(f"worker.py: {error}\n")
-        return error.exit_code
+        return console.refuse("worker.py", error)
     except A3CError as error:
         shown = error.__cause__ if isinstance(error, PlayError) else None
         log.error("%s; leaving with %d", error, error.exit_code, exc_info=shown)

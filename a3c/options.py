@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from a3c import console
 from a3c.config import SECTIONS, Config
 from a3c.configuring.option import OPTIONS, Option, coerce, parse_text
 from a3c.configuring.sources import (
@@ -70,8 +71,15 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
             )
-        line = " ".join(message.split())
-        self.exit(2, f"{Path(self.prog).name}: {line}\n")
+        self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; texts that can't come from a shell are refused."""
+        args = list(sys.argv[1:] if args is None else args)
+        for word in args:
+            if "\0" in word:
+                self.error(f"{word!r} has a NUL in it: leave it out")
+        return super().parse_known_args(args, namespace)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -> None:

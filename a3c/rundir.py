@@ -92,8 +92,14 @@ def find(name: str | None) -> RunDir:
     """The run of that name or path, or the newest one; UserError where there is none."""
     if name is not None:
         for path in (Path(name), RUNS / name):
-            if (path / "config.json").is_file():
-                return RunDir(path.absolute())
+            try:
+                if (path / "config.json").is_file():
+                    return RunDir(path.absolute())
+            except OSError as error:
+                raise UserError(
+                    f"no run {name!r} ({error.strerror}): give a run directory, or a name from "
+                    "`list`"
+                ) from None
         raise UserError(f"no run {name!r}: give a run directory, or a name from `list`")
     runs = all_runs()
     if not runs:
@@ -103,9 +109,11 @@ def find(name: str | None) -> RunDir:
 
 def all_runs() -> list[RunDir]:
     """The runs of this folder, oldest first."""
-    found = [path.parent for path in RUNS.glob("*/config.json")]
-    found.sort(key=lambda path: (path / "config.json").stat().st_mtime)
-    return [RunDir(path.absolute()) for path in found]
+    found = []
+    for path in RUNS.glob("*/config.json"):
+        with contextlib.suppress(OSError):  # gone since, or a link to nowhere
+            found.append((path.stat().st_mtime, path.parent.absolute()))
+    return [RunDir(path) for _, path in sorted(found)]
 
 
 def create(path: Path, config: Config, preset: str | None, *, resume: bool) -> RunDir:

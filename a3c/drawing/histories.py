@@ -6,6 +6,7 @@ processes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,8 +112,9 @@ def find(name: str) -> Path:
     A run that was started by hand has no config.json, so metrics or checkpoints are enough.
     """
     path = Path(name)
-    if any((path / part).is_dir() for part in ("metrics", "checkpoints")):
-        return path.resolve()
+    with contextlib.suppress(OSError):  # `rundir.find` says what is wrong with the name
+        if any((path / part).is_dir() for part in ("metrics", "checkpoints")):
+            return path.resolve()
     return rundir.find(name).path.resolve()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,7 +36,7 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     Of a run, that is the newest checkpoint that verifies, or the one with the best mean return of
     its last 100 games.
     """
-    if name is not None and (Path(name) / checkpoint.MANIFEST).is_file():
+    if name is not None and _is_checkpoint(Path(name)):
         if which != "newest":
             raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
         return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
@@ -46,6 +47,12 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     if found is None:
         raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
     return Source(*found, run)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # `find_run` says what is wrong with the name
+        return (path / checkpoint.MANIFEST).is_file()
+    return False
 
 
 def find_run(name: str | None) -> RunDir:

@@ -1,0 +1,29 @@
+"""What a command says to people: an error in one line, and text that any terminal can take."""
+
+from __future__ import annotations
+
+import sys
+
+from a3c.errors import A3CError
+
+MAX_CHARS = 1000  # of a line about an error: a value can be a whole file
+
+
+def prepare() -> None:
+    """Let stdout pass file names on as they are, those that are not UTF-8 too."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="surrogateescape" if stream is sys.stdout else "backslashreplace")
+
+
+def refuse(prog: str, error: A3CError) -> int:
+    """Say in one line on stderr why a command can't go on; the exit code for it."""
+    sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
+    return error.exit_code
+
+
+def one_line(text: str) -> str:
+    """The text in one line, without what a terminal would obey, and not longer than a screen."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= MAX_CHARS else f"{shown[: MAX_CHARS - 300]} ... {shown[-290:]}"

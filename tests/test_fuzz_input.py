@@ -1,0 +1,536 @@
+"""Whatever comes in: exit code 2 with one line on stderr, or a valid plan; never a written file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import evaluate
+import launch_cluster
+import plot
+import worker
+from a3c import cluster
+from a3c.config import SECTIONS
+from a3c.errors import UserError
+from a3c.launching.verbs import VERBS
+from a3c.options import OPTIONS
+from tests.clusters import REPOSITORY
+from tests.strategies import setting
+
+MANY = settings(max_examples=120, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+class Said(NamedTuple):
+    """What a command left with and said."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Stage(NamedTuple):
+    """An empty folder to call commands in."""
+
+    path: Path
+
+    def call(self, main: Callable[[list[str]], int], arguments: Sequence[str]) -> Said:
+        """Call a command; fails where anything on disk is other than before."""
+        before = tree(self.path)
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(self.path),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                code: Any = main(list(arguments))
+            except SystemExit as left:
+                code = left.code
+        assert tree(self.path) == before, arguments
+        return Said(code, out.getvalue(), err.getvalue())
+
+
+def tree(path: Path) -> dict[str, tuple[int, int]]:
+    """Every file and directory below, with what shows a change."""
+    found = {}
+    for folder, directories, files in os.walk(path):
+        for name in directories + files:
+            stat = os.lstat(Path(folder) / name)
+            found[str(Path(folder) / name)] = (stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A folder with things that are no runs; what a worker does once it is called is left out."""
+    path = tmp_path_factory.mktemp("stage")
+    (path / "file").write_text("no run")
+    (path / "folder").mkdir()
+    (path / "full").mkdir()
+    (path / "full" / "letter").touch()
+    (path / "loop").symlink_to("loop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "run", lambda *_: 0)
+        patch.setattr(worker, "adopt_environment", lambda *_: None)
+        patch.delenv("TF_CONFIG", raising=False)
+        yield Stage(path)
+
+
+def check_refused(said: Said, prog: str) -> None:
+    """Fail unless a command was refused in one line."""
+    assert said.code == 2, said
+    assert said.out == ""
+    assert said.err.startswith(f"{prog}"), said.err
+    assert said.err.endswith("\n")
+    assert len(said.err.splitlines()) == 1, said.err
+
+
+# --- what people could give -----------------------------------------------------------------------
+
+NASTY = [
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "---",
+        "=",
+        "\n",
+        "a\nb",
+        "\t",
+        "\0",
+        "a\0b",
+        "\x1b[31m",
+        "\x85",
+        "\u2028",
+    ),
+    *(
+        "nan",
+        "inf",
+        "-inf",
+        "-nan",
+        "1e400",
+        "-1e-3",
+        "1e6",
+        "0",
+        "-0",
+        "-1",
+        "2**3",
+        "0x10",
+        "1_0",
+    ),
+    *(
+        "none",
+        "None",
+        "true",
+        "{}",
+        "[]",
+        "[1",
+        '{"a": NaN}',
+        '{"a":1}',
+        "null",
+        "9" * 30,
+        "9" * 5000,
+    ),
+    *(
+        "é",
+        "日本",
+        "😀",
+        "\u202e",
+        "\udcff",
+        "a" * 300,
+        "a" * 5000,
+        "/",
+        "/dev/null",
+        "/proc/self/mem",
+    ),
+    *(
+        "file",
+        "folder",
+        "full",
+        "loop",
+        "full/letter",
+        "file/below",
+        ".",
+        "..",
+        "../..",
+        "~",
+        "~nobody",
+    ),
+    *("%s", "%(prog)s", "{0}", "$HOME", "*", "?", "[a", "a:b", ":", "::", "a:", ":b", "json:dumps"),
+    *(
+        "os:system",
+        "a.b:c",
+        "worker-0",
+        "ps-0",
+        "worker--1",
+        "newest",
+        "127.0.0.1:1",
+        "x:0",
+        "[::1]:9",
+    ),
+]
+TEXTS = st.sampled_from(NASTY) | st.text(max_size=12)
+LAUNCH_FLAGS = (
+    *(
+        "--mode",
+        "--replace",
+        "--run-dir",
+        "--resume",
+        "--evaluator",
+        "--no-evaluator",
+        "--tensorboard",
+    ),
+    *("--json", "--preset", "--config", "--dry-run"),
+)
+FLAGS = sorted(option.flag for option in OPTIONS.values())
+# More processes than a test should plan; their number is checked by itself below.
+HUGE = ("--workers", "--ps")
+
+
+def as_texts(value: Any) -> list[str]:
+    """A good value as a person would give it to a flag."""
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+def good_flag(name: str) -> st.SearchStrategy[list[str]]:
+    """A setting with a value that it takes."""
+    option = OPTIONS[name]
+    if option.kind is bool:
+        return st.sampled_from([[option.flag], ["--no-" + option.flag[2:]]])
+    if option.flag in HUGE:
+        return st.integers(1, 40).map(lambda count: [option.flag, str(count)])
+    return setting(option).map(lambda value: [option.flag, *as_texts(value)])
+
+
+PARTS = st.one_of(
+    st.sampled_from(sorted(OPTIONS)).flatmap(good_flag),
+    st.just(["--env-id", "CartPole-v1"]),
+    st.tuples(st.sampled_from(FLAGS), TEXTS).map(list),
+    st.tuples(st.sampled_from(FLAGS), TEXTS).map(lambda pair: ["=".join(pair)]),
+    st.tuples(st.sampled_from(LAUNCH_FLAGS), TEXTS).map(list),
+    st.sampled_from(LAUNCH_FLAGS).map(lambda flag: [flag]),
+    TEXTS.map(lambda text: [text]),
+    TEXTS.map(lambda text: ["--" + text]),
+)
+
+
+def command_lines(parts: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
+    """Several parts after another."""
+    return st.lists(parts, max_size=5).map(lambda found: [word for part in found for word in part])
+
+
+def check_start(stage: Stage, arguments: list[str]) -> bool:
+    """Whether `start --dry-run` took a command line; fails where it isn't refused either."""
+    said = stage.call(launch_cluster.main, ["start", "--dry-run", *arguments])
+    if said.code:
+        check_refused(said, "launch_cluster.py")
+        return False
+    if "--json" in arguments and "--help" not in arguments:
+        assert json.loads(said.out)["processes"]
+    return True
+
+
+@MANY
+@given(command_lines(PARTS))
+@example(["--run-dir", "a\0b"])
+@example(["--run-dir", "a" * 5000])
+@example(["--run-dir", "\udcff", "--env-id", "CartPole-v1"])
+@example(["--resume", "--run-dir", "a" * 5000])
+@example(["--resume", "--run-dir", "loop"])
+@example(["--config", "\0"])
+@example(["--network", "os:system", "--env-id", "CartPole-v1"])
+def test_any_command_line_of_start_is_a_plan_or_one_line(
+    stage: Stage, arguments: list[str]
+) -> None:
+    check_start(stage, arguments)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+TOML_VALUES = st.one_of(
+    st.sampled_from(
+        [
+            *("nan", "inf", "-inf", "1e400", "1979-05-27", "07:32:00", "true", "'x'", "''", "0x_1"),
+            *(
+                "[]",
+                "[[[]]]",
+                "{}",
+                "{a = nan}",
+                "[1, 'x']",
+                "9" * 25,
+                "9" * 5000,
+                "-1",
+                "0",
+                "1_0",
+            ),
+            *('"\\u0000"', '"\\n"', "'''a\nb'''", '"é"', "a", "", "[" * 3000, "{a=" * 200, "#"),
+        ]
+    ),
+    st.integers().map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(str),
+    st.text(max_size=8).map(json.dumps),
+)
+KEYS = st.sampled_from(sorted(OPTIONS)) | st.text(max_size=6).map(json.dumps)
+
+
+@st.composite
+def toml_files(draw: st.DrawFn) -> bytes:
+    """A file with tables, keys and values that may or may not be what we know."""
+    lines = []
+    for _ in range(draw(st.integers(0, 3))):
+        key = draw(KEYS)
+        known = OPTIONS[key].section if key in OPTIONS else "run"
+        table = draw(st.sampled_from([known, known, *SECTIONS, "", "runs", "[run]", "a.b", "é"]))
+        lines += [f"[{table}]", f"{key} = {draw(TOML_VALUES)}"]
+    lines += draw(st.sampled_from([[], ["for_env_ids = 3"], ["config = {}"], ["\ufeff"], ["\0"]]))
+    data = "\n".join(lines).encode("utf-8", "surrogatepass")
+    cut = draw(st.none() | st.integers(0, len(data)))
+    head = draw(st.sampled_from([b"", b"", b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\r\n", b"\xe9"]))
+    return head + data[:cut]
+
+
+@SOME
+@given(toml_files() | st.binary(max_size=40), st.sampled_from(["any.toml", "any.json", "any"]))
+@example(b"\xef\xbb\xbf[env]\nenv_id = 'CartPole-v1'\n", "bom.toml")
+@example(b"[run]\nseed = 1\nseed = 2\n", "twice.toml")
+@example(b"[run]\nseed = 1\n[run]\n", "twice.toml")
+@example(b"[env]\nenv_id = 'a\\u0000:b'\n", "nul.toml")
+@example(b'{"config": {"env": {"env_id": "a\\u0000:b"}}}', "nul.json")
+@example(b'{"env": {"env_id": "CartPole-v1"}, "env": 3}', "twice.json")
+@example(b"for_env_ids = 1", "any.toml")
+def test_any_file_is_a_plan_or_one_line(stage: Stage, data: bytes, name: str) -> None:
+    file = stage.path / name
+    file.write_bytes(data)
+    try:
+        check_start(stage, ["--config", name])
+        check_start(stage, ["--env-id", "CartPole-v1", f"--config={name}", "--workers", "1"])
+    finally:
+        file.unlink()
+
+
+# --- the other commands ---------------------------------------------------------------------------
+
+VERB_FLAGS = ["--json", "--now", "--run", "--follow", "-f", "-x", "--help"]
+VERB_PARTS = st.one_of(
+    TEXTS.map(lambda text: [text]),
+    st.sampled_from(VERB_FLAGS).map(lambda flag: [flag]),
+    st.tuples(st.just("--run"), TEXTS).map(list),
+)
+
+
+@SOME
+@given(st.sampled_from(sorted({*VERBS} - {"list"})), command_lines(VERB_PARTS))
+@example("status", ["a" * 300])
+@example("logs", ["worker-0", "--run", "loop"])
+@example("restart", [""])
+def test_a_verb_about_no_run_is_one_line(stage: Stage, verb: str, arguments: list[str]) -> None:
+    said = stage.call(launch_cluster.main, [verb, *arguments])
+    if said.code or "--help" not in arguments:
+        check_refused(said, "launch_cluster.py")
+
+
+HOSTS = st.one_of(
+    st.sampled_from(
+        [
+            *("127.0.0.1:1", "localhost:65535", "[::1]:9", "::1:9", "[::1%lo]:9", "[::1]", "[]:1"),
+            *("127.0.0.1:0", "127.0.0.1:70000", "127.0.0.1:-1", "127.0.0.1:", ":1", "user@host:1"),
+            *(
+                "127.0.0.1",
+                "localhost:1 ",
+                " localhost:1",
+                "local host:1",
+                "0.0.0.0:1",
+                "10.0.0.1:1",
+            ),
+            *("日本:1", "host:١", "host:1_0", "http://h:1", "a,b", ",", "127.1:1", "LOCALHOST:1"),
+            *(
+                "a" * 64 + ":1",
+                "a." * 130 + ":1",
+                "a..b:1",
+                "-:1",
+                "127.0.0.1:00001",
+                "h:1:2",
+                "\0:1",
+            ),
+        ]
+    ),
+    st.text(max_size=8),
+    st.tuples(st.just("127.0.0.1"), st.integers(-1, 70_000)).map(
+        lambda pair: f"{pair[0]}:{pair[1]}"
+    ),
+)
+HOST_LISTS = st.lists(HOSTS, max_size=4)
+HOST_FLAGS = ["--ps-hosts", "--worker-hosts"]
+WORKER_PARTS = st.one_of(
+    st.tuples(st.sampled_from(["--ps-hosts", "--worker-hosts"]), HOST_LISTS.map(",".join)).map(
+        list
+    ),
+    st.tuples(st.sampled_from(["--job", "--task", "--run-dir"]), TEXTS).map(list),
+    st.sampled_from([["--job", "ps"], ["--job", "worker"], ["--task", "0"], ["--trusted-network"]]),
+    PARTS,
+)
+
+
+def check_worker(stage: Stage, arguments: list[str]) -> None:
+    """Fail unless a worker would start, or is refused in one line."""
+    said = stage.call(worker.main, arguments)
+    if said.code:
+        check_refused(said, "worker.py")
+
+
+@SOME
+@given(command_lines(WORKER_PARTS))
+def test_any_command_line_of_a_worker_is_taken_or_one_line(
+    stage: Stage, arguments: list[str]
+) -> None:
+    check_worker(stage, arguments)
+
+
+@SOME
+@given(HOST_LISTS, HOST_LISTS, st.booleans())
+def test_any_host_list_is_a_cluster_or_one_line(
+    ps: list[str], workers: list[str], trusted: bool
+) -> None:
+    try:
+        made = cluster.make_cluster(
+            cluster.split_hosts(",".join(ps)),
+            cluster.split_hosts(",".join(workers)),
+            trusted_network=trusted,
+        )
+    except UserError as error:
+        said = str(error).splitlines()
+        assert len(said) == 1
+    else:
+        addresses = [cluster.split_address(a) for a in (*made.ps, *made.workers)]
+        assert len(set(addresses)) == len(addresses)
+        assert all(1 <= port <= 65535 for _, port in addresses)
+        assert trusted or all(map(cluster.is_loopback, (*made.ps, *made.workers)))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | HOSTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def tf_configs(draw: st.DrawFn) -> str:
+    """What could stand in TF_CONFIG: whole, with something strange in it, or torn."""
+    jobs = ["ps", "worker", "chief", "master", "evaluator"]
+    hosts = draw(st.dictionaries(st.sampled_from(jobs), HOST_LISTS | ANYTHING, max_size=4))
+    task = {
+        "type": draw(st.sampled_from(jobs) | ANYTHING),
+        "index": draw(st.integers(-1, 4) | st.sampled_from(["0", "٠", "9" * 5000]) | ANYTHING),
+    }
+    whole: Any = {"cluster": hosts, "task": task, "environment": "cloud"}
+    text = json.dumps(draw(st.sampled_from([whole, whole, whole, [whole], {"cluster": hosts}])))
+    return text[: draw(st.sampled_from([None, None, None, -1, 5]))]
+
+
+@SOME
+@given(tf_configs() | st.text(max_size=20))
+@example("[" * 100_000)
+@example('{"cluster": {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:1"]}, "task": {}}')
+def test_any_tf_config_is_taken_or_one_line(stage: Stage, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Not through os.environ itself: what no environment can hold should do no harm either.
+        patch.setattr(os, "environ", {"TF_CONFIG": text})
+        check_worker(stage, [])
+        check_worker(stage, ["--trusted-network"])
+
+
+def test_a_thousand_hosts_are_taken_and_one_of_them_twice_is_named(stage: Stage) -> None:
+    workers = [f"127.0.0.1:{port}" for port in range(10_000, 11_000)]
+    place = ["--job", "worker", "--task", "999", "--ps-hosts", "127.0.0.1:9000", "--worker-hosts"]
+    said = stage.call(worker.main, [*place, ",".join(workers)])
+    assert said.code == 0
+    said = stage.call(worker.main, [*place, ",".join([*workers, workers[500]])])
+    check_refused(said, "worker.py")
+    assert "127.0.0.1:10500 is given twice" in said.err
+
+
+TOOL_PARTS = st.one_of(
+    TEXTS.map(lambda text: [text]),
+    st.tuples(
+        st.sampled_from(
+            [
+                *("--episodes", "--which", "--seed", "--record", "--format", "--seconds"),
+                *("--what", "--output", "--smooth", "--x"),
+            ]
+        ),
+        TEXTS,
+    ).map(list),
+    st.sampled_from([["--greedy"], ["--json"], ["--follow"], ["--help"]]),
+)
+
+
+@SOME
+@given(st.sampled_from([evaluate, plot]), command_lines(TOOL_PARTS))
+@example(evaluate, ["--seconds", "inf"])
+@example(plot, ["loop"])
+@example(plot, ["a" * 300])
+@example(evaluate, ["a" * 300])
+def test_any_command_line_about_no_run_is_one_line(
+    stage: Stage, tool: Any, arguments: list[str]
+) -> None:
+    said = stage.call(tool.main, arguments)
+    if said.code or "--help" not in arguments:
+        check_refused(said, f"{tool.__name__}.py")
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("launch_cluster.py", [b"start", b"--dry-run", b"--env-id", b"\xff\xfe"]),
+        ("launch_cluster.py", [b"start", b"--run-dir", b"a\nb/\xff\x1b[31m", b"--resume"]),
+        ("launch_cluster.py", [b"status", b"\xff" * 300]),
+        ("worker.py", [b"--job", b"ps", b"--task", b"0", b"--ps-hosts", b"\xff:1,\n:2"]),
+        ("evaluate.py", [b"a\nb\xff"]),
+        ("plot.py", ["日本".encode()]),
+    ],
+)
+def test_a_real_command_says_one_line_too(
+    script: str, arguments: list[bytes], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / script), *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=120,
+        check=False,
+    )
+    check_refused(Said(done.returncode, done.stdout.decode(), done.stderr.decode()), script)
+    assert tree(tmp_path) == {}
+
+
+def test_a_real_plan_passes_on_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    arguments = [b"--dry-run", b"--env-id", b"CartPole-v1", b"--run-dir", b"r\xff\n"]
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "launch_cluster.py"), *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert b"r\xff\n" in done.stdout
+    assert tree(tmp_path) == {}
