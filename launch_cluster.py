@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -75,11 +76,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
+        if arguments[:1] == ["complete"]:
+            return complete(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", ""))
         if arguments and arguments[0] in verbs.VERBS:
             return verbs.run(PROG, arguments)
         return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
     except A3CError as error:
         return console.refuse(PROG, error)
+
+
+def complete(line: str, point: str) -> int:
+    """Print what may follow in a line up to the cursor; a shell asks, see `completion`."""
+    from a3c.launching import completion
+
+    starting = options.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
+    shown = [name for name, verb in verbs.VERBS.items() if verb.help]
+    parsers = completion.Parsers({n: verbs.make_parser(PROG, n) for n in shown}, starting)
+    for word in completion.answer(line[: int(point or 0)], parsers):
+        print(word)
+    return EXIT_OK
 
 
 def start(arguments: list[str]) -> int:

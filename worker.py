@@ -74,7 +74,8 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     stop = signals.StopRequest()
     stop.install()
     heartbeat = Heartbeat.from_environment()
-    with turnstile(run_dir / "processes", first=task.job == "ps" or task.is_chief):
+    first = task.job == "ps" or task.is_chief
+    with turnstile(run_dir / "processes", config.cluster.start_slots, first=first):
         import_tensorflow()  # seconds, and only once the usage is right
     try:
         if task.job == "ps":

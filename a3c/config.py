@@ -238,6 +238,12 @@ class ClusterConfig:
         1, "TensorFlow threads for one operation in a worker", low=1, high=256
     )
     ps_threads: int = option(1, "TensorFlow threads for one operation in a ps", low=1, high=256)
+    start_slots: int | None = option(
+        None,
+        "processes that start at once, the others in turn (cores if unset)",
+        low=1,
+        high=100_000,
+    )
     connect_timeout_s: float = option(
         60.0,
         "seconds to wait for a peer at the start",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.metadata
 import json
 import os
 import platform
@@ -248,6 +247,8 @@ def git_commit() -> str | None:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the libraries that results depend on."""
+    import importlib.metadata  # too slow for the verbs
+
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

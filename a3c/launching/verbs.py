@@ -201,6 +201,14 @@ def cockpit(arguments: argparse.Namespace) -> int:
         return see_through(Plan.load(found), RecordedKeepers(found), found, config)
 
 
+def completion(_arguments: argparse.Namespace) -> int:
+    """Print what a shell needs to complete command lines."""
+    from a3c.launching.completion import BASH
+
+    print(BASH, end="")
+    return EXIT_OK
+
+
 # --- their arguments ------------------------------------------------------------------------------
 
 
@@ -250,4 +258,5 @@ VERBS: dict[str, Verb] = {
     "stop": Verb(_of_stop, stop, "end it in order, with a last checkpoint"),
     "restart": Verb(_of_restart, restart, "have a process of it end and start again"),
     "list": Verb(_of_nothing, list_runs, "the runs of this folder"),
+    "completion": Verb(_of_nothing, completion, 'for bash: eval "$(... completion)"'),
 }

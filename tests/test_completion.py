@@ -1,0 +1,130 @@
+"""Completion of command lines: what may follow, and a real bash that is asked by a real TAB."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import launch_cluster
+from a3c import options
+from tests.clusters import REPOSITORY
+from tests.fake_runs import FakeRun, configure, living
+
+LAUNCHER = REPOSITORY / "launch_cluster.py"
+
+
+def follow(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the launcher offers at the end of a line."""
+    line = f"python launch_cluster.py {line}"
+    assert launch_cluster.complete(line + " not this", str(len(line))) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two runs, one of them with two workers."""
+    monkeypatch.chdir(tmp_path)
+    living(tmp_path / "runs" / "pong-1", workers=2)
+    FakeRun(tmp_path / "runs" / "my 'run'", configure(env_id="CartPole-v1"), age_s=0.0)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("sta", ["start", "status"]),
+        ("lo", ["logs"]),
+        ("cock", []),
+        ("--mode ", ["auto", "child", "tmux"]),
+        ("--mode=t", ["tmux"]),
+        ("start --mode c", ["child"]),
+        ("--preset pe", ["pendulum"]),
+        ("--preset=paper", ["paper-ff", "paper-lstm"]),
+        ("--workers 2 --optimizer ", ["adam", "rmsprop", "sgd"]),
+        ("--workers ", []),
+        ("--stop-at-r", ["--stop-at-return"]),
+        ("stop --n", ["--now"]),
+        ("status --", ["--help", "--json"]),
+        ("--run-dir ", []),
+        ("--mode 'chi", []),
+    ],
+)
+def test_what_may_follow(line: str, offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert follow(line, capsys) == offered
+
+
+def test_every_flag_and_verb_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = set(follow("--", capsys))
+    assert {option.flag for option in options.OPTIONS.values()} <= flags
+    assert {"--dry-run", "--resume", "--no-tensorboard"} <= flags
+    assert {"start", "status", "watch", "attach", "stop", "list"} < set(follow("", capsys))
+
+
+def test_runs_and_their_processes_are_offered(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow("status ", capsys) == [r"my\ \'run\'", "pong-1"]
+    assert follow("stop --now po", capsys) == ["pong-1"]
+    assert follow("restart --run pong-1 wor", capsys) == ["worker-0", "worker-1"]
+    assert follow("logs --run ", capsys) == [r"my\ \'run\'", "pong-1"]
+    assert follow("restart --run nowhere ", capsys) == []
+
+
+def test_environments_are_offered_without_the_hundreds_of_old_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert follow("--env-id ALE/Po", capsys) == ["ALE/Pong-v5", "ALE/Pooyan-v5"]
+    assert "CartPole-v1" in follow("--env-id Cart", capsys)
+    assert len(follow("--env-id ", capsys)) < 250
+
+
+def test_completing_imports_nothing_heavy(runs: Path) -> None:
+    code = (
+        "import sys, launch_cluster\n"
+        "for line in ('python launch_cluster.py --preset ', 'python launch_cluster.py stop '):\n"
+        "    launch_cluster.complete(line, str(len(line)))\n"
+        "heavy = {'tensorflow', 'numpy', 'gymnasium', 'rich', 'libtmux', 'psutil'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_a_tab_in_a_real_bash_completes(runs: Path) -> None:
+    """The launcher's own words behind `python launch_cluster.py`, file names behind any other."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(TERM="dumb", PS1="$ ", INPUTRC="/dev/null")
+        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+
+    def typed(keys: str, wanted: str) -> None:
+        os.write(terminal, keys.encode())
+        said, deadline = "", time.monotonic() + 60
+        while wanted not in said:
+            ready, _, _ = select.select([terminal], [], [], 1.0)
+            said += os.read(terminal, 4096).decode() if ready else ""
+            assert time.monotonic() < deadline, f"{wanted!r} is not in {said!r}"
+
+    try:
+        typed(f'eval "$({sys.executable} {LAUNCHER} completion)"; echo re""ady\n', "ready")
+        typed(f"{sys.executable} {LAUNCHER} restart --run pong-1 wo\t", "worker-")
+        typed("0\x15", "0")
+        typed(f"{sys.executable} {LAUNCHER} --workers 2 --preset=cart\t", "--preset=cartpole ")
+        typed("\x15", "")
+        typed(f"{sys.executable} {LAUNCHER} --config runs/pong-1/conf\t", "config.json ")
+        typed("\x15", "")
+        typed(f"{sys.executable} runs/po\t", "pong-1/")
+    finally:
+        os.write(terminal, b"\x15\x04")
+        os.close(terminal)
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
