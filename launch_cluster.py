@@ -20,7 +20,7 @@ from typing import Any
 from a3c import console, options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
-from a3c.launching import cockpit, network_trial, preflight, report, verbs
+from a3c.launching import cockpit, isolation, network_trial, preflight, report, verbs
 from a3c.launching.supervisor import ChildKeepers
 from a3c.plan import Plan
 from a3c.rundir import RunDir
@@ -108,15 +108,8 @@ def start(arguments: list[str]) -> int:
     _check(config, path, resume=chosen.resume)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
-    here = plan.choose_addresses(config)
-    planned = plan.make(
-        config,
-        RunDir(path.absolute()),
-        here,
-        evaluator=chosen.evaluator,
-        tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
-    )
-    for line in preflight.warnings(planned, config, preflight.look(path.absolute())):
+    planned, warnings = _plan(config, path.absolute(), chosen)
+    for line in warnings:
         log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
@@ -142,6 +135,22 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     if resume:
         rundir.check_resumable(path, config)
     network_trial.check_own_network(config)
+
+
+def _plan(config: Config, path: Path, chosen: argparse.Namespace) -> tuple[Plan, list[str]]:
+    """What will be started, and what people should know before it is."""
+    isolated, warning = isolation.decide(config.cluster.isolation)
+    here = plan.choose_addresses(config, isolated=isolated)
+    planned = plan.make(
+        config,
+        RunDir(path),
+        here,
+        isolated=isolated,
+        evaluator=chosen.evaluator,
+        tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
+    )
+    too_little = preflight.warnings(planned, config, preflight.look(path))
+    return planned, [*too_little, *([warning] if warning else [])]
 
 
 def _with_resumed_config(arguments: list[str]) -> list[str]:

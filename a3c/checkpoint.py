@@ -62,7 +62,7 @@ def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     final = root / str(manifest.step)
     temporary = root / f"{_TEMPORARY}{manifest.step}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    _remove(temporary)
     try:
         temporary.mkdir(mode=0o700)
         save(temporary / PREFIX)
@@ -96,16 +96,24 @@ def _replace(temporary: Path, final: Path) -> None:
     a name that `newest_valid` knows.
     """
     aside = final.with_name(f"{_REPLACED}{final.name}")
-    if final.exists():
-        shutil.rmtree(aside, ignore_errors=True)
+    if os.path.lexists(final):
+        _remove(aside)
         final.rename(aside)
     try:
         temporary.rename(final)
     except OSError:
-        if aside.exists():
+        if os.path.lexists(aside):
             aside.rename(final)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory with all that is in it, or a link and nothing that it leads to."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_synced(path: Path, data: bytes) -> None:
@@ -134,17 +142,21 @@ def _sha256(path: Path) -> str:
 def verify(directory: Path) -> Manifest:
     """The manifest of a checkpoint of which every byte is as it was written.
 
-    Raises DamagedCheckpointError. Files that the manifest doesn't name are ignored; a link never
-    stands for a file, so that nothing outside the directory is read.
+    Raises DamagedCheckpointError. A link never stands for a file, so that nothing outside the
+    directory is read. What the manifest doesn't name is ignored, but not where TensorFlow would
+    take it for a part of the variables.
     """
     manifest = read_manifest(directory)
     try:
         for name, expected in manifest.files.items():
             _verify_file(directory / name, name, expected)
+        foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
     if f"{PREFIX}.index" not in manifest.files:
         raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
+    if foreign:
+        raise DamagedCheckpointError(f"{MANIFEST} doesn't name {min(foreign)}")
     return manifest
 
 
@@ -201,11 +213,12 @@ def steps(root: Path) -> list[Path]:
 
 
 def _by_step(root: Path, prefix: str) -> dict[int, Path]:
-    """The directories that are called prefix and a number, in the order of the numbers."""
+    """The directories called prefix and a number, no links, in the order of the numbers."""
     found = {}
     for path in root.glob(f"{prefix}*"):
         number = path.name.removeprefix(prefix)
-        if number.isascii() and number.isdigit() and number == str(int(number)) and path.is_dir():
+        is_number = number.isascii() and number.isdigit() and number == str(int(number))
+        if is_number and path.is_dir() and not path.is_symlink():
             found[int(number)] = path
     return dict(sorted(found.items()))
 
@@ -257,7 +270,7 @@ def prune(root: Path, keep: int) -> None:
             if time.time() - path.stat().st_mtime > 3600:
                 doomed.append(path)
     for path in doomed:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
 def _written_at(path: Path) -> float:

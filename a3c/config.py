@@ -234,6 +234,12 @@ class ClusterConfig:
         high=65535,
         everyday=True,
     )
+    isolation: Literal["auto", "on", "off"] = option(
+        "auto",
+        "the launcher gives ps and workers a network of their own, which nobody else reaches: on, "
+        "off, or where the kernel allows it",
+        everyday=True,
+    )
     worker_threads: int = option(
         1, "TensorFlow threads for one operation in a worker", low=1, high=256
     )

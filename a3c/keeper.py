@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
-from a3c.keeping import spawn
+from a3c.keeping import network, spawn
 from a3c.keeping.capture import Capture, Echo, LogFile
 from a3c.keeping.child import Child
 from a3c.keeping.record import RecordFile, now_text, raise_unless_full, refuse_second_keeper
@@ -78,6 +78,7 @@ class Keeper:
         _open_standard_streams()
         refuse_second_keeper(self._spec)
         self._capture = _open_output(self._spec)
+        self._network = network.join(self._spec.network) if self._spec.network else None
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
@@ -148,7 +149,9 @@ class Keeper:
         self._capture.forget()
         environment = child_environment(os.environ, spec)
         try:
-            child = Child(spec.argv, environment, spec.cwd, spec.heartbeat, self._capture.feed)
+            child = Child(
+                spec.argv, environment, spec.cwd, spec.heartbeat, self._capture.feed, self._network
+            )
         except OSError as error:
             where = f" in {spec.cwd}" if spec.cwd else ""
             self._capture.note(

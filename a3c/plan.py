@@ -20,6 +20,7 @@ from a3c.keeping.spec import KeeperSpec
 from a3c.rundir import REPOSITORY, RunDir, refusing, write_json
 
 LOOPBACK = "127.0.0.1"
+ISOLATED_BASE_PORT = 2222  # below those that the kernel gives to outgoing connections
 HEARTBEAT_TIMEOUT_S = 120.0  # where no setting says
 
 
@@ -36,6 +37,7 @@ class Process:
     log: str
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     max_memory_mb: float = 0.0
+    isolated: bool = False  # in the run's own network
 
     def shell(self) -> str:
         """The process as a line for a shell."""
@@ -76,22 +78,25 @@ class Plan:
         return [process for process in self.processes if process.role == role]
 
 
-def choose_addresses(config: Config) -> Cluster:
-    """Where every process listens on this machine."""
-    addresses = [f"{LOOPBACK}:{port}" for port in _choose_ports(config)]
+def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
+    """Where every process listens on this machine, or in the network of the run's own."""
+    addresses = [f"{LOOPBACK}:{port}" for port in _choose_ports(config, isolated)]
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
 
 
-def _choose_ports(config: Config) -> list[int]:
-    """Ports for every process: from `--base-port` on and checked, or any free ones."""
+def _choose_ports(config: Config, isolated: bool) -> list[int]:
+    """Ports for every process: from `--base-port` on and checked, or any free ones.
+
+    In a network of the run's own nobody else has any, so that there is nothing to check.
+    """
     count = config.cluster.ps + config.cluster.workers
-    base = config.cluster.base_port
+    base = config.cluster.base_port or (ISOLATED_BASE_PORT if isolated else None)
     if base is None:
         return cluster.free_ports(count)
     if base + count - 1 > 65535:
         raise UserError(f"--base-port {base} leaves no room for {count} ports: give a lower one")
     for port in range(base, base + count):
-        if not cluster.port_is_free(port):
+        if not isolated and not cluster.port_is_free(port):
             raise UserError(f"port {port} is in use{_owner(port)}: give another --base-port")
     return list(range(base, base + count))
 
@@ -103,7 +108,7 @@ def choose_board_port(here: Cluster) -> int:
 
 
 def _owner(port: int) -> str:
-    from a3c.processes import port_owner
+    from a3c.listeners import port_owner
 
     owner = port_owner(port)
     return f" by {owner[1]}, pid {owner[0]}" if owner else ""
@@ -114,12 +119,13 @@ def make(
     run: RunDir,
     here: Cluster,
     *,
+    isolated: bool = False,
     evaluator: bool = False,
     tensorboard_port: int | None = None,
 ) -> Plan:
     """The plan of a run whose processes have the addresses of `here`."""
     tasks = [Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))]
-    cast = [_process(task, here, config, run) for task in tasks]
+    cast = [_process(task, here, config, run, isolated) for task in tasks]
     if evaluator:
         cast.append(_evaluator(config, run))
     if tensorboard_port is not None:
@@ -149,7 +155,7 @@ def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Proce
     return Process(name, role, 0, address, argv, environment, str(run.log(name)))
 
 
-def _process(task: Task, here: Cluster, config: Config, run: RunDir) -> Process:
+def _process(task: Task, here: Cluster, config: Config, run: RunDir, isolated: bool) -> Process:
     threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
     argv = (
         sys.executable,
@@ -168,6 +174,7 @@ def _process(task: Task, here: Cluster, config: Config, run: RunDir) -> Process:
         environment=cluster.process_environment({}, threads),
         log=str(run.log(task.name)),
         **_limits(task, config.cluster),
+        isolated=isolated,
     )
 
 
@@ -198,6 +205,7 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
         max_memory_mb=process.max_memory_mb,
         argv=process.argv,
         env=tuple(process.environment.items()),
+        network=run.network if process.isolated else None,
         **changes,
     )
     return keeper_options.command(spec)

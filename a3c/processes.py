@@ -84,13 +84,6 @@ class ProcessRecord:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
-class Listener(NamedTuple):
-    """An address on which a process takes connections."""
-
-    host: str
-    port: int
-
-
 class _Seen(NamedTuple):
     create_time: float
     birth: str | None
@@ -122,7 +115,8 @@ def write_record(path: Path, record: ProcessRecord) -> None:
     """Put the record in place whole, for its owner only; raises OSError and leaves the old one."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        fd = os.open(temporary, flags, 0o600)
         with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
             file.write(record.to_json())
         temporary.replace(path)
@@ -195,42 +189,6 @@ def resident_bytes(pid: int) -> int | None:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return None
-
-
-def listeners(pid: int) -> list[Listener]:
-    """The TCP addresses that a process listens on; none where it is gone or not ours to look at."""
-    import psutil
-
-    try:
-        connections = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.Error:
-        return []
-    found = {
-        Listener(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN
-    }
-    return sorted(found)
-
-
-def port_owner(port: int) -> tuple[int, str] | None:
-    """Pid and name of the process that listens on a TCP port; None where none can be seen.
-
-    A process of another user can be invisible: that a port has no owner doesn't make it free.
-    """
-    import psutil
-
-    try:
-        connections = psutil.net_connections(kind="tcp")
-        pids = [
-            c.pid
-            for c in connections
-            if c.pid and c.laddr and c.laddr.port == port and c.status == psutil.CONN_LISTEN
-        ]
-    except psutil.AccessDenied:  # macOS tells root only
-        pids = [p for p in psutil.pids() if any(a.port == port for a in listeners(p))]
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            return pid, psutil.Process(pid).name()
-    return None
 
 
 def this_host() -> str:

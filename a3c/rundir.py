@@ -53,6 +53,11 @@ class RunDir:
         """What came of the run, written at its end."""
         return self.path / "summary.json"
 
+    @property
+    def network(self) -> Path:
+        """Who holds the run's own network, while there is one."""
+        return self.path / "processes" / ".network"
+
     def record(self, process: str) -> Path:
         """What a process's keeper writes about it."""
         return self.path / "processes" / f"{process}.json"
@@ -220,11 +225,13 @@ def read_preset_name(run: RunDir) -> str | None:
 
 
 def write_json(path: Path, contents: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file whole or not at all, for its owner only."""
+    text = json.dumps(contents, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
-        temporary.write_text(json.dumps(contents, indent=1) + "\n")
-        temporary.chmod(0o600)
+        with open(os.open(temporary, flags, 0o600), "w") as file:  # noqa: PTH123
+            file.write(text)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
@@ -235,9 +242,10 @@ def git_commit() -> str | None:
     """The commit of this code, `-dirty` where files differ from it; None outside a checkout."""
     if not (REPOSITORY / ".git").exists():
         return None  # git would look further up, and answer for somebody else's checkout
-    # No tag matches an empty pattern: the answer is always the commit itself.
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
-    command.append("--match=")
+    # A launcher that is killed meanwhile would leave git's lock behind. No tag matches an empty
+    # pattern: the answer is always the commit itself.
+    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always"]
+    command += ["--dirty", "--abbrev=40", "--match="]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

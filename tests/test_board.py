@@ -21,7 +21,7 @@ import pytest
 from gymnasium.spaces import Box
 from PIL import Image
 
-from a3c import cluster, plan, processes
+from a3c import cluster, listeners, plan, processes
 from a3c.plan import Process
 from a3c.rundir import RunDir, read_board_link
 from a3c.tensorboard import Pictures, TensorBoardSink
@@ -95,7 +95,7 @@ def test_it_shows_scalars_graph_and_input_to_this_machine_alone(tmp_path: Path) 
         assert (image["step"], Image.open(io.BytesIO(png)).size) == (7, (336, 84))
         top = psutil.Process(board.pid)
         family = [top, *top.children(recursive=True)]
-        heard = {at.host for process in family for at in processes.listeners(process.pid)}
+        heard = {at.host for process in family for at in listeners.listeners(process.pid)}
         assert heard == {"127.0.0.1"}
         assert not [m.path for m in top.memory_maps() if "/tensorflow/" in m.path]
         board.send_signal(signal.SIGTERM)

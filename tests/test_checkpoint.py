@@ -250,6 +250,35 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, name: str) 
         checkpoint.verify(path)
 
 
+def test_a_shard_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> None:
+    """An index may name more shards than there should be; TensorFlow would follow a link there."""
+    path = write(tmp_path, 10)
+    (path / "notes.txt").write_text("mine")
+    checkpoint.verify(path)
+    (path / "variables.data-00001-of-00002").symlink_to("/etc/passwd")
+    with pytest.raises(DamagedCheckpointError, match="doesn't name variables"):
+        checkpoint.verify(path)
+
+
+def test_links_in_the_place_of_checkpoints_lead_nowhere(tmp_path: Path) -> None:
+    """Not read as checkpoints, and replaced or removed without touching what they lead to."""
+    root, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    root.mkdir()
+    victim = write(elsewhere, 30)
+    before = {path: path.stat() for path in elsewhere.rglob("*")}
+    for name in ("10", "30", ".replaced-10", ".replaced-30", f".writing-10-{os.getpid()}"):
+        (root / name).symlink_to(victim)
+    (root / "40").symlink_to(tmp_path / "nowhere")
+    assert checkpoint.steps(root) == []
+    assert checkpoint.newest_valid(root) is None
+    for step in (10, 10, 40):
+        checkpoint.verify(write(root, step))
+    checkpoint.prune(root, keep=1)
+    assert [path.name for path in checkpoint.steps(root)] == ["40"]
+    assert {path: path.stat() for path in elsewhere.rglob("*")} == before
+    assert not (tmp_path / "nowhere").exists()
+
+
 NO_NUMBERS: list[Any] = [None, "1", True, [], {}, float("nan"), float("inf"), 10**400]
 NO_COUNTS = [*NO_NUMBERS, 1.5, -1, 2**63]
 NO_TABLES = [None, "x", 1, [], [1]]

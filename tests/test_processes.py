@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -211,15 +210,6 @@ def test_a_believed_keeper_is_signalled(now: bool, returncode: int) -> None:
         assert processes.terminate(a_record(None, identity), now=now) is True
         assert p.wait(timeout=20) == returncode
     assert processes.terminate(a_record(None, identity), now=now) is False
-
-
-def test_the_owner_of_a_port_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert processes.port_owner(port) == (os.getpid(), psutil.Process().name())
-        assert processes.Listener("127.0.0.1", port) in processes.listeners(os.getpid())
-    assert processes.port_owner(port) is None
-    assert processes.listeners(2**31 - 1) == []
 
 
 def test_reading_records_imports_no_psutil() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from a3c.keeping import spawn
+from a3c.keeping.namespaces import Namespace
 from a3c.processes import identify
 
 _LONGEST_TICK_S = 1.0
@@ -66,6 +67,7 @@ class Child:
         cwd: Path | None,
         heartbeat: Path | None,
         take_output: Callable[[bytes], None],
+        network: Namespace | None = None,
     ) -> None:
         """Start `argv`; raises OSError where that fails. `take_output` gets all that it writes."""
         self._take_output = take_output
@@ -74,7 +76,7 @@ class Child:
         self._output_open = True
         self.pulse = Pulse(heartbeat)
         try:
-            self.pid = spawn.start(argv, env, cwd, output)
+            self.pid = spawn.start(argv, env, cwd, output, network)
         except OSError:
             os.close(self._output)
             raise

@@ -23,6 +23,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from a3c.keeping import namespaces
+from a3c.keeping.namespaces import Namespace
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -31,7 +34,13 @@ _ADOPTED_END_S = 1.0
 Prctl = Callable[[int, int], int]
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, output_fd: int) -> int:
+def start(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    output_fd: int,
+    network: Namespace | None = None,
+) -> int:
     """Start `argv` with stdout and stderr on `output_fd` and nothing on stdin; returns its pid.
 
     Blocks until the program runs, so that its group can be signalled at once. Raises OSError where
@@ -45,6 +54,8 @@ def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, output_
         if pid == 0:
             try:
                 os.setsid()
+                if network is not None:  # before the death signal, which this could clear
+                    namespaces.enter(network)
                 _die_with(parent, prctl)
                 _become(argv, env, cwd, output_fd, mask)
             except OSError as error:

@@ -23,6 +23,7 @@ class KeeperSpec:
 
     Without `heartbeat` silence is no sign of trouble; a timeout of 0 switches that timeout off, and
     a memory of 0 that limit.
+    `network` lists who holds the run's own network; the process runs in there where it is given.
     `parent` is the pid whose end ends the keeper: None for nobody's, 0 for whoever starts it.
     `env` is seen in the list of processes, so it is no place for secrets.
     """
@@ -43,6 +44,7 @@ class KeeperSpec:
     echo: bool = False
     parent: int | None = None
     env: tuple[tuple[str, str], ...] = ()
+    network: Path | None = None
     cwd: Path | None = None
 
 
@@ -76,6 +78,7 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
         "--longest-delay": spec.limits.longest_delay_s,
         "--healthy": spec.limits.healthy_s,
         "--die-with-parent": spec.parent,
+        "--network": spec.network,
         "--cwd": spec.cwd,
     }
     flags = [f"{flag}={value}" for flag, value in values.items() if value is not None]
@@ -110,6 +113,7 @@ def parse(arguments: Sequence[str]) -> KeeperSpec:
         echo=options.echo,
         parent=options.die_with_parent,
         env=tuple(options.env),
+        network=options.network,
         cwd=options.cwd,
     )
 
@@ -154,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--echo", action="store_true", help="copy the output to stdout too")
     add("--die-with-parent", type=_at_least(int, 0), nargs="?", const=0, metavar="PID")
     add("--env", type=_assignment, action="append", default=[], metavar="K=V")
+    add("--network", type=Path, help="file by which processes share a network without others in it")
     add("--cwd", type=Path, help="where the process starts")
     return parser
 

@@ -85,7 +85,7 @@ def _keep(run: RunDir, path: Path) -> None:
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        shutil.copytree(path, temporary)
+        shutil.copytree(path, temporary, symlinks=True)
         former = [old for old in folder.iterdir() if old != temporary]
         temporary.rename(folder / f"{path.name}.new")
         for old in former:

@@ -135,7 +135,7 @@ def _drops(status: Status) -> Iterator[str]:
 
 def _exposure(status: Status) -> Iterator[str]:
     if status.exposed:
-        who = " and ".join(dict.fromkeys(place.split(" ")[0] for place in status.exposed))
+        who = _listed(list(dict.fromkeys(place.split(" ")[0] for place in status.exposed)))
         everywhere = all(_is_wildcard(place) for place in status.exposed)
         where = "on all interfaces" if everywhere else "to other machines"
         yield (
@@ -146,7 +146,7 @@ def _exposure(status: Status) -> Iterator[str]:
 
 def _is_wildcard(place: str) -> bool:
     host = place.split(" ")[1].rpartition(":")[0]
-    return host in ("0.0.0.0", "::", "*")
+    return host in ("0.0.0.0", "[::]", "*")
 
 
 def _last_exit(p: ProcessStatus) -> str:

@@ -93,7 +93,9 @@ class Status:
     metrics_interval_s: float
     dropped_rollouts: int
     dropped_reports: int
-    exposed: tuple[str, ...]  # "ps-0 0.0.0.0:4000": what other machines can reach
+    listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network that the process is in
+    exposed: tuple[str, ...] = ()  # those that other machines can reach
+    is_isolated: bool | None = None  # whether that network has no way out; None: nothing listens
     tensorboard: str | None = None  # where it is to be found while it runs
     warnings: tuple[str, ...] = ()
 
@@ -122,6 +124,7 @@ def _plain(value: Any) -> Any:
 # --- words for numbers ----------------------------------------------------------------------------
 
 NOTHING = "-"
+_LISTENERS = 4  # shown by name
 
 
 def duration(seconds: float | None) -> str:
@@ -209,7 +212,17 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     facts.append(("checkpoint", words))
     if status.tensorboard:
         facts.append(("TensorBoard", printable(status.tensorboard)))
+    if status.listening:
+        facts.append(("listening", _listening(status)))
     return facts
+
+
+def _listening(status: Status) -> str:
+    shown = ", ".join(status.listening[:_LISTENERS])
+    more = len(status.listening) - _LISTENERS
+    rest = f" and {more} more" if more > 0 else ""
+    where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
+    return f"{shown}{rest}{where}"
 
 
 def _table(processes: Sequence[ProcessStatus]) -> list[str]:

@@ -20,7 +20,7 @@ from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
 from a3c.rundir import RunDir
-from a3c.watching import alerts, tails
+from a3c.watching import alerts, exposure, tails
 from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
@@ -34,12 +34,11 @@ from a3c.watching.snapshot import (
     lines,
 )
 from a3c.watching.tails import Row
-from a3c.watching.usage import Sampler, faces_outward
+from a3c.watching.usage import Sampler
 
 __all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip", "lines", "read"]
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
-_EXPOSURE_INTERVAL_S = 30.0
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
@@ -77,8 +76,7 @@ class Reader:
         self._summaries = tails.Cache(_read_summary)
         self._episodes = tails.EpisodeCounts(run.metrics("episodes"))
         self._sampler = Sampler()
-        self._exposed: tuple[str, ...] = ()
-        self._exposed_at = float("-inf")
+        self._watch = exposure.Watch()
 
     def read(self, *, usage: bool = False) -> Status:
         """The run as it is now."""
@@ -92,8 +90,10 @@ class Reader:
         lives = [_with_work(p, files, counts, now) for p in lives]
         if usage:
             lives = self._with_usage(lives)
-            self._look_who_is_exposed(lives)
-        status = _compose(self._run, files, lives, self._exposed, now)
+        status = _compose(self._run, files, lives, now)
+        if usage and status.state in LIVE_STATES:
+            here = [p for p in lives if p.host == processes.this_host()]
+            status = dataclasses.replace(status, **self._watch.look(here)._asdict())
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _lives(self, settings: _Settings, now: float) -> list[ProcessStatus]:
@@ -149,19 +149,6 @@ class Reader:
             dataclasses.replace(p, **samples[p.pid]._asdict()) if p.pid in samples else p
             for p in lives
         ]
-
-    def _look_who_is_exposed(self, lives: Sequence[ProcessStatus]) -> None:
-        """Look now and then, at one process of each role: the others are like it."""
-        here = processes.this_host()
-        samples = {p.role: p for p in reversed(lives) if p.pid is not None and p.host == here}
-        if samples and time.monotonic() - self._exposed_at < _EXPOSURE_INTERVAL_S:
-            return
-        self._exposed_at = time.monotonic()
-        self._exposed = tuple(
-            f"{p.name} {listener.host}:{listener.port}"
-            for p in reversed(samples.values())
-            for listener in faces_outward(p.pid or 0)
-        )
 
 
 # --- reading one file -----------------------------------------------------------------------------
@@ -289,7 +276,6 @@ def _compose(
     run: RunDir,
     files: _Files,
     lives: Sequence[ProcessStatus],
-    exposed: tuple[str, ...],
     now: float,
 ) -> Status:
     config, started_at = files.settings
@@ -336,7 +322,6 @@ def _compose(
         metrics_interval_s=config.run.log_interval_s,
         dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in rows)),
         dropped_reports=int(sum(_number(row, "drops/reports") for row in rows)),
-        exposed=exposed if is_live else (),
         tensorboard=_board_link(run, lives),
     )
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import psutil
 
-    from a3c.processes import Listener
-
 _PSS_INTERVAL_S = 5.0
 _CREATE_TIME_SLACK_S = 1.5
 
@@ -114,29 +112,3 @@ def read_pss_mb(pid: int) -> float | None:
     except (OSError, ValueError, IndexError):
         pass
     return None
-
-
-def faces_outward(pid: int) -> list[Listener]:
-    """The addresses on which a process takes connections from other machines.
-
-    None where its network has no way out, as in a namespace that holds loopback alone.
-    """
-    import ipaddress
-
-    from a3c import processes
-
-    if _has_loopback_only(pid):
-        return []
-    return [
-        listener
-        for listener in processes.listeners(pid)
-        if not ipaddress.ip_address(listener.host.partition("%")[0]).is_loopback
-    ]
-
-
-def _has_loopback_only(pid: int) -> bool:
-    try:
-        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
-    except OSError:
-        return False
-    return {line.partition(":")[0].strip() for line in lines} <= {"lo"}

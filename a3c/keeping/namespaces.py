@@ -1,0 +1,154 @@
+"""A network namespace with nothing but loopback: what is in it reaches itself, and nobody else it.
+
+A namespace lasts as long as a process is in it or holds a descriptor of it; it has no name and
+leaves nothing behind. Root makes one directly. Anybody else makes a user namespace around it, in
+which they are themselves: files stay theirs, and programs gain nothing.
+
+Only the standard library is imported, since the launcher runs this file to find out whether it can.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+_MESSAGE_BYTES = 512
+
+
+class NamespaceError(Exception):
+    """The kernel refuses something; the message says what, and why."""
+
+
+class Namespace(NamedTuple):
+    """Descriptors of a network namespace, and of the user namespace that owns it if there is one.
+
+    They are not inherited by programs that this process starts.
+    """
+
+    network: int
+    user: int | None
+
+    def close(self) -> None:
+        """Let go of it."""
+        for descriptor in self:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def make() -> Namespace:
+    """A new namespace with loopback up, made by a fork: this process stays outside.
+
+    Call it from a process with one thread. Raises NamespaceError.
+    """
+    if not sys.platform.startswith("linux"):
+        raise NamespaceError("network namespaces need Linux")
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            pid = _fork_maker(ours, theirs)
+        said, descriptors, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 2)
+    os.waitpid(pid, 0)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    if not descriptors:
+        raise NamespaceError(said.decode() or "the process that makes the namespace was killed")
+    return Namespace(descriptors[0], descriptors[1] if descriptors[1:] else None)
+
+
+def enter(namespace: Namespace) -> None:
+    """Move this process into a namespace; it must have one thread. Raises OSError."""
+    steps = [(namespace.user, _CLONE_NEWUSER), (namespace.network, _CLONE_NEWNET)]
+    for descriptor, kind in steps:
+        if descriptor is not None:
+            _call("setns", descriptor, kind)
+
+
+def _fork_maker(ours: socket.socket, theirs: socket.socket) -> int:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ours.close()
+                _make_and_send(theirs)
+            finally:
+                os._exit(0)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _make_and_send(to: socket.socket) -> None:
+    try:
+        has_user = _unshare()
+        _raise_loopback()
+        kinds = ["net", "user"] if has_user else ["net"]
+        descriptors = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
+        socket.send_fds(to, [b"made"], descriptors)
+    except OSError as error:
+        to.send(_words(error).encode()[:_MESSAGE_BYTES])
+
+
+def _unshare() -> bool:
+    """Leave for a new network; True where a new user namespace had to be made for that."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        _call("unshare", _CLONE_NEWNET)
+    except PermissionError:
+        _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
+    else:
+        return False
+    # The kernel wants "deny" before it lets an ordinary user map a group.
+    for name, value in (("setgroups", "deny"), ("uid_map", user), ("gid_map", group)):
+        text = value if isinstance(value, str) else f"{value} {value} 1"
+        Path("/proc/self", name).write_text(text)
+    return True
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", _IFF_UP)
+        try:
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "loopback") from None
+
+
+def _call(name: str, *arguments: int) -> None:
+    """A call of the C library that answers 0; os has these two from Python 3.12 on only."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+
+
+def _words(error: OSError) -> str:
+    return ": ".join(filter(None, (error.filename, error.strerror))) or str(error)
+
+
+def main() -> int:
+    """Make a namespace, enter it and connect to oneself there; print what fails."""
+    try:
+        enter(make())
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5.0).close()
+    except (NamespaceError, OSError) as error:
+        said = _words(error) if isinstance(error, OSError) else str(error)
+        sys.stdout.write(f"{said}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

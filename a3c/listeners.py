@@ -1,0 +1,122 @@
+"""Who takes connections, and from where: the sockets that processes really listen on."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_LISTENING = "0A"  # as the kernel's tables say it
+
+
+class Listener(NamedTuple):
+    """An address on which a process takes connections."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def listeners(pid: int) -> list[Listener]:
+    """The TCP addresses that a process listens on; none where it is gone or not ours to look at.
+
+    They are those of the network that it is in, which may be another than ours.
+    """
+    proc = Path(f"/proc/{pid}")
+    if not Path("/proc/self/net/tcp").exists():
+        return _listeners_by_psutil(pid)
+    try:
+        links = [_link(file) for file in (proc / "fd").iterdir()]
+        mine = {link[8:-1] for link in links if link.startswith("socket:[")}
+        found = {
+            listener
+            for table in (proc / "net/tcp", proc / "net/tcp6")
+            if table.exists()
+            for listener, inode in _in_table(table)
+            if inode in mine
+        }
+    except OSError:
+        return []
+    return sorted(found)
+
+
+def _link(file: Path) -> str:
+    with contextlib.suppress(OSError):  # closed since it was listed
+        return str(file.readlink())
+    return ""
+
+
+def _in_table(table: Path) -> Iterator[tuple[Listener, str]]:
+    """The listeners of one of the kernel's tables, each with the inode of its socket."""
+    for line in table.read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == _LISTENING:
+            host, _, port = fields[1].partition(":")
+            words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
+            address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+            yield Listener(str(address), int(port, 16)), fields[9]
+
+
+def _listeners_by_psutil(pid: int) -> list[Listener]:
+    import psutil
+
+    try:
+        connections = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.Error:
+        return []
+    found = {
+        Listener(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN
+    }
+    return sorted(found)
+
+
+def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
+    """Those of a process's listeners that other machines can connect to.
+
+    None where its network has no way out, as in a namespace that holds loopback alone.
+    """
+    if has_loopback_only(pid):
+        return []
+    return [listener for listener in among if not _is_loopback(listener.host)]
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def has_loopback_only(pid: int) -> bool:
+    """Whether a process is in a network with no interface but loopback."""
+    try:
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    except OSError:
+        return False
+    return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
+
+
+def port_owner(port: int) -> tuple[int, str] | None:
+    """Pid and name of the process that listens on a TCP port; None where none can be seen.
+
+    A process of another user can be invisible: that a port has no owner doesn't make it free.
+    """
+    import psutil
+
+    try:
+        connections = psutil.net_connections(kind="tcp")
+        pids = [
+            c.pid
+            for c in connections
+            if c.pid and c.laddr and c.laddr.port == port and c.status == psutil.CONN_LISTEN
+        ]
+    except psutil.AccessDenied:  # macOS tells root only
+        pids = [p for p in psutil.pids() if any(a.port == port for a in _listeners_by_psutil(p))]
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            return pid, psutil.Process(pid).name()
+    return None

@@ -1,0 +1,81 @@
+"""Who listens: in this network and in one that we are not in."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from a3c import listeners
+from a3c.listeners import Listener
+from a3c.rundir import REPOSITORY
+from a3c.watching import exposure
+from a3c.watching.snapshot import ProcessStatus
+from tests.isolation import needs_namespaces
+
+LISTENS_INSIDE = """
+import socket, sys
+from a3c.keeping import namespaces
+namespaces.enter(namespaces.make())
+four = socket.create_server(("0.0.0.0", 4000))
+six = socket.create_server(("::1", 4001), family=socket.AF_INET6)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def inside() -> Iterator[int]:
+    """The pid of a process that listens in a network of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENS_INSIDE],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.communicate()
+
+
+def test_the_owner_of_a_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listeners.port_owner(port) == (os.getpid(), psutil.Process().name())
+        assert Listener("127.0.0.1", port) in listeners.listeners(os.getpid())
+    assert listeners.port_owner(port) is None
+
+
+def test_the_tables_say_what_psutil_says() -> None:
+    with (
+        socket.create_server(("0.0.0.0", 0)),
+        socket.create_server(("::1", 0), family=socket.AF_INET6),
+        socket.create_server(("::", 0), family=socket.AF_INET6),
+    ):
+        found = listeners.listeners(os.getpid())
+        assert found == listeners._listeners_by_psutil(os.getpid())
+        hosts = {listener.host for listener in listeners.faces_outward(os.getpid(), found)}
+    assert {"0.0.0.0", "::"} <= hosts
+    assert "::1" not in hosts
+
+
+def test_a_process_that_is_gone_listens_on_nothing() -> None:
+    assert listeners.listeners(2**31 - 1) == []
+    assert not listeners.has_loopback_only(2**31 - 1)
+
+
+@needs_namespaces
+def test_listeners_in_another_network_are_seen_and_face_nobody(inside: int) -> None:
+    found = listeners.listeners(inside)
+    assert [str(listener) for listener in found] == ["0.0.0.0:4000", "[::1]:4001"]
+    assert listeners.faces_outward(inside, found) == []
+    seen = exposure.look([ProcessStatus("ps-0", "ps", 0, "running", pid=inside)])
+    assert seen == exposure.Exposure(("ps-0 0.0.0.0:4000", "ps-0 [::1]:4001"), (), True)
+    with socket.socket() as visitor:
+        assert visitor.connect_ex(("127.0.0.1", 4000)) != 0
