@@ -23,7 +23,8 @@ class Pulse:
 
     Only that the file's mtime changes counts, not what it says, so that steps of the wall clock
     don't matter. Time in which the keeper itself was stopped or starved counts as one second.
-    Before the first beat the mtime is 0, so that a beat changes it however soon it comes.
+    Before the first beat the mtime is 0, so that a beat changes it however soon it comes. Silence
+    on a disk that became read-only says nothing: no beat could be written there.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -42,6 +43,8 @@ class Pulse:
         seen = self._look()
         if seen in (None, self._seen):
             self.silence_s += min(elapsed_s, _LONGEST_TICK_S)
+            if self._path and seen and not os.access(self._path, os.W_OK):
+                self.silence_s = 0.0
             return False
         first = not self.beat
         self._seen, self.beat, self.silence_s = seen, True, 0.0

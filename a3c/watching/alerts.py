@@ -28,6 +28,7 @@ def of(status: Status) -> list[str]:
     """The warnings of a run, the worst first."""
     live = status.state in LIVE_STATES
     return [
+        *([status.disk_trouble] if live and status.disk_trouble else ()),
         *_grouped((p.name, _failure(p, live)) for p in status.processes),
         *_grouped((p.name, _loop(p)) for p in status.processes),
         *_grouped((p.name, _waiting(p)) for p in status.processes),

@@ -97,6 +97,7 @@ class Status:
     exposed: tuple[str, ...] = ()  # those that other machines can reach
     is_isolated: bool | None = None  # whether that network has no way out; None: nothing listens
     tensorboard: str | None = None  # where it is to be found while it runs
+    disk_trouble: str | None = None
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:

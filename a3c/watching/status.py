@@ -20,7 +20,7 @@ from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
 from a3c.rundir import RunDir
-from a3c.watching import alerts, exposure, tails
+from a3c.watching import alerts, disk, exposure, tails
 from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
@@ -90,7 +90,9 @@ class Reader:
         lives = [_with_work(p, files, counts, now) for p in lives]
         if usage:
             lives = self._with_usage(lives)
-        status = _compose(self._run, files, lives, now)
+        status = dataclasses.replace(
+            _compose(self._run, files, lives, now), disk_trouble=disk.trouble(self._run.path)
+        )
         if usage and status.state in LIVE_STATES:
             here = [p for p in lives if p.host == processes.this_host()]
             status = dataclasses.replace(status, **self._watch.look(here)._asdict())

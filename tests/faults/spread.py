@@ -1,0 +1,120 @@
+"""A cluster whose every process is on a host of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from a3c import plan as planning
+from a3c import processes
+from a3c.cluster import Cluster
+from a3c.launching.supervisor import RecordedKeepers
+from a3c.plan import Plan
+from a3c.processes import ProcessRecord
+from a3c.rundir import RunDir, create
+from a3c.watching import status
+from a3c.watching.snapshot import Status
+from tests.clusters import config
+from tests.faults import ledger
+from tests.faults.wire import Host
+from tests.runs import DEADLINE_S, wait_until
+
+PORT = 2222
+
+
+class Spread:
+    """One ps on the first host, a worker on each other one."""
+
+    def __init__(self, path: Path, hosts: Sequence[Host], **settings: Any) -> None:
+        self.run = RunDir(path)
+        self.ledger = path.parent / "ledger"
+        self.ledger.mkdir()
+        self.hosts = {"ps-0": hosts[0]}
+        self.hosts |= {f"worker-{i}": host for i, host in enumerate(hosts[1:])}
+        chosen = config(
+            env_id=ledger.ENV_ID,
+            workers=len(hosts) - 1,
+            trusted_network=True,
+            stop_at_return=None,
+            max_env_steps=10**12,
+            log_interval_s=0.2,
+            **settings,
+        )
+        create(path, chosen, None, resume=False)
+        self.plan: Plan = planning.make(chosen, self.run, _addresses(hosts))
+        self.plan.save(self.run)
+        self._keepers = RecordedKeepers(self.run)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start every keeper on its host."""
+        environment = {**planning.keeper_environment(), ledger.VARIABLE: str(self.ledger)}
+        for process in self.plan.processes:
+            command = planning.keeper_command(process, self.run, parent=os.getpid())
+            self._children[process.name] = subprocess.Popen(
+                self.hosts[process.name].command(command),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def leave(self) -> None:
+        """End everything in order, the ps last, so that the last checkpoint counts every step."""
+        for process in reversed(self.plan.processes):
+            self._keepers.end(process.name, now=False)
+            self._children[process.name].wait(timeout=DEADLINE_S)
+
+    def stop(self) -> None:
+        """End at once what is left."""
+        for process in self.plan.processes:
+            self._keepers.end(process.name, now=True)
+        for child in self._children.values():
+            child.wait(timeout=60)
+
+    def status(self) -> Status:
+        """How the run fares."""
+        return status.read(self.run)
+
+    @property
+    def step(self) -> int:
+        """The global step that the chief saw last."""
+        return self.status().global_step or 0
+
+    def record(self, name: str) -> ProcessRecord:
+        """What a keeper wrote down."""
+        found = processes.read_record(self.run.record(name))
+        assert found
+        return found
+
+    def goes_on(self, what: str, steps: int = 2000) -> None:
+        """Wait until so many steps more are counted."""
+        before = self.step
+        wait_until(lambda: self.step >= before + steps, what)
+
+    def gains(self, name: str) -> Any:
+        """A condition: whether a worker has written metrics since now."""
+        file = self.run.metrics(name)
+        size = file.stat().st_size
+        return lambda: file.stat().st_size > size
+
+
+def _addresses(hosts: Sequence[Host]) -> Cluster:
+    ps, *workers = [f"{host.address}:{PORT}" for host in hosts]
+    return Cluster((ps,), tuple(workers))
+
+
+@contextmanager
+def spread(path: Path, hosts: Sequence[Host], **settings: Any) -> Iterator[Spread]:
+    """A cluster at work; gone at the end, also when a test fails."""
+    cluster = Spread(path, hosts, **settings)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

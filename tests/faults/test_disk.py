@@ -1,0 +1,109 @@
+"""A disk that is full, or read-only: training goes on, and saving returns with the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a3c import checkpoint
+from a3c.rundir import RunDir
+from a3c.watching import status
+from tests.faults import ledger
+from tests.runs import finish, is_training, running, wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+
+SETTINGS = (
+    *("--env-id", ledger.ENV_ID, "--max-env-steps", "1000000000000", "--stop-at-return", "none"),
+    *("--checkpoint-interval", "1", "--ps-timeout", "3", "--heartbeat-timeout", "6"),
+)
+
+
+@contextlib.contextmanager
+def mounted(*arguments: str) -> Iterator[None]:
+    """Something mounted, for a while; its place is the last argument."""
+    subprocess.run(["mount", *arguments], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", arguments[-1]], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """A file that takes all the room there is."""
+    filler = directory / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 16)):
+            pass
+    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+        while file.write(b"\0"):
+            pass
+    return filler
+
+
+def newest(path: Path) -> int:
+    """The step of the newest checkpoint, every byte of it verified."""
+    found = checkpoint.newest_valid(path / "checkpoints")
+    return found[1].step if found else 0
+
+
+def warned(path: Path, of: str) -> bool:
+    """Whether `status` and the dashboard warn of something."""
+    return any(of in line for line in status.read(RunDir(path)).warnings)
+
+
+def test_training_outlives_a_full_and_a_read_only_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, book = tmp_path / "disk", tmp_path / "ledger"
+    disk.mkdir()
+    book.mkdir()
+    monkeypatch.setenv(ledger.VARIABLE, str(book))
+    path = disk / "run"
+    with mounted("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)):
+        with running(path, *SETTINGS) as process:
+            wait_until(lambda: is_training(path), "training")
+            wait_until(lambda: newest(path), "a checkpoint")
+            _fill_and_free(disk, path, book)
+            with mounted("--bind", str(path), str(path)):
+                subprocess.run(["mount", "-o", "remount,bind,ro", str(path)], check=True)
+                _is_blind_but_trains(path, book, "is read-only", blind_s=8)
+            _recovers(path)
+            assert {p.restarts for p in status.read(RunDir(path)).processes} == {0}
+            process.terminate()
+            code, said = finish(process)
+            assert code == 143, said
+        log = RunDir(path).log("worker-0").read_text(errors="replace")
+        assert "checkpoint failed, training goes on" in log
+
+
+def _fill_and_free(disk: Path, path: Path, book: Path) -> None:
+    filler = fill(disk)
+    _is_blind_but_trains(path, book, "is full", blind_s=3)
+    filler.unlink()
+    _recovers(path)
+
+
+def _is_blind_but_trains(path: Path, book: Path, alarm: str, blind_s: float) -> None:
+    """Nothing can be written, the alarm says so, and the last good checkpoint stays."""
+    wait_until(lambda: warned(path, alarm), f"the alarm that the disk {alarm}")
+    kept = newest(path)
+    before = ledger.read(book).steps
+    time.sleep(blind_s)
+    assert ledger.read(book).steps > before + 100 * blind_s
+    assert newest(path) >= kept > 0
+
+
+def _recovers(path: Path) -> None:
+    """Checkpoints and metrics come again, and the alarm is over."""
+    kept = newest(path)
+    rows = RunDir(path).metrics("worker-1").stat().st_size
+    wait_until(lambda: newest(path) > kept, "a checkpoint after the trouble")
+    wait_until(lambda: RunDir(path).metrics("worker-1").stat().st_size > rows, "metrics")
+    assert not warned(path, "nothing is saved")

@@ -1,0 +1,152 @@
+"""Hosts with addresses of their own on this machine, and wires between them that can be bad.
+
+Each host is a network namespace with one TUN device. A thread carries the packets from host to
+host, and loses, delays or swallows them as it is told, as `tc netem` would where the kernel has it.
+Nothing has a name: namespaces, devices and thread are gone with the process, however it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import heapq
+import itertools
+import os
+import random
+import select
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+NETWORK = "10.77.0"
+MTU = 9000
+_CLONE_NEWNET = 0x40000000
+_TUNSETIFF = 0x400454CA
+_IFF_TUN_WITHOUT_HEADER = 0x1001
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Weather:
+    """How packets fare that leave or reach a host."""
+
+    loss: float = 0.0  # of 1
+    delay_s: float = 0.0
+    cut: bool = False  # nothing passes, and nobody is told
+
+
+class Host:
+    """A network namespace; commands run in it have its address and no other network."""
+
+    def __init__(self, number: int) -> None:
+        self.address = f"{NETWORK}.{number}"
+        self.weather = Weather()
+        self.namespace, self.device = _in_thread(_make_namespace)
+        for command in (
+            "ip link set lo up",
+            f"ip addr add {self.address}/24 dev tun0",
+            f"ip link set tun0 mtu {MTU} up",
+        ):
+            subprocess.run(self.command(command.split()), check=True)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs `argv` in this host."""
+        return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.namespace}", *argv]
+
+    def close(self) -> None:
+        """Let the namespace go, once its processes have ended."""
+        os.close(self.device)
+        os.close(self.namespace)
+
+
+def _make_namespace() -> tuple[int, int]:
+    """A new network namespace and the TUN device in it; only for a thread that ends after that."""
+    if _libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "unshare")
+    namespace = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_WITHOUT_HEADER))
+    return namespace, device
+
+
+def _in_thread(make: object) -> tuple[int, int]:
+    made: list[tuple[int, int]] = []
+    thread = threading.Thread(target=lambda: made.append(make()))  # type: ignore[operator]
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+class Wires:
+    """Carries packets between hosts until it is closed."""
+
+    def __init__(self, hosts: Sequence[Host], seed: int = 1) -> None:
+        self._hosts = {socket.inet_aton(host.address): host for host in hosts}
+        self._random = random.Random(seed)
+        self._waiting: list[tuple[float, int, int, bytes]] = []
+        self._order = itertools.count()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop carrying."""
+        self._closed.set()
+        self._thread.join()
+
+    def _carry(self) -> None:
+        by_device = {host.device: host for host in self._hosts.values()}
+        while not self._closed.is_set():
+            wait_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else 0.1
+            ready, _, _ = select.select(list(by_device), [], [], min(wait_s, 0.1))
+            for device in ready:
+                self._take(by_device[device])
+            self._deliver()
+
+    def _take(self, sender: Host) -> None:
+        """Take what a host has to send, up to a few packets, so that the others get their turn."""
+        for _ in range(64):
+            try:
+                packet = os.read(sender.device, MTU + 64)
+            except BlockingIOError:
+                return
+            receiver = self._hosts.get(packet[16:20])  # IPv4's destination
+            if receiver and self._passes(sender.weather) and self._passes(receiver.weather):
+                due = time.monotonic() + sender.weather.delay_s + receiver.weather.delay_s
+                heapq.heappush(self._waiting, (due, next(self._order), receiver.device, packet))
+
+    def _passes(self, weather: Weather) -> bool:
+        return not weather.cut and self._random.random() >= weather.loss
+
+    def _deliver(self) -> None:
+        now = time.monotonic()
+        while self._waiting and self._waiting[0][0] <= now:
+            _, _, device, packet = heapq.heappop(self._waiting)
+            os.write(device, packet)
+
+
+def why_not() -> str:
+    """Why this machine can't have such hosts; empty if it can."""
+    if os.geteuid():
+        return "namespaces with TUN devices want root"
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "there is no /dev/net/tun"
+    return ""
+
+
+@contextmanager
+def hosts(count: int) -> Iterator[list[Host]]:
+    """Hosts that reach each other."""
+    made = [Host(number) for number in range(1, count + 1)]
+    wires = Wires(made)
+    try:
+        yield made
+    finally:
+        wires.close()
+        for host in made:
+            host.close()
