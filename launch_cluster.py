@@ -130,8 +130,8 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     import envs  # Gymnasium: too slow for the verbs, which don't need it
 
     envs.check(config.env)
-    rundir.check_free(path, resume=resume)
     preflight.check_left_over(RunDir(path.absolute()))
+    rundir.check_free(path, resume=resume)
     if resume:
         rundir.check_resumable(path, config)
     network_trial.check_own_network(config)

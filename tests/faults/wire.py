@@ -87,7 +87,7 @@ class Wires:
 
     def __init__(self, hosts: Sequence[Host], seed: int = 1) -> None:
         self._hosts = {socket.inet_aton(host.address): host for host in hosts}
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311 - weather, no secret
         self._waiting: list[tuple[float, int, int, bytes]] = []
         self._order = itertools.count()
         self._closed = threading.Event()
