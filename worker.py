@@ -75,7 +75,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     stop.install()
     heartbeat = Heartbeat.from_environment()
     first = task.job == "ps" or task.is_chief
-    with turnstile(run_dir / "processes", config.cluster.start_slots, first=first):
+    with turnstile(run_dir / "processes", config.cluster.start_cores, first=first):
         import_tensorflow()  # seconds, and only once the usage is right
     try:
         if task.job == "ps":

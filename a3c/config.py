@@ -244,11 +244,8 @@ class ClusterConfig:
         1, "TensorFlow threads for one operation in a worker", low=1, high=256
     )
     ps_threads: int = option(1, "TensorFlow threads for one operation in a ps", low=1, high=256)
-    start_slots: int | None = option(
-        None,
-        "processes that start at once, the others in turn (cores if unset)",
-        low=1,
-        high=100_000,
+    start_cores: int | None = option(
+        None, "cores to plan the start of the processes for (this machine's if unset)", low=1
     )
     connect_timeout_s: float = option(
         60.0,

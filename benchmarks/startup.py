@@ -4,7 +4,7 @@
 
 Three comparisons, each alternating so that a machine that gets busier harms both sides alike:
 a bare `import tensorflow` against a run of 2 workers, and a run of many workers that starts in turn
-(`--start-slots`, as many as there are cores) against one that starts all at once. Needs a machine
+(`a3c/turnstile.py`) against one that starts all at once. Needs a machine
 with nothing else to do; prints the lines for docs/launcher.md.
 """
 
@@ -37,7 +37,7 @@ from a3c.watching.usage import read_pss_mb  # noqa: E402
 
 TIMEOUT_S = 600.0
 POLL_S = 0.1
-AT_ONCE = 1000  # slots: more than there are processes
+AT_ONCE = 1000  # cores: more than there are processes
 
 
 class Start(NamedTuple):
@@ -162,7 +162,7 @@ def measurements(arguments: argparse.Namespace) -> Iterator[Start]:
         if arguments.only != "two":
             many = arguments.workers
             yield start("in-turn", pair, many)
-            yield start("at-once", pair, many, "--start-slots", str(AT_ONCE))
+            yield start("at-once", pair, many, "--start-cores", str(AT_ONCE))
 
 
 def write(path: Path, found: list[Start], commit: str | None) -> None:
