@@ -7,6 +7,7 @@ and only options of our own session and windows are set.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -123,9 +124,7 @@ def open_session(
         *("-P", "-F", "#{session_id} #{window_id}", "cat"),
     ).split()
     try:
-        for key, value in environment.items():
-            if key not in _NOT_PASSED_ON:
-                _said(server, "set-environment", "-t", session, key, _escaped(value))
+        _set_environment(server, session, environment)
         for window in windows:
             _open_window(server, session, window, directory)
         _said(server, "kill-window", "-t", waiting)
@@ -133,6 +132,32 @@ def open_session(
     except BaseException:
         server.cmd("kill-session", "-t", session)
         raise
+
+
+def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
+    """Set a session's environment through tmux's stdin: every user may read command lines."""
+    lines = [
+        " ".join(map(_quoted, ("set-environment", "-t", session, key, value)))
+        for key, value in environment.items()
+        if key not in _NOT_PASSED_ON
+    ]
+    place = {"-L": server.socket_name, "-S": server.socket_path}
+    which = [word for flag, value in place.items() if value for word in (flag, str(value))]
+    done = subprocess.run(
+        ["tmux", *which, "source-file", "-"],
+        input=os.fsencode("\n".join(lines) + "\n"),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode or done.stderr:
+        said = done.stderr.decode(errors="replace").strip()
+        raise UserError(f"tmux refuses the environment: {said or done.returncode}")
+
+
+def _quoted(word: str) -> str:
+    """A word of tmux's configuration language that stands for itself, whatever is in it."""
+    special = {"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"}  # 255 would end the file
+    return "'" + "".join(special.get(character, character) for character in word) + "'"
 
 
 def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -120,14 +121,30 @@ def test_processes_get_the_launchers_environment_without_its_proxies(
 ) -> None:
     code = "import json, os; open('environment', 'w').write(json.dumps(dict(os.environ)) + 'end')"
     pane = Pane("p", (sys.executable, "-c", code))
-    variables = {"MY_OWN": "with; $signs 'and' spaces;", "http_proxy": "http://dead:1"}
+    odd = "with; $signs 'and' \"spaces\"; #{x} ~ %% \\\\ \\\na second line\n\n\udcff end \\"
+    variables = {"MY_OWN": odd, "MY_END": "end;", "MY_NONE": "", "http_proxy": "http://dead:1"}
     opened(server, "run", [Window("cockpit", (pane,))], tmp_path, **variables)
     file = tmp_path / "environment"
     wait_until(lambda: file.exists() and file.read_text().endswith("end"))
     found = json.loads(file.read_text().removesuffix("end"))
-    assert found["MY_OWN"] == variables["MY_OWN"]
+    kept = {name: value for name, value in variables.items() if name.startswith("MY_")}
+    assert {name: found.get(name) for name in kept} == kept
     assert found["PATH"] == os.environ["PATH"]
     assert "http_proxy" not in found
+
+
+def test_no_command_line_shows_the_environment(
+    server: libtmux.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of a machine may read the command lines of all."""
+    tmux, log = shutil.which("tmux"), tmp_path / "commands"
+    spy = tmp_path / "tmux"
+    spy.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {tmux} "$@"\n')
+    spy.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    opened(server, "run", [Window("cockpit", (sleeper("x"),))], tmp_path, MY_OWN="my-own-token")
+    assert "source-file" in log.read_text()
+    assert "my-own-token" not in log.read_text()
 
 
 def test_sixteen_and_more_panes_find_room(server: libtmux.Server, tmp_path: Path) -> None:
