@@ -12,7 +12,9 @@ import pytest
 from matplotlib import image
 
 from a3c import config as settings
+from a3c.drawing import histories
 from a3c.drawing.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
+from a3c.watching.curve_tail import Curve
 from tests.clusters import REPOSITORY, config
 
 
@@ -35,6 +37,7 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
                 "env_steps": step,
                 "wall_s": i / 10,
                 "cluster/env_steps_per_s": 1000.0,
+                "cluster/mean_return_100": score,
                 "worker/env_steps_per_s": 500.0,
                 "train/staleness": float(i % 3),
                 "loss/policy": 0.1,
@@ -79,6 +82,25 @@ def test_several_runs_share_a_picture(tmp_path: Path) -> None:
     done = plot(*runs, "--what", "return", "--output", tmp_path / "here")
     assert done.returncode == 0, done.stderr
     assert is_drawn(tmp_path / "here" / "return.png")
+
+
+def test_curves_of_a_resumed_run_leave_out_the_past_that_was_lost(tmp_path: Path) -> None:
+    """Every process went on to 20,000 and was set back to 15,000: no figure draws those 5,000."""
+    path = fake_run(tmp_path / "run", games=200)
+    for file in (path / "metrics").iterdir():
+        old = file.read_text().splitlines()
+        back = {"time": 1e3, "env_steps": 15_000, "event": "attached"}
+        again = [json.loads(line) | {"time": 2e3, "return": 7.0} for line in old[150:180]]
+        file.write_text("\n".join([*old, json.dumps(back), *map(json.dumps, again), ""]))
+    history = histories.load(path)
+    assert sorted(history.tables) == ["episodes", "worker-0", "worker-1"]
+    for rows in history.tables.values():
+        steps = histories.column(rows, "env_steps")
+        assert np.all(np.diff(steps) > 0)
+        assert steps[-1] == 18_000
+        assert np.all((histories.column(rows, "time") >= 2e3) == (steps > 15_000))
+    curve = Curve(path / "metrics" / "worker-0.jsonl")  # the dashboard's
+    assert [point.env_steps for point in curve.points] == steps.tolist()
 
 
 def test_missing_data_are_named_and_what_there_is_is_drawn(tmp_path: Path) -> None:

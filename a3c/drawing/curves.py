@@ -21,7 +21,9 @@ NOT_COMPARED = frozenset(
         "run.evaluation_episodes",
         "cluster.base_port",
         "cluster.connect_timeout_s",
+        "cluster.isolation",
         "cluster.ps_timeout_s",
+        "cluster.start_cores",
         "cluster.trusted_network",
     }
 )

@@ -5,11 +5,12 @@ Metrics files grow for days. What shows them every second must not read them who
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -98,25 +99,27 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
 def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
     """Rows with the key `has`, from places spread evenly over a file, and the file's size then.
 
-    A file that isn't much larger than the sample is read whole.
+    With them come rows that say that the run was set back. A file that isn't much larger than the
+    sample is read whole.
     """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             if size <= num_rows * TAIL_BYTES // 4:
                 file.seek(0)
-                lines = file.read(size).splitlines()
-                found = [row for row in map(parse_row, lines) if row and has in row]
-                return found, size
-            found = []
+                return list(_rows_with(has, file.read(size).splitlines())), size
+            found: list[Row] = []
             for place in range(num_rows):
                 file.seek(size * place // num_rows)
                 lines = file.read(TAIL_BYTES // 4).splitlines()[1:]
-                rows = (row for row in map(parse_row, lines) if row and has in row)
-                found += [row for row in [next(rows, None)] if row is not None]
+                found += itertools.islice(_rows_with(has, lines), 1)
             return found, size
     except OSError:
         return [], 0
+
+
+def _rows_with(key: str, lines: Iterable[bytes]) -> Iterator[Row]:
+    return (row for row in map(parse_row, lines) if row and (key in row or "event" in row))
 
 
 class EpisodeCounts:
