@@ -144,17 +144,24 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
     Torn lines, as a crash leaves them, are passed over.
     """
+    return read_table(path)[0]
+
+
+def read_table(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rows as `read_rows` gives them, and how many lines were damaged and passed over."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines():
+    damaged = 0
+    for line in filter(None, path.read_bytes().split(b"\n")):
         row = _parse_row(line)
         if row is None:
+            damaged += 1
             continue
         if row.get("event") == "attached":
             # All of them, not only the last: workers report games of about the same time unordered.
             rows = [earlier for earlier in rows if earlier["env_steps"] <= row["env_steps"]]
         else:
             rows.append(row)
-    return rows
+    return rows, damaged
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:

@@ -67,8 +67,10 @@ class Plan:
         try:
             tables = json.loads((run.path / "plan.json").read_text())
             cast = [Process(**{**p, "argv": tuple(p["argv"])}) for p in tables["processes"]]
+            if not {"ps", "worker"} <= {process.role for process in cast}:
+                raise ValueError("a ps or the workers are missing")
             return Plan(tables["run_dir"], tuple(cast))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{run.path} has no readable plan.json: start it with --resume"
             ) from error

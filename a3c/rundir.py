@@ -203,8 +203,8 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def read_config(run: RunDir) -> Config:
-    """The configuration that a run was started with."""
-    return options.merge([options.read_file(run.config)])
+    """The configuration that a run was started with; UserError where the file is damaged."""
+    return options.merge([options.read_file(run.config, str(run.config))])
 
 
 def read_board_link(run: RunDir) -> str | None:

@@ -44,9 +44,12 @@ def _known(word: str, known: Any) -> str:
     return "did you mean " + " or ".join(near) + "?" if near else "known are " + ", ".join(known)
 
 
-def read_file(path: Path) -> Layer:
-    """A layer from a TOML file, or from the config.json that a run left behind."""
-    tables = _parse_file(path, f"--config {path}")
+def read_file(path: Path, source: str | None = None) -> Layer:
+    """A layer from a TOML file, or from the config.json that a run left behind.
+
+    `source` is what messages call it where it didn't come by `--config`.
+    """
+    tables = _parse_file(path, source or f"--config {path}")
     if isinstance(tables, dict):
         tables.pop("for_env_ids", None)
         tables = tables.get("config", tables)
@@ -55,14 +58,14 @@ def read_file(path: Path) -> Layer:
 
 def _parse_file(path: Path, source: str) -> Any:
     """What a file holds: JSON where it is called so, else TOML."""
-    is_json = path.suffix == ".json"
+    form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         data = path.read_bytes()
-        return json.loads(data) if is_json else tomllib.loads(data.decode())
+        return json.loads(data) if form == "JSON" else tomllib.loads(data.decode())
     except OSError as error:
         raise UserError(f"{source}: {error.strerror}; give a readable file") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{source} is not valid {'JSON' if is_json else 'TOML'}: {error}") from None
+        raise UserError(f"{source} is not valid {form}: {error}; mend it") from None
 
 
 def preset_names() -> list[str]:

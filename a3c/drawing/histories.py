@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +20,16 @@ from a3c import checkpoint, rundir
 from a3c.checkpoint import DamagedCheckpointError
 from a3c.drawing.curves import Series, series, wall_at
 from a3c.errors import UserError
-from a3c.metrics import read_rows
+from a3c.metrics import read_table
+
+log = logging.getLogger(__name__)
 
 Axis = Literal["steps", "wall"]
 Rows = list[dict[str, Any]]
 
 CHIEF = "worker-0"
 EPISODES = "episodes"
+_MAX_NUMBER = 2**63  # what is larger is damage, and more than a chart can take
 
 
 class NothingToDrawError(UserError):
@@ -94,7 +98,10 @@ class History:
 def column(rows: Rows, key: str) -> np.ndarray:
     """One key of the rows, `[N]`, NaN where a row lacks it or it is no number."""
     values = [row.get(key) for row in rows]
-    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in values]
+    numbers = [
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
+        for value in values
+    ]
     return np.array(
         [value if good else np.nan for value, good in zip(values, numbers, strict=True)], np.float64
     )
@@ -120,7 +127,10 @@ def find(name: str) -> Path:
 
 def load(path: Path) -> History:
     """Read the metrics of a run; UserError where it has neither rows nor checkpoints."""
-    tables = {file.stem: _read(file) for file in sorted((path / "metrics").glob("*.jsonl"))}
+    files = sorted((path / "metrics").glob("*.jsonl"))
+    read = {file.stem: _read(file) for file in files}
+    tables = {name: rows for name, (rows, _) in read.items()}
+    _tell_of_damage(path, {name: damaged for name, (_, damaged) in read.items() if damaged})
     if not any(tables.values()) and not checkpoint.steps(path / "checkpoints"):
         raise UserError(
             f"{path} holds no metrics yet: metrics/*.jsonl are missing or empty; "
@@ -129,9 +139,15 @@ def load(path: Path) -> History:
     return History(path, _read_config(path), tables)
 
 
-def _read(file: Path) -> Rows:
+def _tell_of_damage(path: Path, damaged: dict[str, int]) -> None:
+    if damaged:
+        where = ", ".join(f"{name}.jsonl {count:,}" for name, count in damaged.items())
+        log.warning("left out: damaged lines in %s/metrics (%s)", path, where)
+
+
+def _read(file: Path) -> tuple[Rows, int]:
     try:
-        return read_rows(file)
+        return read_table(file)
     except OSError as error:
         raise UserError(f"{file} can't be read ({error.strerror}): make it readable") from None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c import processes, rundir
+from a3c import console, processes, rundir
 from a3c.errors import EXIT_OK, UserError
 from a3c.options import Parser
 from a3c.processes import ProcessRecord
@@ -65,7 +65,11 @@ def list_runs(_arguments: argparse.Namespace) -> int:
     from a3c.watching import status as reading
 
     for found in rundir.all_runs():
-        now = reading.read(found)
+        try:
+            now = reading.read(found)
+        except UserError as error:
+            print(f"{found.name:40}  damaged   {console.one_line(str(error))}")
+            continue
         mean = "-" if now.mean_return_100 is None else f"{now.mean_return_100:.1f}"
         print(f"{found.name:40}  {now.state:8}  {now.global_step or 0:>13,} env steps  {mean:>8}")
     return EXIT_OK
@@ -93,9 +97,12 @@ def logs(arguments: argparse.Namespace) -> int:
 
 def _print_from(file: Path, place: int, *, prefix: bool) -> int:
     """Print whole lines from a place in a file on; the place after them."""
-    with file.open("rb") as stream:
-        stream.seek(place)
-        data = stream.read()
+    try:
+        with file.open("rb") as stream:
+            stream.seek(place)
+            data = stream.read()
+    except OSError as error:
+        raise UserError(f"{file} can't be read ({error.strerror}): make it readable") from None
     whole, newline, _ = data.rpartition(b"\n")
     for line in whole.decode(errors="replace").splitlines():
         print(f"{file.stem:12} {line}" if prefix else line)

@@ -36,6 +36,7 @@ def of(status: Status) -> list[str]:
         *(_silence(status) if live else ()),
         *(_late_metrics(status) if live else ()),
         *(_late_checkpoint(status) if live else ()),
+        *_damage(status),
         *_drops(status),
         *_exposure(status),
     ]
@@ -125,6 +126,11 @@ def _late_checkpoint(status: Status) -> Iterator[str]:
             f"the newest checkpoint is {duration(newest.age_s)} old; "
             f"one is due every {duration(interval_s)}"
         )
+
+
+def _damage(status: Status) -> Iterator[str]:
+    if status.damaged:
+        yield f"{_listed(status.damaged)} can't be read: what they say is left out here"
 
 
 def _drops(status: Status) -> Iterator[str]:

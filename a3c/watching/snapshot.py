@@ -96,6 +96,7 @@ class Status:
     listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network that the process is in
     exposed: tuple[str, ...] = ()  # those that other machines can reach
     is_isolated: bool | None = None  # whether that network has no way out; None: nothing listens
+    damaged: tuple[str, ...] = ()  # files that can't be read, "processes/ps-0.json"
     tensorboard: str | None = None  # where it is to be found while it runs
     disk_trouble: str | None = None
     warnings: tuple[str, ...] = ()

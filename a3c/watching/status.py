@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from a3c import checkpoint, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
-from a3c.config import Config, EnvConfig
+from a3c.config import EnvConfig
 from a3c.errors import UserError
 from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
 from a3c.rundir import RunDir
-from a3c.watching import alerts, disk, exposure, tails
+from a3c.watching import alerts, disk, exposure, run_settings, tails
+from a3c.watching.run_settings import Settings
 from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
@@ -49,15 +50,10 @@ def read(run: RunDir, *, usage: bool = False) -> Status:
     return Reader(run).read(usage=usage)
 
 
-class _Settings(NamedTuple):
-    config: Config
-    started_at: float  # when the run was started or resumed last
-
-
 class _Files(NamedTuple):
     """What the files of a run say at one moment."""
 
-    settings: _Settings
+    settings: Settings
     summary: Row
     cluster: Row  # the chief's newest row about the cluster
     rows: dict[str, Row]  # the newest of every worker
@@ -69,7 +65,7 @@ class Reader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._settings = tails.Cache(_read_settings)
+        self._settings = tails.Cache(run_settings.read)
         self._records = tails.Cache(processes.read_record)
         self._rows = tails.Cache(tails.last_rows)
         self._manifests = tails.Cache(_read_manifest)
@@ -91,14 +87,26 @@ class Reader:
         if usage:
             lives = self._with_usage(lives)
         status = dataclasses.replace(
-            _compose(self._run, files, lives, now), disk_trouble=disk.trouble(self._run.path)
+            _compose(self._run, files, lives, now),
+            damaged=self._damaged(settings),
+            disk_trouble=disk.trouble(self._run.path),
         )
         if usage and status.state in LIVE_STATES:
             here = [p for p in lives if p.host == processes.this_host()]
             status = dataclasses.replace(status, **self._watch.look(here)._asdict())
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
-    def _lives(self, settings: _Settings, now: float) -> list[ProcessStatus]:
+    def _damaged(self, settings: Settings) -> tuple[str, ...]:
+        """The files of the run, besides metrics, that hold nothing that can be read."""
+        paths = sorted((self._run.path / "processes").glob("*.json"))
+        damaged = [path for path in paths if self._records.get(path) is None and path.exists()]
+        if self._run.summary.exists() and self._summaries.get(self._run.summary) is None:
+            damaged.append(self._run.summary)
+        if settings.is_damaged:
+            damaged.append(self._run.config)
+        return tuple(str(path.relative_to(self._run.path)) for path in damaged)
+
+    def _lives(self, settings: Settings, now: float) -> list[ProcessStatus]:
         """The processes there should be, and those that are there besides; ps first."""
         planned = {"ps": settings.config.cluster.ps, "worker": settings.config.cluster.workers}
         found = {}
@@ -120,7 +128,7 @@ class Reader:
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
-    def _files(self, settings: _Settings, lives: Sequence[ProcessStatus]) -> _Files:
+    def _files(self, settings: Settings, lives: Sequence[ProcessStatus]) -> _Files:
         tail = {p.name: self._rows.get(self._run.metrics(p.name)) or [] for p in lives}
         cluster = next((row for row in reversed(tail.get(CHIEF, [])) if "wall_s" in row), {})
         return _Files(
@@ -154,12 +162,6 @@ class Reader:
 
 
 # --- reading one file -----------------------------------------------------------------------------
-
-
-def _read_settings(path: Path) -> _Settings:
-    config = rundir.read_config(RunDir(path.parent))
-    started_at = (tails.parse_row(path.read_bytes()) or {}).get("started_at")
-    return _Settings(config, float(started_at) if isinstance(started_at, int | float) else 0.0)
 
 
 def _read_summary(path: Path) -> Row | None:
@@ -239,7 +241,7 @@ def _with_work(
     )
 
 
-def _news_s(settings: _Settings) -> float:
+def _news_s(settings: Settings) -> float:
     """How long a row counts as what is going on."""
     return max(15.0, 5 * settings.config.run.log_interval_s)
 
@@ -280,7 +282,7 @@ def _compose(
     lives: Sequence[ProcessStatus],
     now: float,
 ) -> Status:
-    config, started_at = files.settings
+    config, started_at = files.settings.config, files.settings.started_at
     cluster, summary = files.cluster, files.summary
     state = run_state(
         lives,

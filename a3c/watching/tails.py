@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 TAIL_BYTES = 1 << 14
 _CHUNK_BYTES = 1 << 20
+_MAX_NUMBER = 1 << 63
+_WORDS = ("state", "event")
 _MAX_EPISODES_BYTES = 1 << 26
 
 
@@ -39,7 +41,10 @@ class Cache(Generic[T]):
         signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         known = self._known.get(path)
         if known is None or known[0] != signature:
-            known = self._known[path] = (signature, self._parse(path))
+            try:
+                known = self._known[path] = (signature, self._parse(path))
+            except OSError:  # gone since, a directory, or not ours to read
+                return None
         return known[1]
 
 
@@ -75,12 +80,24 @@ class Follower:
 
 
 def parse_row(line: bytes) -> Row | None:
-    """The row in a line of JSON; None where it is torn or holds something else."""
+    """The row in a line of JSON; None where it is torn or holds something else.
+
+    Of a row, what is neither a number that can be reckoned with nor a word in its place is left
+    out.
+    """
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
+    if not isinstance(row, dict):
+        return None
+    return {key: value for key, value in row.items() if _is_sound(key, value)}
+
+
+def _is_sound(key: str, value: Any) -> bool:
+    if isinstance(value, int | float):
+        return -_MAX_NUMBER < value < _MAX_NUMBER  # so NaN is out, too
+    return isinstance(value, str) and key in _WORDS
 
 
 def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
