@@ -10,7 +10,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test bench check format lock clean
+.PHONY: help setup train test chaos bench check format lock clean
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it
+	$(BIN)/python -m benchmarks.chaos --minutes 3 $(ARGS)
 
 bench: setup ## how many env steps CartPole takes, over 5 seeds
 	$(BIN)/python benchmarks/seeds.py --preset cartpole --seeds 5 --output runs/bench/cartpole.csv

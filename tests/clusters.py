@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,9 @@ from a3c.agent import Agent
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.store import Store
+from tests.runs import REPOSITORY as REPOSITORY
+from tests.runs import launcher as launcher
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 OBSERVATIONS = Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS = Discrete(2)
 
@@ -68,13 +67,3 @@ def replace(settings: Config, section: str, **changes: Any) -> Config:
     """The configuration with changes in one section."""
     changed = dataclasses.replace(getattr(settings, section), **changes)
     return dataclasses.replace(settings, **{section: changed})
-
-
-def launcher(*arguments: str) -> list[str]:
-    """The command line of the launcher in child mode, without the end-of-run extras."""
-    return [
-        sys.executable,
-        str(REPOSITORY / "launch_cluster.py"),
-        *("--mode", "child", "--evaluation-episodes", "0"),
-        *arguments,
-    ]

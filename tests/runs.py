@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 from a3c import checkpoint, processes
 from a3c.rundir import RunDir
-from tests.clusters import launcher
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 DEADLINE_S = 180.0
 CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2")
 
@@ -26,6 +27,16 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADL
             return value
         time.sleep(0.05)
     raise AssertionError(f"waited {timeout_s:g} s for {what}")
+
+
+def launcher(*arguments: str) -> list[str]:
+    """The command line of the launcher in child mode, without the end-of-run extras."""
+    return [
+        sys.executable,
+        str(REPOSITORY / "launch_cluster.py"),
+        *("--mode", "child", "--evaluation-episodes", "0"),
+        *arguments,
+    ]
 
 
 @contextlib.contextmanager

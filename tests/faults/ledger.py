@@ -23,7 +23,7 @@ class Played(NamedTuple):
     """What all processes have played since the ledger began."""
 
     steps: int
-    games: int
+    games: int  # that have begun
 
 
 @functools.cache
@@ -37,11 +37,14 @@ class Counted(CartPoleEnv):
     """CartPole that counts."""
 
     def step(self, action: Any) -> Any:
-        """Count the step, and the game if it ends; games cut by the time limit go uncounted."""
-        result = super().step(action)
+        """Count the step."""
         _tally()[0] += 1
-        _tally()[1] += bool(result[2])
-        return result
+        return super().step(action)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Count the game that begins."""
+        _tally()[1] += 1
+        return super().reset(**kwargs)
 
 
 def read(directory: Path) -> Played:

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from a3c import options, processes
 from a3c import plan as planning
-from a3c import processes
 from a3c.cluster import Cluster
 from a3c.launching.supervisor import RecordedKeepers
 from a3c.plan import Plan
@@ -18,7 +20,6 @@ from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir, create
 from a3c.watching import status
 from a3c.watching.snapshot import Status
-from tests.clusters import config
 from tests.faults import ledger
 from tests.faults.wire import Host
 from tests.runs import DEADLINE_S, wait_until
@@ -29,40 +30,48 @@ PORT = 2222
 class Spread:
     """One ps on the first host, a worker on each other one."""
 
-    def __init__(self, path: Path, hosts: Sequence[Host], **settings: Any) -> None:
+    def __init__(self, path: Path, book: Path, hosts: Sequence[Host], *flags: str) -> None:
         self.run = RunDir(path)
-        self.ledger = path.parent / "ledger"
+        self.ledger = book
         self.ledger.mkdir()
+        self.num_workers = len(hosts) - 1
         self.hosts = {"ps-0": hosts[0]}
         self.hosts |= {f"worker-{i}": host for i, host in enumerate(hosts[1:])}
-        chosen = config(
-            env_id=ledger.ENV_ID,
-            workers=len(hosts) - 1,
-            trusted_network=True,
-            stop_at_return=None,
-            max_env_steps=10**12,
-            log_interval_s=0.2,
-            **settings,
+        endless = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
+        mine = ("--workers", str(self.num_workers), "--trusted-network", "--log-interval", "0.2")
+        config, _ = options.parse_config(
+            [*mine, *endless, "--env-id", ledger.ENV_ID, *flags], "spread", "", lambda _: None
         )
-        create(path, chosen, None, resume=False)
-        self.plan: Plan = planning.make(chosen, self.run, _addresses(hosts))
+        create(path, config, None, resume=False)
+        self.plan: Plan = planning.make(config, self.run, _addresses(hosts))
         self.plan.save(self.run)
         self._keepers = RecordedKeepers(self.run)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Start every keeper on its host."""
-        environment = {**planning.keeper_environment(), ledger.VARIABLE: str(self.ledger)}
         for process in self.plan.processes:
-            command = planning.keeper_command(process, self.run, parent=os.getpid())
-            self._children[process.name] = subprocess.Popen(
-                self.hosts[process.name].command(command),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self.start_one(process.name)
+
+    def start_one(self, name: str) -> None:
+        """Start one keeper on its host."""
+        process = next(p for p in self.plan.processes if p.name == name)
+        command = planning.keeper_command(process, self.run, parent=os.getpid())
+        self._children[name] = subprocess.Popen(
+            self.hosts[name].command(command),
+            env={**planning.keeper_environment(), ledger.VARIABLE: str(self.ledger)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def kill_keeper(self, name: str) -> None:
+        """SIGKILL for a keeper; its process dies with it."""
+        pid = self.pid(name)
+        self._children[name].kill()
+        self._children[name].wait()
+        wait_until(lambda: not pid or not psutil.pid_exists(pid), f"the end of {name}")
 
     def leave(self) -> None:
         """End everything in order, the ps last, so that the last checkpoint counts every step."""
@@ -97,6 +106,12 @@ class Spread:
         before = self.step
         wait_until(lambda: self.step >= before + steps, what)
 
+    def pid(self, name: str) -> int | None:
+        """The pid of a process that lives."""
+        record = processes.read_record(self.run.record(name))
+        lives = record and processes.is_alive(record.pid, record.create_time, record.birth)
+        return record.pid if record and lives else None
+
     def gains(self, name: str) -> Any:
         """A condition: whether a worker has written metrics since now."""
         file = self.run.metrics(name)
@@ -110,9 +125,9 @@ def _addresses(hosts: Sequence[Host]) -> Cluster:
 
 
 @contextmanager
-def spread(path: Path, hosts: Sequence[Host], **settings: Any) -> Iterator[Spread]:
-    """A cluster at work; gone at the end, also when a test fails."""
-    cluster = Spread(path, hosts, **settings)
+def spread(path: Path, book: Path, hosts: Sequence[Host], *flags: str) -> Iterator[Spread]:
+    """A cluster at work in `path`, its ledger in `book`; gone in the end, whatever happens."""
+    cluster = Spread(path, book, hosts, *flags)
     try:
         cluster.start()
         yield cluster

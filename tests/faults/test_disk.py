@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from a3c import checkpoint
 from a3c.rundir import RunDir
 from a3c.watching import status
 from tests.faults import ledger
+from tests.faults.events import fill
+from tests.faults.mounts import mounted, small_disk
 from tests.runs import finish, is_training, running, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -23,28 +23,6 @@ SETTINGS = (
     *("--env-id", ledger.ENV_ID, "--max-env-steps", "1000000000000", "--stop-at-return", "none"),
     *("--checkpoint-interval", "1", "--ps-timeout", "3", "--heartbeat-timeout", "6"),
 )
-
-
-@contextlib.contextmanager
-def mounted(*arguments: str) -> Iterator[None]:
-    """Something mounted, for a while; its place is the last argument."""
-    subprocess.run(["mount", *arguments], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", arguments[-1]], check=True)
-
-
-def fill(directory: Path) -> Path:
-    """A file that takes all the room there is."""
-    filler = directory / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while file.write(bytes(1 << 16)):
-            pass
-    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
-        while file.write(b"\0"):
-            pass
-    return filler
 
 
 def newest(path: Path) -> int:
@@ -66,7 +44,7 @@ def test_training_outlives_a_full_and_a_read_only_disk(
     book.mkdir()
     monkeypatch.setenv(ledger.VARIABLE, str(book))
     path = disk / "run"
-    with mounted("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)):
+    with small_disk(disk, "16m"):
         with running(path, *SETTINGS) as process:
             wait_until(lambda: is_training(path), "training")
             wait_until(lambda: newest(path), "a checkpoint")

@@ -1,94 +1,118 @@
-"""A bad network between hosts: slower or paused, then on, and no step counted twice."""
+"""A bad network between hosts: slower or paused, then on, and no step counted twice.
+
+One cluster on hosts of their own goes through all of it, test after test.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from a3c import processes
-from tests.faults import ledger, wire
-from tests.faults.spread import Spread, spread
+from tests.faults import ledger, noise, wire
+from tests.faults.spread import PORT, Spread, spread
+from tests.faults.wire import Host
 from tests.runs import manifest, wait_until
 
 pytestmark = pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
 
-SETTINGS = {"envs_per_worker": 4, "rollout_length": 10, "ps_timeout_s": 12.0}
+SETTINGS = ("--envs-per-worker", "4", "--rollout-length", "10", "--ps-timeout", "12")
 IN_FLIGHT = 4 * 10  # steps of one rollout
 
 
-def restarts(cluster: Spread, name: str) -> int:
-    """How often a process was started again."""
-    return cluster.record(name).restarts
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[Host]]:
+    """Hosts for the ps, the chief, another worker, and a stranger."""
+    with wire.hosts(4) as made:
+        yield made
 
 
-def everyone_works(cluster: Spread) -> bool:
-    """Whether every worker is attached and writes metrics."""
+@pytest.fixture(scope="module")
+def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
+    """A cluster that trains."""
+    scratch = tmp_path_factory.mktemp("network")
+    with spread(scratch / "run", scratch / "ledger", hosts[:3], *SETTINGS) as made:
+        files = [made.run.metrics(name) for name in ("worker-0", "worker-1")]
+        wait_until(lambda: all(file.exists() for file in files), "training")
+        yield made
+
+
+def restarts(cluster: Spread) -> list[int]:
+    """How often ps, chief and worker were started again."""
+    return [cluster.record(name).restarts for name in cluster.hosts]
+
+
+def everyone_works(cluster: Spread) -> None:
+    """Wait until every worker has written metrics."""
     conditions = [cluster.gains(name) for name in cluster.hosts if name != "ps-0"]
     wait_until(lambda: all(condition() for condition in conditions), "every worker's metrics")
-    return True
 
 
-def assert_counted_once(cluster: Spread, lives: int) -> None:
-    """No step is counted that was not played, and each life loses two rollouts at most.
-
-    One that was being played, and one whose answer was waited for.
-    """
-    counted = manifest(cluster.run.path).step
-    played = ledger.read(cluster.ledger).steps
-    assert counted <= played <= counted + lives * 2 * IN_FLIGHT
-
-
-def test_a_bad_network_slows_or_pauses_and_counts_no_step_twice(tmp_path: Path) -> None:
-    with wire.hosts(3) as hosts, spread(tmp_path / "run", hosts, **SETTINGS) as cluster:
-        ps, chief, worker = hosts
-        wait_until(lambda: all(cluster.run.metrics(f"worker-{i}").exists() for i in (0, 1)), "rows")
-        everyone_works(cluster)
-
-        worker.weather.loss = 0.3
-        wait_until(cluster.gains("worker-0"), "the chief at work beside a lossy link")
-        time.sleep(5)
-        worker.weather.loss = 0.0
-        everyone_works(cluster)
-
-        ps.weather.delay_s = 0.15  # 300 ms there and back
-        cluster.goes_on("training over a slow link", steps=400)
-        ps.weather.delay_s = 0.0
-        assert [restarts(cluster, name) for name in cluster.hosts] == [0, 0, 0]
-
-        chief.weather.cut = True
-        time.sleep(5)
-        chief.weather.cut = False
-        everyone_works(cluster)
-        assert [restarts(cluster, name) for name in cluster.hosts] == [0, 0, 0]
-
-        _partition_of_a_worker(cluster)
-        _partition_of_the_ps(cluster)
-        lives = sum(1 + restarts(cluster, name) for name in cluster.hosts)
-        cluster.leave()
-        assert_counted_once(cluster, lives)
+def test_a_lossy_link_slows_its_worker_only(cluster: Spread, hosts: list[Host]) -> None:
+    hosts[2].weather.loss = 0.3
+    wait_until(cluster.gains("worker-0"), "the chief at work beside a lossy link")
+    time.sleep(5)
+    hosts[2].weather.loss = 0.0
+    everyone_works(cluster)
+    assert restarts(cluster) == [0, 0, 0]
 
 
-def _partition_of_a_worker(cluster: Spread) -> None:
-    """It is out, the others train on, and it returns."""
+def test_training_goes_on_over_a_slow_link(cluster: Spread, hosts: list[Host]) -> None:
+    hosts[0].weather.delay_s = 0.15  # 300 ms there and back
+    cluster.goes_on("training over a slow link", steps=400)
+    hosts[0].weather.delay_s = 0.0
+    assert restarts(cluster) == [0, 0, 0]
+
+
+def test_five_silent_seconds_are_waited_out(cluster: Spread, hosts: list[Host]) -> None:
+    hosts[1].weather.cut = True
+    time.sleep(5)
+    hosts[1].weather.cut = False
+    everyone_works(cluster)
+    assert restarts(cluster) == [0, 0, 0]
+
+
+def test_noise_at_the_port_of_the_ps_disturbs_nobody(cluster: Spread, hosts: list[Host]) -> None:
+    ps = psutil.Process(cluster.pid("ps-0"))
     before = cluster.step
-    cluster.hosts["worker-1"].weather.cut = True
-    wait_until(lambda: restarts(cluster, "worker-1") >= 1, "the worker's new start")
+    shout = [sys.executable, noise.__file__, hosts[0].address, str(PORT), "6"]
+    done = subprocess.run(hosts[3].command(shout), capture_output=True, timeout=120, check=True)
+    assert int(done.stdout) > 50
     assert cluster.step > before
-    assert restarts(cluster, "worker-0") == 0
-    cluster.hosts["worker-1"].weather.cut = False
     everyone_works(cluster)
+    assert ps.is_running()
+    assert restarts(cluster) == [0, 0, 0]
 
 
-def _partition_of_the_ps(cluster: Spread) -> None:
-    """Everyone waits, comes back and finds the ps as it was: nothing is restored."""
-    pid = cluster.record("ps-0").pid
+def test_a_partitioned_worker_is_out_and_returns(cluster: Spread, hosts: list[Host]) -> None:
     before = cluster.step
-    cluster.hosts["ps-0"].weather.cut = True
-    wait_until(lambda: restarts(cluster, "worker-0") >= 1, "the chief's new start")
-    cluster.hosts["ps-0"].weather.cut = False
+    hosts[2].weather.cut = True
+    wait_until(lambda: restarts(cluster)[2] >= 1, "the worker's new start")
+    assert cluster.step > before
+    assert restarts(cluster)[:2] == [0, 0]
+    hosts[2].weather.cut = False
     everyone_works(cluster)
-    assert cluster.record("ps-0").pid == pid
+
+
+def test_a_partitioned_ps_is_found_again_as_it_was(cluster: Spread, hosts: list[Host]) -> None:
+    pid, before = cluster.pid("ps-0"), cluster.step
+    hosts[0].weather.cut = True
+    wait_until(lambda: restarts(cluster)[1] >= 1, "the chief's new start")
+    hosts[0].weather.cut = False
+    everyone_works(cluster)
+    assert cluster.pid("ps-0") == pid
     assert processes.live_state(cluster.record("ps-0")) == "running"
     assert cluster.step > before
+
+
+def test_after_all_that_every_step_was_counted_once(cluster: Spread) -> None:
+    """Each life of a worker loses two rollouts at most: the one in play, the one on its way."""
+    lives = sum(1 + count for count in restarts(cluster)[1:])
+    cluster.leave()
+    counted, played = manifest(cluster.run.path).step, ledger.read(cluster.ledger).steps
+    assert counted <= played <= counted + lives * 2 * IN_FLIGHT

@@ -1,0 +1,121 @@
+"""Hurt a cluster at random for minutes, and hold invariants against it.
+
+    python -m benchmarks.chaos --minutes 30 --seed 7 --output benchmarks/results/chaos-7.json
+
+Every process has a host of its own (a network namespace), so that hosts can be cut off; the run
+directory is a small disk, so that it can be full. Workers, ps and keepers are killed and frozen.
+The same seed makes the same events, not the same run. Wants root. The exit code is 1 if an
+invariant broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from a3c import rundir
+from benchmarks.witness import Witness
+from tests.faults import wire
+from tests.faults.events import Chaos
+from tests.faults.mounts import small_disk
+from tests.faults.spread import Spread, spread
+from tests.runs import wait_until
+
+FLAGS = ("--preset", "cartpole", "--ps-timeout", "10", "--checkpoint-interval", "5")
+LOOK_S = 2.0
+
+
+def main() -> int:
+    """Start, hurt, end, judge."""
+    arguments = parse()
+    if wire.why_not():
+        sys.exit(f"chaos.py: {wire.why_not()}")
+    print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        disk, book = Path(scratch) / "disk", Path(scratch) / "ledger"
+        disk.mkdir()
+        with (
+            small_disk(disk, "64m"),
+            wire.hosts(1 + arguments.workers) as hosts,
+            spread(disk / "run", book, hosts, *FLAGS) as cluster,
+        ):
+            report = soak(cluster, disk, arguments)
+    for line in report["complaints"]:
+        print(f"BROKEN: {line}")
+    print(json.dumps({k: v for k, v in report.items() if k != "events"}, indent=1))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if report["complaints"] else 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--gap", type=float, default=10.0, help="mean seconds between events")
+    parser.add_argument("--goal", type=float, default=475.0, help="mean return to be reached")
+    parser.add_argument("--output", type=Path, help="JSON file for events and verdict")
+    return parser.parse_args()
+
+
+def soak(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Hurt a cluster for a while, end it in order, and judge it."""
+    commit, began = rundir.git_commit(), time.time()
+    wait_until(lambda: cluster.step > 0, "training")
+    witness, over = Witness(cluster), threading.Event()
+    watching = threading.Thread(target=watch, args=(witness, over))
+    watching.start()
+    chaos = Chaos(cluster, random.Random(arguments.seed), disk)  # noqa: S311
+    try:
+        events = hurt(chaos, began + 60 * arguments.minutes, arguments.gap)
+        wait_until(lambda: all(cluster.pid(name) for name in cluster.hosts), "everybody back")
+        cluster.goes_on("training after all that")
+    finally:
+        over.set()
+        watching.join()
+    cluster.leave()
+    return {
+        "seed": arguments.seed,
+        "minutes": arguments.minutes,
+        "workers": arguments.workers,
+        "commit": commit,
+        "num_events": len(events),
+        "ps_deaths": len(chaos.ps_deaths),
+        "env_steps": cluster.step,
+        "best_mean_return_100": round(witness.best(), 1),
+        "growth_mb_per_min": round(witness.steepest(), 2),
+        "complaints": witness.complaints(chaos.ps_deaths, arguments.goal),
+        "events": events,
+    }
+
+
+def watch(witness: Witness, over: threading.Event) -> None:
+    """Look again and again."""
+    while not over.wait(LOOK_S):
+        witness.look()
+
+
+def hurt(chaos: Chaos, until: float, gap_s: float) -> list[dict[str, Any]]:
+    """One event after the other, with time between them to recover or not."""
+    events = []
+    began = time.time()
+    while time.time() < until:
+        time.sleep(chaos.random.expovariate(1 / gap_s))
+        at = time.time() - began
+        events.append({"at_s": round(at, 1), "what": chaos.strike(), "step": chaos.cluster.step})
+        print(f"{at:7.1f} s  step {events[-1]['step']:>11,}  {events[-1]['what']}", flush=True)
+    return events
+
+
+if __name__ == "__main__":
+    sys.exit(main())
