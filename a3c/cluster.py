@@ -172,7 +172,9 @@ def _tf_config_tables(text: str) -> dict[str, Any]:
     try:
         tables = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}") from None
+        raise UserError(
+            f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}; mend it"
+        ) from None
     for key in ("cluster", "task"):
         if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
             raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")

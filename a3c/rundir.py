@@ -148,6 +148,8 @@ def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) ->
 def check_free(path: Path, *, resume: bool) -> None:
     """Refuse a directory that holds a run already, or something else."""
     with refusing(path):
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"--run-dir {path} is a link to nowhere: give another")
         if not path.exists():
             if resume:
                 raise UserError(f"--resume: there is no run in {path}: give its --run-dir")

@@ -61,7 +61,7 @@ def _parse_file(path: Path, source: str) -> Any:
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         data = path.read_bytes()
-        return json.loads(data) if form == "JSON" else tomllib.loads(data.decode())
+        return json.loads(data) if form == "JSON" else tomllib.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"{source}: {error.strerror}; give a readable file") from None
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,220 @@
+"""The table of bad inputs in docs/bad-input.md; `python -m tests.bad_inputs` writes it anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+from unittest import mock
+
+import evaluate
+import launch_cluster
+import plot
+import worker
+from tests.clusters import REPOSITORY
+from tests.test_broken_runs import DAMAGES, FILES
+from tests.test_fuzz_input import MANY, SOME, Said, Stage
+
+PAGE = REPOSITORY / "docs" / "bad-input.md"
+MAINS = {f"{tool.__name__}.py": tool.main for tool in (launch_cluster, worker, evaluate, plot)}
+HOSTS = "--job worker --task 0 --worker-hosts 127.0.0.1:2223 --ps-hosts"
+POLE = "launch_cluster.py --env-id CartPole-v1"
+FILE = "launch_cluster.py --config mine.toml"
+
+PREFACE = """\
+# Bad input
+
+What users get wrong is one line on stderr that names the value and a remedy, and exit code 2;
+nothing is written or started. This page is written by `python -m tests.bad_inputs`, and a test
+gives each of its {cases} examples and compares what is said.
+
+The tests try more than is shown here:
+
+- property tests (hypothesis) make up {many} command lines of a start, and {some} each of verbs,
+  workers, tools, configuration files, host lists and `TF_CONFIG`, whenever the tests run: a valid
+  plan, or one line, never a written file. A thousand hosts are one of the examples;
+- {damages} ways to damage a run: each of {files} files empty, torn, binary, of wrong types, not
+  finite, nested without end, a directory, or gone, before each command that reads it;
+- damaged checkpoints (a byte short, a bit flipped, a file missing) before every reader;
+- mistakes in a network of one's own, from its syntax to the shapes it gives.
+"""
+
+
+class Case(NamedTuple):
+    """One bad input: a command, with what is in the folder or in TF_CONFIG."""
+
+    command: str
+    files: Mapping[str, bytes] = MappingProxyType({})
+    tf_config: str | None = None
+
+
+def toml(text: str | bytes) -> Case:
+    """A configuration file."""
+    return Case(FILE, {"mine.toml": text.encode() if isinstance(text, str) else text})
+
+
+def tf_config(task: object, **cluster: object) -> Case:
+    """A worker that finds its place in TF_CONFIG."""
+    jobs = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]} | cluster
+    return Case("worker.py", tf_config=json.dumps({"cluster": jobs, "task": task}))
+
+
+CASES: dict[str, list[Case]] = {
+    "Flags": [
+        *(
+            Case(f"launch_cluster.py {flags}")
+            for flags in ("--wrokers 2", "--workers 0", "--gamma")
+        ),
+        *(Case(f"launch_cluster.py {flags}") for flags in ("--workers two", "--workers 2.5")),
+        *(Case(f"launch_cluster.py {flags}") for flags in ("--gamma nan", "--learning-rate -1e-3")),
+        *(Case(f"launch_cluster.py {flags}") for flags in ("--seed 99999999999", "--mode window")),
+        *(Case(f"launch_cluster.py {flags}") for flags in ("--preset cartpol", "--network resnet")),
+        *(Case(f"launch_cluster.py {flags}") for flags in ("--optimizer Adam", "--env-id ''")),
+        *(Case(f"launch_cluster.py --env-id {name}") for name in ("CartPole-v7", "ALE/Pongg-v5")),
+        *(Case(f"{POLE} {flags}") for flags in ("--actions 0 9", "--env-kwargs '[1]'")),
+        *(Case(f"{POLE} {flags}") for flags in ("--base-port 65535", "--preprocessing atari")),
+        *(
+            Case(f"{POLE} {flags}")
+            for flags in ("--learning-rate-range 2 1", "--stop-at-return inf")
+        ),
+    ],
+    "Configuration files": [
+        Case(FILE),
+        toml("[runs]\nseed = 3"),
+        toml("[run]\nsede = 3"),
+        toml("run = 3"),
+        toml("[run]\nseed = true"),
+        toml("[run]\nseed = '3'"),
+        toml("[learning]\ngamma = nan"),
+        toml("[learning]\nlearning_rate = inf"),
+        toml("[run]\nseed = 1\nseed = 2"),
+        toml("[run"),
+        toml(b"[env]\nenv_id = '\xe9'"),
+        toml("[run]\nseed = 3\0"),
+        toml("[env]\nenv_kwargs = {a = 1979-05-27}"),
+        Case("launch_cluster.py --config folder"),
+    ],
+    "Your own modules": [
+        Case("launch_cluster.py --env-id nowhere:Id-v0"),
+        Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"import gymnasium\nx = = 1\n"}),
+        Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"\n\n1 / 0\n"}),
+        Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"\n"}),
+        Case(f"{POLE} --network nowhere:build"),
+        Case(f"{POLE} --network mine:build", {"mine.py": b"\ndef build(:\n"}),
+    ],
+    "Addresses": [
+        Case("worker.py"),
+        Case("worker.py --job boss"),
+        *(
+            Case(f"worker.py {HOSTS} {shlex.quote(hosts)}")
+            for hosts in (
+                *("127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "user@127.0.0.1:1", "::1:9"),
+                *("local host:1", "日本:1", "http://localhost:1", "127.0.0.1:1,127.0.0.1:1"),
+                *("localhost:2223", "10.1.2.3:2222", "0.0.0.0:2222", ","),
+            )
+        ),
+        Case(f"worker.py {HOSTS.replace('--task 0', '--task 3')} 127.0.0.1:2222"),
+        Case("worker.py", tf_config="{"),
+        Case("worker.py", tf_config="[]"),
+        tf_config({"type": "worker", "index": 1}),
+        tf_config({"type": "boss", "index": 0}),
+        tf_config({"type": "ps", "index": "٠"}),
+        tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:70000"]),
+        tf_config({"type": "ps", "index": 0}, ps="127.0.0.1:2222"),
+        tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:2223"]),
+    ],
+    "Runs and paths": [
+        *(
+            Case(f"launch_cluster.py {verb} nothing")
+            for verb in ("status", "watch", "attach", "stop")
+        ),
+        Case("launch_cluster.py logs --run nothing"),
+        Case("launch_cluster.py restart worker-0 --run nothing"),
+        *(Case(f"launch_cluster.py status {name}") for name in ("file", "folder", "loop", "''")),
+        Case("launch_cluster.py status"),
+        Case("launch_cluster.py --resume"),
+        Case(f"{POLE} --resume --run-dir folder"),
+        Case(f"{POLE} --run-dir file"),
+        Case(f"{POLE} --run-dir full"),
+        Case(f"{POLE} --run-dir loop"),
+        Case("launch_cluster.py status torn", {"torn/config.json": b'{"config": {'}),
+        Case("launch_cluster.py status torn", {"torn/config.json": b'{"config": {"env": 3}}'}),
+        *(Case(f"{tool} nothing") for tool in ("evaluate.py", "plot.py")),
+        Case("evaluate.py torn", {"torn/manifest.json": b"{"}),
+        Case("plot.py torn", {"torn/metrics/worker-0.jsonl": b"\xff"}),
+        Case("evaluate.py --episodes 0"),
+        Case("evaluate.py --seconds inf"),
+        Case("plot.py --smooth 0"),
+    ],
+}
+
+
+def say(case: Case, folder: Path) -> Said:
+    """Give a bad input in a folder of its own, and take down what is said of it."""
+    (folder / "folder").mkdir()
+    (folder / "full").mkdir()
+    (folder / "full" / "letter").touch()
+    (folder / "file").touch()
+    (folder / "loop").symlink_to("loop")
+    for name, data in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    script, *words = shlex.split(case.command)
+    if script == "launch_cluster.py" and words[0].startswith("--"):
+        words = ["--dry-run", *words]  # whatever comes of it, nothing shall start
+    environment = {} if case.tf_config is None else {"TF_CONFIG": case.tf_config}
+    kept = sys.path[:]
+    try:
+        with mock.patch.dict(os.environ, environment):
+            said = Stage(folder).call(MAINS[script], words)
+    finally:
+        sys.path[:] = kept
+        sys.modules.pop("mine", None)
+    return said._replace(err=said.err.replace(str(folder), "."))
+
+
+def example(case: Case) -> str:
+    """The bad input as a cell of the table."""
+    parts = [f"`{case.command}`"]
+    for name, data in case.files.items():
+        shown = repr(data.decode("latin-1"))[1:-1].replace("\\n", " ⏎ ").strip()
+        parts.append(f"{name}: `{shown}`" if shown else f"{name}: empty")
+    if case.tf_config is not None:
+        parts.append(f"TF_CONFIG: `{case.tf_config}`")
+    return "<br>".join(parts).replace("|", "\\|")
+
+
+def page() -> str:
+    """The whole page."""
+    text = PREFACE.format(
+        cases=sum(map(len, CASES.values())),
+        many=MANY.max_examples,
+        some=SOME.max_examples,
+        damages=len(FILES) * (len(DAMAGES) + 2),
+        files=len(FILES),
+    )
+    lines = text.splitlines()
+    for kind, found in CASES.items():
+        lines += [
+            "",
+            f"## {kind}",
+            "",
+            "| example | what is said | exit code |",
+            "| --- | --- | --- |",
+        ]
+        for case in found:
+            with tempfile.TemporaryDirectory() as folder:
+                said = say(case, Path(folder).resolve())
+            text = said.err.strip().replace("|", "\\|").replace("<", "&lt;")
+            lines.append(f"| {example(case)} | {text} | {said.code} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
