@@ -244,14 +244,18 @@ def git_commit() -> str | None:
     """The commit of this code, `-dirty` where files differ from it; None outside a checkout."""
     if not (REPOSITORY / ".git").exists():
         return None  # git would look further up, and answer for somebody else's checkout
-    # A launcher that is killed meanwhile would leave git's lock behind. No tag matches an empty
-    # pattern: the answer is always the commit itself.
-    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always"]
-    command += ["--dirty", "--abbrev=40", "--match="]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        commit = _git("rev-parse", "HEAD")
+        dirty = _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
+    return f"{commit}-dirty" if dirty else commit
+
+
+def _git(*arguments: str) -> str:
+    """What git says. `describe --dirty` would write the index, and killed leave its lock behind."""
+    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
 
 

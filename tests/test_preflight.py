@@ -76,7 +76,7 @@ def test_memory_is_compared_with_what_every_process_needs() -> None:
     need_mb = PROCESS_MB["ps"] + 4 * PROCESS_MB["worker"]
     assert warned(PLENTY._replace(available_mb=need_mb)) == []
     (line,) = warned(PLENTY._replace(available_mb=need_mb - 1))
-    assert line.startswith("5 processes need some 2.4 GB of memory and 2.4 GB are available")
+    assert line.startswith("5 processes need some 2.6 GB of memory and 2.6 GB are available")
     with_evaluator = planned(4, evaluator=True)
     config = configure(env_id="CartPole-v1", workers=4)
     assert preflight.warnings(with_evaluator, config, PLENTY._replace(available_mb=need_mb))
@@ -117,7 +117,7 @@ def test_a_dry_run_warns_on_stderr_and_plans_all_the_same(tmp_path: Path) -> Non
     assert done.returncode == 0
     first, second, *rest = done.stderr.splitlines()
     assert first.startswith("warning: 2000 workers share ")
-    assert second.startswith("warning: 2001 processes need some 1,000.4 GB of memory")
+    assert second.startswith("warning: 2001 processes need some 1,100.5 GB of memory")
     assert len(rest) <= 1  # of the disk, if it happens to be nearly full
     assert len(done.stdout.splitlines()) == 2001
 

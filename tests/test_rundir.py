@@ -292,6 +292,12 @@ def test_the_commit_is_its_hash_whatever_tags_there_are(
     assert rundir.git_commit() == commit
     git("tag", "-a", "v1", "-m", "a release")
     assert rundir.git_commit() == commit
+    index = runs / ".git" / "index"
+    before = (index.stat().st_ino, index.stat().st_mtime_ns)
+    os.utime(runs / "code.py", (0, 0))  # git would like to note that it is as it was
+    assert rundir.git_commit() == commit
+    # Nothing is written, so no lock is left by a launcher that is killed.
+    assert (index.stat().st_ino, index.stat().st_mtime_ns) == before
     (runs / "code.py").write_text("2")
     assert rundir.git_commit() == f"{commit}-dirty"
 

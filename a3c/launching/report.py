@@ -41,6 +41,7 @@ class Progress:
         self._seen: dict[str, tuple[str, int]] = {}
         self._last_step = -1
         self._link: str | None = None
+        self._waits: dict[str, str] = {}
 
     def poll(self) -> None:
         """Look at the run's files, and say what is new."""
@@ -61,6 +62,7 @@ class Progress:
     def _line(self) -> None:
         row = last_cluster_row(self._run)
         if row is None or row["env_steps"] == self._last_step:
+            self._say_who_waits()
             return
         self._last_step = row["env_steps"]
         target = self._config.run.stop_at_return
@@ -74,6 +76,20 @@ class Progress:
             f"{row.get('cluster/env_steps_per_s', 0):,.0f}",
             score,
         )
+
+    def _say_who_waits(self) -> None:
+        """While nothing moves: on whom each process waits, once."""
+        for record in processes.read_records(self._run.path):
+            whom = _waits_for(record)
+            if whom and self._waits.get(record.name) != whom:
+                self._waits[record.name] = whom
+                self._say("%s: waiting for %s", record.name, whom)
+
+
+def _waits_for(record: processes.ProcessRecord) -> str | None:
+    """On whom a process said last that it waits."""
+    said = [line for line in record.output_tail if " keeper: " not in line]
+    return said[-1].partition(" waiting for ")[2] or None if said else None
 
 
 def _trouble(record: processes.ProcessRecord) -> str:

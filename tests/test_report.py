@@ -1,0 +1,62 @@
+"""What child mode says in plain lines while a run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from a3c.launching import report
+from tests.fake_runs import FakeRun, configure
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was said, without waiting between lines."""
+    monkeypatch.setattr(report, "LINE_INTERVAL_S", 0.0)
+    return []
+
+
+def progress(made: FakeRun, said: list[str]) -> report.Progress:
+    """What speaks for a run."""
+    return report.Progress(made.run, made.config, lambda form, *rest: said.append(form % rest))
+
+
+def test_while_nothing_moves_it_says_once_on_whom_each_process_waits(
+    tmp_path: Path, said: list[str]
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
+    speaker = progress(made, said)
+    line = "13:00:01 worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"
+    made.process("worker-0", output_tail=("2026-11-21 13:00:00 keeper: worker-0 runs as pid 7",))
+    made.process("worker-1", output_tail=(line, "2026-11-21 13:00:02 keeper: a word of its own"))
+    speaker.poll()
+    speaker.poll()
+    assert said == ["worker-1: waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"]
+    made.process("worker-1", output_tail=(line, "13:00:03 worker-1 waiting for worker-0 to begin"))
+    speaker.poll()
+    assert said[1:] == ["worker-1: waiting for worker-0 to begin"]
+
+
+def test_a_run_that_moves_has_a_line_for_its_progress_alone(
+    tmp_path: Path, said: list[str]
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made.process("worker-0", output_tail=("13:00:01 worker-0 waiting for ps-0 at 127.0.0.1:1",))
+    made.rows("worker-0", [made.chief_row(1000, 0.0, 12.5)])
+    progress(made, said).poll()
+    (line,) = said
+    assert line.split()[2:5] == ["1,000", "env", "steps"]
+    assert line.endswith("mean return 12.5")
+
+
+def test_a_link_is_said_when_it_is_there_and_when_it_changes(
+    tmp_path: Path, said: list[str]
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    speaker = progress(made, said)
+    speaker.poll()
+    for link in ("http://127.0.0.1:1/", "http://127.0.0.1:1/", "http://127.0.0.1:2/"):
+        made.run.board_link.write_text(link + "\n")
+        speaker.poll()
+    assert said == [f"TensorBoard is up at http://127.0.0.1:{port}/" for port in (1, 2)]
