@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ from a3c.quiet import import_tensorflow
 from a3c.turnstile import turnstile
 
 log = logging.getLogger("a3c")
+
+STARTED = time.monotonic()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +80,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     first = task.job == "ps" or task.is_chief
     with turnstile(run_dir / "processes", config.cluster.start_cores, first=first):
         import_tensorflow()  # seconds, and only once the usage is right
+    log.info("TensorFlow is there, %.1f s after the start", time.monotonic() - STARTED)
     try:
         if task.job == "ps":
             from a3c.serving import serve

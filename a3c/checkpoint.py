@@ -14,12 +14,12 @@ import logging
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from a3c.durable import sync_directory, write_synced
 from a3c.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Manifest:
     episodes: int = 0
     recent_returns: list[float] = field(default_factory=list)
     mean_return_100: float | None = None
+    updates_during: int = 0  # that ended while the variables were read
     format: int = FORMAT
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -68,10 +69,10 @@ def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
         save(temporary / PREFIX)
         (temporary / "checkpoint").unlink(missing_ok=True)
         manifest = _sealed(manifest, temporary)
-        _write_synced(temporary / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
-        _sync_directory(temporary)
+        write_synced(temporary / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+        sync_directory(temporary)
         _replace(temporary, final)
-        _sync_directory(root)
+        sync_directory(root)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -114,21 +115,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:
@@ -194,7 +180,7 @@ def _is_sound(manifest: Manifest) -> bool:
     """Whether every field is of its type: JSON can hold anything."""
     means = [] if manifest.mean_return_100 is None else [manifest.mean_return_100]
     numbers = [manifest.wall_s, manifest.written_at, *means, *manifest.recent_returns]
-    counts = (manifest.step, manifest.num_updates, manifest.episodes)
+    counts = (manifest.step, manifest.num_updates, manifest.episodes, manifest.updates_during)
     return (
         all(type(count) is int and 0 <= count < 2**63 for count in counts)
         and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
@@ -255,21 +241,24 @@ def best(root: Path) -> Path | None:
     return max(scored)[2] if scored else None
 
 
-def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best; and what died half-written.
+def prune(root: Path, keep: int, written: Path | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints, the best, and the one just `written`.
 
     Newest by step or by time: a run that went back behind damaged checkpoints writes lower steps.
+    The clock can't be trusted alone: it may have been set back.
     """
     by_step = steps(root)
     by_time = sorted(by_step, key=_written_at)
-    spare = {*by_step[-keep:], *by_time[-keep:], best(root)}
+    spare = {*by_step[-keep:], *by_time[-keep:], best(root), written}
     doomed = [path for path in by_step if path not in spare]
     doomed += _by_step(root, _REPLACED).values()
-    for path in root.glob(f"{_TEMPORARY}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > 3600:
-                doomed.append(path)
     for path in doomed:
+        _remove(path)
+
+
+def clear_unfinished(root: Path) -> None:
+    """Remove what a chief that died left half-written; only for the one that follows it."""
+    for path in root.glob(f"{_TEMPORARY}*"):
         _remove(path)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from a3c import checkpoint, tensors
+from a3c import checkpoint, past, tensors
 from a3c import config as settings
 from a3c.checkpoint import Manifest
 from a3c.config import Config
 from a3c.errors import FatalError
 from a3c.metrics import ClusterTracker, JsonlSink
-from a3c.store import Reply, Store
+from a3c.past import Life
+from a3c.store import Reply, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
@@ -23,23 +25,34 @@ DRAIN_INTERVAL_S = 0.5
 
 
 def prepare(
-    store: Store, config: Config, checkpoints: Path, initial: Callable[[], dict[str, np.ndarray]]
+    store: Store, config: Config, run_dir: Path, initial: Callable[[], dict[str, np.ndarray]]
 ) -> Manifest | None:
     """Make the ps ready: attach to an initialised one, else restore, else initialise.
 
     An initialised ps is never written: a chief that comes back must not undo what the others
     learned meanwhile. Returns the manifest of the newest checkpoint, if there is one.
     """
+    checkpoints = run_dir / "checkpoints"
+    checkpoint.clear_unfinished(checkpoints)
     found = checkpoint.newest_valid(checkpoints)
     manifest = found[1] if found else None
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
+    before = past.newest_step(run_dir / "metrics")
     if found is None:
         log.info("initialising the ps")
         store.initialize(initial())
-        return None
-    path, manifest = found
+    else:
+        _restore(store, config, *found)
+    step = manifest.step if manifest else 0
+    if before is not None and before > step:
+        log.warning("%s", past.loss(before, step))
+        JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
+    return manifest
+
+
+def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:
     checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
     values = tensors.load(path / checkpoint.PREFIX)
     expected = store.saved_shapes()
@@ -47,29 +60,40 @@ def prepare(
         raise FatalError(f"{path} holds other variables than this network needs")
     store.initialize(values)
     log.info("restored the ps from %s, env step %d", path, manifest.step)
-    return manifest
 
 
 class Chief:
     """Judges the run from all workers' episodes and keeps it on disk."""
 
     def __init__(
-        self, store: Store, config: Config, run_dir: Path, reply: Reply, manifest: Manifest | None
+        self,
+        store: Store,
+        config: Config,
+        run_dir: Path,
+        reply: Reply,
+        manifest: Manifest | None,
+        life: Life,
     ) -> None:
         now = time.monotonic()
         self._store = store
         self._config = config
         self._checkpoints = run_dir / "checkpoints"
-        self._episodes = JsonlSink(run_dir / "metrics" / "episodes.jsonl")
-        self._episodes.restart(reply.global_step)
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
-        self._wall_before = manifest.wall_s if manifest else 0.0
-        if manifest:
-            self._tracker.episodes = manifest.episodes
-            self._tracker.returns.extend(manifest.recent_returns)
+        known = past.remember(run_dir / "metrics", manifest, life)
+        self._wall_before = known.wall_s
+        self._tracker.episodes = known.episodes
+        self._tracker.returns.extend(known.returns)
+        reports = run_dir / "metrics" / "episodes.jsonl"
+        self._episodes = JsonlSink(reports)
+        self._episodes.restart(
+            past.restart_point(reports, life, reply.global_step),
+            ps_life=life.number,
+            episodes=known.episodes,
+        )
         self._began = now
         self._drained = now
-        self._saved = now
+        # Nobody has saved since the last chief: what is due is due now.
+        self._saved = now if known.is_fresh else -math.inf
 
     @property
     def wall_s(self) -> float:
@@ -99,14 +123,14 @@ class Chief:
     def save(self, reason: str) -> Path | None:
         """Write a checkpoint; on a full or broken disk say so and let training go on."""
         self._saved = time.monotonic()
-        values = self._store.snapshot()
+        snapshot = self._store.snapshot()
         try:
             path = checkpoint.write(
                 self._checkpoints,
-                self._manifest(values, reason),
-                lambda prefix: tensors.save(prefix, values),
+                self._manifest(snapshot, reason),
+                lambda prefix: tensors.save(prefix, snapshot.values),
             )
-            checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints)
+            checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
         except Exception as error:  # any disk trouble, whatever TensorFlow calls it
             log.error("checkpoint failed, training goes on: %s", str(error).splitlines()[0])
             return None
@@ -115,7 +139,7 @@ class Chief:
 
     def end_run(self, reason: str, timeout_s: float = 10.0) -> None:
         """Tell everyone that it is over, wait for their last pushes, and save."""
-        self._store.finish()
+        self._store.finish(reason)
         deadline = time.monotonic() + timeout_s
         while self._store.attached()[1:].any() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -129,10 +153,11 @@ class Chief:
             row = {"worker": int(worker), "return": episode_return, "length": int(length)}
             self._episodes.write(int(env_step), row)
 
-    def _manifest(self, values: dict[str, np.ndarray], reason: str) -> Manifest:
+    def _manifest(self, snapshot: Snapshot, reason: str) -> Manifest:
         return Manifest(
-            step=int(values["global_step"]),
-            num_updates=int(values["num_updates"]),
+            step=int(snapshot.values["global_step"]),
+            num_updates=int(snapshot.values["num_updates"]),
+            updates_during=snapshot.updates_during,
             wall_s=round(self.wall_s, 3),
             written_at=round(time.time(), 3),
             reason=reason,

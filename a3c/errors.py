@@ -43,3 +43,7 @@ class FatalError(A3CError):
     """A bug or a fault that starting again can't mend."""
 
     exit_code = EXIT_FATAL
+
+
+class UnplayableError(FatalError):
+    """The environment gives nothing that can be learned from, and never will."""

@@ -10,7 +10,7 @@ FIRST_PS = "/job:ps/task:0"
 
 
 class Flags:
-    """`ready`, `finished` and who is `attached`, added to the current graph.
+    """`ready`, `finished` (why), who is `attached`, the ps's `life`, added to the current graph.
 
     They are found by name, so that processes with different graphs share them, and are never saved:
     a restored run is neither finished nor attached to.
@@ -21,8 +21,13 @@ class Flags:
             self.ready = self._variable("ready", (), tf.bool)
             self.finished = self._variable("finished", (), tf.int64)
             self.attached = self._variable("attached", (num_workers,), tf.int64)
+            self.life = self._variable("life", (2,), tf.int64)
+            self.new_life = tf.compat.v1.placeholder(tf.int64, [2])
+            self.set_life = self.life.assign(self.new_life, read_value=False)
+            self.read_life = self.life.read_value()
             self.set_ready = self.ready.assign(True, read_value=False)
-            self.set_finished = self.finished.assign(1, read_value=False)
+            self.why = tf.compat.v1.placeholder(tf.int64, [])
+            self.set_finished = self.finished.assign(self.why, read_value=False)
             self.read_finished = self.finished.read_value()
             self.read_attached = self.attached.read_value()
             self.worker = tf.compat.v1.placeholder(tf.int64, [])
@@ -34,7 +39,7 @@ class Flags:
     @property
     def variables(self) -> list[Any]:
         """All of them."""
-        return [self.ready, self.finished, self.attached]
+        return [self.ready, self.finished, self.attached, self.life]
 
     @staticmethod
     def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:

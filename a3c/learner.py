@@ -76,6 +76,10 @@ class Learner:
         }
         return Update(reply, gradient.is_finite, metrics)
 
+    def refresh(self) -> Reply:
+        """Take over what is new without an update."""
+        return self._adopt(self._store.pull())
+
     def _adopt(self, reply: Reply) -> Reply:
         self._agent.load(reply.parameters, reply.statistics)
         self.reply = reply

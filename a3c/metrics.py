@@ -81,7 +81,7 @@ class Sink(Protocol):
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
         """Take one row."""
 
-    def restart(self, env_steps: int) -> None:
+    def restart(self, env_steps: int, **notes: int) -> None:
         """Forget what was written beyond `env_steps`: the run went back to there."""
 
 
@@ -97,9 +97,10 @@ class JsonlSink:
         """Append one row with the time and the env steps."""
         self._append({"time": round(time.time(), 3), "env_steps": env_steps, **_rounded(row)})
 
-    def restart(self, env_steps: int) -> None:
-        """Mark that rows beyond `env_steps` are of a past that was lost."""
-        self._append({"time": round(time.time(), 3), "env_steps": env_steps, "event": "attached"})
+    def restart(self, env_steps: int, **notes: int) -> None:
+        """Mark that rows beyond `env_steps` are of a past that was lost; `a3c.past` reads this."""
+        mark = {"time": round(time.time(), 3), "env_steps": env_steps, "event": "attached"}
+        self._append({**mark, **notes})
 
     def _append(self, row: Mapping[str, Any]) -> None:
         line = json.dumps(row) + "\n"

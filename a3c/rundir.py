@@ -19,6 +19,7 @@ from a3c import config as settings
 from a3c import options
 from a3c.checkpoint import Manifest, newest_valid, refuse_other_identity
 from a3c.config import Config
+from a3c.durable import sync_directory
 from a3c.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -143,6 +144,7 @@ def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) ->
         "started_at": time.time(),
     }
     write_json(run.config, contents)
+    sync_directory(run.path.parent)
 
 
 def check_free(path: Path, *, resume: bool) -> None:
@@ -193,6 +195,21 @@ def hold(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a launcher or a cockpit sees the run through now."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextlib.contextmanager
 def refusing(path: Path) -> Iterator[None]:
     """Turn what the file system says about a run directory into one line."""
@@ -227,14 +244,17 @@ def read_preset_name(run: RunDir) -> str | None:
 
 
 def write_json(path: Path, contents: Any) -> None:
-    """Write a JSON file whole or not at all, for its owner only."""
+    """Write a JSON file for its owner only, whole or not at all, and durably."""
     text = json.dumps(contents, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
         with open(os.open(temporary, flags, 0o600), "w") as file:  # noqa: PTH123
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
+        sync_directory(path.parent)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

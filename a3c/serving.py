@@ -14,12 +14,14 @@ from a3c.config import Config
 from a3c.errors import RetryableError
 from a3c.flags import Flags
 from a3c.heartbeat import Heartbeat
+from a3c.lasting import LastingSession
 from a3c.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.25
 LINGER_S = 8.0  # how long a ps that may leave waits for workers that still talk to it
+CHIEF_LINGER_S = 120.0  # and for a chief, which may be on its way back to save what is here
 
 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
@@ -50,18 +52,20 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     server = start_server(cluster, task, config.cluster.ps_threads)
     poll = _Poll(server.target, cluster, task, config)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
-    deadline: float | None = None
+    began: float | None = None  # to wait for leave
     while True:
         beat.beat()
         try:
-            finished, num_attached = poll()
+            finished, attached = poll()
         except tf.errors.OpError as error:
-            if task.index and deadline:
+            if task.index and began:
                 break  # the first ps has left as well
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
         if finished or stop.requested:
-            deadline = deadline or time.monotonic() + LINGER_S
-            if num_attached == 0 or time.monotonic() >= deadline:
+            began = began or time.monotonic()
+            waits_for_chief = finished and attached[0]
+            patience_s = CHIEF_LINGER_S if waits_for_chief else LINGER_S
+            if not any(attached) or time.monotonic() >= began + patience_s:
                 break
         time.sleep(POLL_INTERVAL_S)
     if task.index == 0 and len(cluster.ps) > 1:
@@ -70,14 +74,14 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
 
 
 class _Poll:
-    """Asks the first ps whether the run is finished, and how many workers are attached."""
+    """Asks the first ps whether the run is finished, and which workers are attached."""
 
     def __init__(self, target: str, cluster: Cluster, task: Task, config: Config) -> None:
         with tf.Graph().as_default() as graph:
             self._flags = Flags(len(cluster.workers))
             initialized = [tf.compat.v1.is_variable_initialized(v) for v in self._flags.variables]
             self._exist = tf.reduce_all(tf.stack(initialized))
-        self._session = tf.compat.v1.Session(
+        self._session = LastingSession(
             target,
             graph=graph,
             config=tf.compat.v1.ConfigProto(
@@ -86,11 +90,11 @@ class _Poll:
             ),
         )
 
-    def __call__(self) -> tuple[bool, int]:
+    def __call__(self) -> tuple[bool, list[bool]]:
         """The answer; a blank ps is not finished and nobody is attached to it."""
         if not self._session.run(self._exist):
-            return False, 0
+            return False, []
         finished, attached = self._session.run(
             [self._flags.read_finished, self._flags.read_attached]
         )
-        return bool(finished), int(attached.sum())
+        return bool(finished), (attached != 0).tolist()

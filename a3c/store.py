@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,12 +23,16 @@ from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import EXIT_RETRY, FatalError, RetryableError
 from a3c.flags import FIRST_PS, Flags
+from a3c.lasting import LastingSession
 from a3c.layout import Layout
+from a3c.past import Life
 
 log = logging.getLogger(__name__)
 
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at its end
+SNAPSHOT_TRIES = 5
+ENDINGS = ("solved", "max_env_steps")  # why a run is over
 
 # What the ps says, by letting go of the connection or of its memory, when it is gone.
 LOST = (
@@ -50,6 +55,13 @@ class Reply(NamedTuple):
     global_step: int
     num_updates: int
     finished: bool
+
+
+class Snapshot(NamedTuple):
+    """The variables that a checkpoint holds, and how many updates ended while they were read."""
+
+    values: dict[str, np.ndarray]
+    updates_during: int
 
 
 class Store:
@@ -76,7 +88,7 @@ class Store:
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
-        self._session = tf.compat.v1.Session(
+        self._session = LastingSession(
             target, graph=self.graph, config=_session_config(config, task)
         )
         self._exchange = self._session.make_callable(exchange[1], exchange[0])
@@ -96,7 +108,8 @@ class Store:
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
         """Write a blank ps: every variable its initial value, then `values` over that.
 
-        `ready` is written last, so that a chief that dies in here leaves a ps that counts as blank.
+        This begins a life of the ps at the env step in `values`. `ready` is written last, so that
+        a chief that dies in here leaves a ps that counts as blank.
         """
         unknown = sorted(set(values) - set(self._inputs))
         if unknown:
@@ -108,12 +121,15 @@ class Store:
                 [self._assigns[name] for name in names],
                 {self._inputs[name]: values[name] for name in names},
             )
+            life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
+            self._session.run(self._flags.set_life, {self._flags.new_life: life})
             self._session.run(self._flags.set_ready)
 
-    def attach(self) -> None:
-        """Say that this worker is at work, so that the ps waits for it at the end."""
+    def attach(self) -> Life:
+        """Say that this worker is at work, so that the ps waits for it; to which life of the ps."""
         with _or_lost():
             self._set_presence(1)
+            return Life(*self._session.run(self._flags.read_life).tolist())
 
     def detach(self) -> None:
         """Say that this worker leaves; its last push is in."""
@@ -150,10 +166,17 @@ class Store:
         with _or_lost():
             return self._drain()
 
-    def finish(self) -> None:
-        """Tell every process that the run is over."""
+    def finish(self, reason: str) -> None:
+        """Tell every process that the run is over, and why."""
         with _or_lost():
-            self._session.run(self._flags.set_finished)
+            why = {self._flags.why: 1 + ENDINGS.index(reason)}
+            self._session.run(self._flags.set_finished, why)
+
+    def ending(self) -> str | None:
+        """Why the run is over; None while it isn't."""
+        with _or_lost():
+            why = int(self._session.run(self._flags.read_finished))
+        return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
         """Which workers are at work, `[num_workers]`."""
@@ -164,10 +187,23 @@ class Store:
         """The shape of every variable that a checkpoint holds, by name."""
         return {name: tuple(value.shape.as_list()) for name, value in self._saved.items()}
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Every variable that a checkpoint holds, by name."""
-        with _or_lost():
-            return self._session.run(self._saved)
+    def snapshot(self) -> Snapshot:
+        """Every variable that a checkpoint holds; pushes go on meanwhile.
+
+        Each variable is whole. Between two of them there may be pushes: those that ended while they
+        were read, and at most one a worker that was under way. A few tries are made for none.
+        """
+        best: Snapshot | None = None
+        for _ in range(SNAPSHOT_TRIES):
+            with _or_lost():
+                before, values, after = self._session.run(self._snapshot)
+            torn = int(after - before)
+            if best is None or torn < best.updates_during:
+                best = Snapshot(values, torn)
+            if not torn:
+                break
+        assert best is not None
+        return best
 
     # --- building -------------------------------------------------------------------------------
 
@@ -261,7 +297,12 @@ class Store:
         variables = tf.compat.v1.global_variables()
         left_out = {v.op.name for v in self._flags.variables}
         kept = [v for v in variables if v.op.name not in left_out]
-        self._saved = {v.op.name: v.read_value() for v in kept}
+        before = self._num_updates.read_value()
+        with tf.control_dependencies([before]):
+            self._saved = {v.op.name: v.read_value() for v in kept}
+        with tf.control_dependencies(list(self._saved.values())):
+            after = self._num_updates.read_value()
+        self._snapshot = (before, self._saved, after)
         self._initializer = tf.compat.v1.variables_initializer(variables)
         self._is_ready = self._flags.ready.read_value()
         self._all_exist = tf.reduce_all(

@@ -43,7 +43,7 @@ class TensorBoardSink:
         ]
         self._append(step=env_steps, summary=tf.compat.v1.Summary(value=values))
 
-    def restart(self, env_steps: int) -> None:
+    def restart(self, env_steps: int, **_notes: int) -> None:
         """Have TensorBoard drop what lies beyond `env_steps`: that past was lost."""
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         self._append(step=env_steps + 1, session_log=start)
@@ -80,10 +80,16 @@ class TensorBoardSink:
 
     def _open(self) -> Any:
         self._directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{time.time():.6f}.{os.uname().nodename}.{os.getpid()}"
+        name = f"events.out.tfevents.{self._stamp():.6f}.{os.uname().nodename}.{os.getpid()}"
         writer = tf.io.TFRecordWriter(str(self._directory / name))
         self._put(writer, file_version="brain.Event:2")
         return writer
+
+    def _stamp(self) -> float:
+        """The time, but later than every file's: TensorBoard reads them in the order of names."""
+        names = [path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")]
+        seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
+        return max(time.time(), *(second + 1.0 for second in seconds), 0.0)
 
     @staticmethod
     def _put(writer: Any, **event: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +17,23 @@ from a3c.agent import Agent
 from a3c.chief import Chief, prepare
 from a3c.cluster import Cluster, Task, wait_for_peer
 from a3c.config import Config
-from a3c.errors import FatalError
+from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.heartbeat import Heartbeat
 from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
+from a3c.past import restart_point
 from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environment
 from a3c.serving import start_server
 from a3c.signals import StopRequest
-from a3c.store import Store
+from a3c.store import Reply, Store
 from a3c.tensorboard import Pictures, TensorBoardSink
 
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 0.5
 WAIT_INTERVAL_S = 0.25
+STAND_IN_S = 61.0  # more than what a keeper calls a healthy life
+IDLE_S = 10.0
 
 
 class Worker:
@@ -48,6 +53,7 @@ class Worker:
     ) -> None:
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
+        self._has_others = len(cluster.workers) > 1
         seed = seeding.training_seed(config.run.seed, task.index)
         with blaming_the_environment():
             envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
@@ -59,16 +65,17 @@ class Worker:
         )
         self._store = _connect(cluster, task, config, self._agent, stop)
         manifest = self._wait_until_ready(run_dir)
-        self._store.attach()
+        self._life = self._store.attach()
         self._dropped_in_a_row = 0
         self._stopwatch = Stopwatch()
         self._learner = Learner(self._agent, self._store, config, self._stopwatch)
         self._chief = (
-            Chief(self._store, config, run_dir, self._learner.reply, manifest)
+            Chief(self._store, config, run_dir, self._learner.reply, manifest, self._life)
             if task.is_chief
             else None
         )
-        self._player = Player(
+        self._make_player = functools.partial(
+            Player,
             envs,
             self._agent,
             network.policy,
@@ -77,13 +84,14 @@ class Worker:
             epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
             stopwatch=self._stopwatch,
         )
+        self._logged = time.monotonic()
+        self._rows = run_dir / "metrics" / f"{task.name}.jsonl"
         self._sinks, self._pictures = self._open_sinks(run_dir, envs.single_observation_space)
 
     def _open_sinks(self, run_dir: Path, space: Any) -> tuple[list[Sink], Pictures | None]:
         """Where rows go to; the chief shows the network and what it sees besides."""
-        name = self._task.name
-        board = TensorBoardSink(run_dir / "events" / name)
-        sinks: list[Sink] = [JsonlSink(run_dir / "metrics" / f"{name}.jsonl"), board]
+        board = TensorBoardSink(run_dir / "events" / self._task.name)
+        sinks: list[Sink] = [JsonlSink(self._rows), board]
         if not self._task.is_chief:
             return sinks, None
         board.graph(self._agent.graph_def())
@@ -92,8 +100,7 @@ class Worker:
     def _wait_until_ready(self, run_dir: Path) -> Any:
         """The chief makes the ps ready; the others wait for it and say so."""
         if self._task.is_chief:
-            checkpoints = run_dir / "checkpoints"
-            return prepare(self._store, self._config, checkpoints, self._agent.parameters)
+            return prepare(self._store, self._config, run_dir, self._agent.parameters)
         said = False
         while not self._stop.requested and not self._store.is_ready():
             if not said:
@@ -107,9 +114,18 @@ class Worker:
         """Play and learn until the run is over or a signal comes; then leave in order."""
         self._restart_sinks()
         tracker = WorkerTracker(time.monotonic())
+        try:
+            self._leave(self._play(tracker))
+        except RetryableError:
+            self._log_row(tracker, whole_cluster=False)  # how far it came, to tell what was lost
+            raise
+        except (PlayError, UnplayableError) as error:
+            self._stand_in(tracker, error)
+
+    def _play(self, tracker: WorkerTracker) -> str | None:
+        """Play and learn until it is over; the chief's reason for that, if it has one."""
         reporter = _Reporter(self._store, self._task.index)
-        logged = time.monotonic()
-        rollouts = self._player.rollouts()
+        rollouts = self._make_player().rollouts()
         self._stopwatch.lap("start")
         self._stopwatch.take()
         while not self._is_over(reason := self._judge()):
@@ -120,16 +136,40 @@ class Worker:
             if self._has_dropped_enough(update):
                 self._log_row(tracker)
                 self._give_up(rollout)
-            now = time.monotonic()
-            if now - logged >= self._config.run.log_interval_s:
-                logged = now
-                self._log_row(tracker)
-                if self._pictures:
-                    self._pictures.offer(update.reply.global_step, rollout.observations)
+            if self._log_row_if_due(tracker) and self._pictures:
+                self._pictures.offer(update.reply.global_step, rollout.observations)
             self._stopwatch.lap("other")
         reporter.flush()
         self._log_row(tracker)
-        self._leave(reason)
+        return reason
+
+    def _stand_in(self, tracker: WorkerTracker, error: PlayError | UnplayableError) -> None:
+        """Leave with the error; the chief goes on as chief first, so that others can play on.
+
+        For long enough that its keeper starts it again however often its environment raises; to the
+        end where no start could mend it.
+        """
+        if self._chief:
+            patience_s = STAND_IN_S if isinstance(error, PlayError) else math.inf
+            if self._judge_for_others(tracker, error, time.monotonic() + patience_s):
+                return
+            self._chief.save("interrupted")
+        self._store.detach()
+        raise error
+
+    def _judge_for_others(self, tracker: WorkerTracker, error: A3CError, until: float) -> bool:
+        """Be chief without playing, while others push updates; whether the run is over."""
+        others = _Progress(self._learner.reply.num_updates)
+        if self._has_others:
+            log.error("%s; not playing any more, but saving for the others", error)
+            while time.monotonic() < until and others.go_on(self._learner.refresh()):
+                self._heartbeat.beat()
+                if self._is_over(reason := self._judge()):
+                    self._leave(reason)
+                    return True
+                self._log_row_if_due(tracker)
+                self._stop.wait(WAIT_INTERVAL_S)
+        return False
 
     def _judge(self) -> str | None:
         """The chief's reason to end the run for everyone, if it has one."""
@@ -162,17 +202,22 @@ class Worker:
     def _give_up(self, rollout: Rollout) -> NoReturn:
         """Leave for good, and say what was not finite; no restart can mend it."""
         culprit = not_finite(rollout, self._learner.reply.parameters)
-        if self._chief and culprit != WEIGHTS:
-            self._chief.save("interrupted")
-        self._store.detach()
-        raise FatalError(
+        lost = culprit == WEIGHTS
+        if lost:
+            self._store.detach()
+        raise (FatalError if lost else UnplayableError)(
             f"{self._dropped_in_a_row} rollouts in a row were dropped, "
             f"for {culprit} were not finite: {REMEDIES[culprit]}; "
             "--max-dropped-rollouts says how many are too many"
         )
 
     def _leave(self, reason: str | None) -> None:
-        """Save and say good-bye; the chief ends the run for everyone where it has a reason to."""
+        """Save and say good-bye; the chief ends the run for everyone where it has a reason to.
+
+        A chief that died while it ended the run does so again.
+        """
+        if self._chief and self._learner.reply.finished:
+            reason = self._store.ending()
         if self._chief and reason:
             log.info("the run is over: %s", reason)
             self._chief.end_run(reason)
@@ -181,17 +226,39 @@ class Worker:
         self._store.detach()
 
     def _restart_sinks(self) -> None:
+        where = restart_point(self._rows, self._life, self._learner.reply.global_step)
         for sink in self._sinks:
-            sink.restart(self._learner.reply.global_step)
+            sink.restart(where, ps_life=self._life.number)
 
-    def _log_row(self, tracker: WorkerTracker) -> None:
+    def _log_row_if_due(self, tracker: WorkerTracker) -> bool:
+        is_due = time.monotonic() - self._logged >= self._config.run.log_interval_s
+        if is_due:
+            self._log_row(tracker)
+        return is_due
+
+    def _log_row(self, tracker: WorkerTracker, *, whole_cluster: bool = True) -> None:
         reply = self._learner.reply
-        row = tracker.row(time.monotonic(), self._stopwatch.take(), reply.parameters)
-        if self._chief:
+        self._logged = time.monotonic()
+        row = tracker.row(self._logged, self._stopwatch.take(), reply.parameters)
+        if self._chief and whole_cluster:
             row |= self._chief.row(reply)
         for sink in self._sinks:
             sink.write(reply.global_step, row)
         log.info("%s", _line(reply.global_step, row))
+
+
+class _Progress:
+    """Whether the others push updates, as the count of them shows."""
+
+    def __init__(self, num_updates: int) -> None:
+        self._num_updates = num_updates
+        self._moved_at = time.monotonic()
+
+    def go_on(self, reply: Reply) -> bool:
+        """Whether there was an update lately."""
+        if reply.num_updates > self._num_updates:
+            self._num_updates, self._moved_at = reply.num_updates, time.monotonic()
+        return time.monotonic() - self._moved_at < IDLE_S
 
 
 class _Reporter:

@@ -285,6 +285,7 @@ NO_TABLES = [None, "x", 1, [], [1]]
 WRONG: dict[str, list[Any]] = {
     "step": NO_COUNTS,
     "num_updates": NO_COUNTS,
+    "updates_during": NO_COUNTS,
     "episodes": NO_COUNTS,
     "wall_s": NO_NUMBERS,
     "written_at": NO_NUMBERS,
@@ -454,13 +455,24 @@ def test_a_clock_that_went_back_does_not_cost_the_newest(tmp_path: Path) -> None
         assert checkpoint.verify(tmp_path / str(step)).step == step
 
 
-def test_what_died_half_written_goes_in_time(tmp_path: Path) -> None:
+def test_a_run_that_went_back_under_a_clock_that_did_too_keeps_what_it_just_wrote(
+    tmp_path: Path,
+) -> None:
+    for step, written_at in ((10, 5000.0), (20, 5001.0)):
+        write(tmp_path, step, written_at=written_at)
+    newest = write(tmp_path, 5, written_at=100.0)
+    checkpoint.prune(tmp_path, 1, newest)
+    assert entries(tmp_path) == ["20", "5"]
+
+
+def test_what_died_half_written_is_cleared_by_the_next_chief(tmp_path: Path) -> None:
     write(tmp_path, 10)
     for name in (".writing-5-1", ".writing-6-2", ".replaced-7"):
         (tmp_path / name).mkdir()
-    os.utime(tmp_path / ".writing-5-1", (1.0, 1.0))
     checkpoint.prune(tmp_path, 1)
-    assert entries(tmp_path) == [".writing-6-2", "10"]  # somebody may be writing that one
+    assert entries(tmp_path) == [".writing-5-1", ".writing-6-2", "10"]
+    checkpoint.clear_unfinished(tmp_path)
+    assert entries(tmp_path) == ["10"]
 
 
 # --- another run --------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Side:
 
     def named(self) -> dict[str, np.ndarray]:
         """What is on the ps, by name."""
-        return {k: v.copy() for k, v in self.store.snapshot().items()}
+        return {k: v.copy() for k, v in self.store.snapshot().values.items()}
 
 
 class Sides:

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,18 @@ def test_tensorboard_gets_the_same_rows(tmp_path: Path) -> None:
     accumulator = EventAccumulator(str(directory))
     accumulator.Reload()
     assert sorted(accumulator.Tags()["scalars"]) == ["cluster/workers", "loss/total"]
+
+
+def test_tensorboard_reads_files_in_order_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    for life, at in enumerate((now, now - 3600)):
+        monkeypatch.setattr(time, "time", lambda: at)  # noqa: B023
+        sink = TensorBoardSink(tmp_path)
+        sink.restart(10 * life)
+        sink.write(10 * life + 5, {"loss/total": float(life)})
+    assert curve(tmp_path, "loss/total") == [(5, 0.0), (15, 1.0)]
 
 
 def test_tensorboard_drops_what_lies_beyond_a_restart(tmp_path: Path) -> None:

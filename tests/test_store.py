@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -104,7 +107,7 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(
     for name, value in player.parameters().items():
         np.testing.assert_array_equal(named[name], value)
     assert second.pull().global_step == 0
-    slots = {key: value for key, value in first.snapshot().items() if "/Adam" in key}
+    slots = {key: value for key, value in first.snapshot().values.items() if "/Adam" in key}
     assert slots
     assert all((value == 0).all() for value in slots.values())
 
@@ -115,14 +118,46 @@ def test_a_snapshot_restores_bit_for_bit(stores: tuple[Store, Store]) -> None:
     for _ in range(3):
         gradient = rng.normal(size=first.pull().parameters.size).astype(np.float32)
         first.exchange(gradient, np.zeros(0), 2, 0.01)
-    saved = first.snapshot()
+    saved = first.snapshot().values
     second.exchange(gradient, np.zeros(0), 2, 0.01)
     second.initialize(saved)
-    again = second.snapshot()
+    again = second.snapshot().values
     assert saved.keys() == again.keys()
     assert all(np.array_equal(saved[name], again[name]) for name in saved)
     assert {"global_step", "num_updates", "hidden1/weights/Adam"} <= saved.keys()
     assert any("beta1_power" in name for name in saved)
+
+
+def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
+    cluster: InProcessCluster,
+) -> None:
+    """With SGD and gradients of one every number on the ps is minus the pushes that it has seen."""
+    settings = small_config(optimizer="sgd")
+    of = agent(settings, num_ps=2)
+    pushers = [cluster.store(settings, i, of) for i in range(2)]
+    pushers[0].initialize({})
+    ones = np.ones(of.layout.num_parameters, np.float32)
+    stop = threading.Event()
+
+    def push(store: Store) -> None:
+        while not stop.is_set():
+            store.exchange(ones, np.zeros(0), 1, 1.0)
+
+    reader = cluster.store(settings, 0, of)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pushing = [pool.submit(push, store) for store in pushers]
+        try:
+            snapshots = [reader.snapshot() for _ in range(50)]
+        finally:
+            stop.set()
+    assert all(p.exception() is None for p in pushing)
+    for values, updates_during in snapshots:
+        counts = [-values[name] for name in of.layout.names]
+        assert all((count == count.flat[0]).all() for count in counts), "a variable is torn"
+        seen = [int(count.flat[0]) for count in counts]
+        assert max(seen) - min(seen) <= updates_during + len(pushers)
+        assert abs(int(values["global_step"]) - min(seen)) <= updates_during + len(pushers)
+    assert int(snapshots[-1].values["num_updates"]) > int(snapshots[0].values["num_updates"])
 
 
 def test_reports_come_out_as_they_went_in_and_only_once(stores: tuple[Store, Store]) -> None:
@@ -158,7 +193,7 @@ def test_workers_attach_and_detach_each_on_their_own(stores: tuple[Store, Store]
 def test_finished_reaches_everyone_with_the_next_exchange(stores: tuple[Store, Store]) -> None:
     first, second = stores
     assert not second.pull().finished
-    first.finish()
+    first.finish("solved")
     assert second.exchange(np.zeros_like(second.pull().parameters), np.zeros(0), 0, 0.01).finished
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from a3c import checkpoint, processes, rundir
+from a3c import checkpoint, past, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config
 from a3c.plan import Plan
 from a3c.rundir import RunDir
+from a3c.watching.tails import Follower, parse_row
 
 LINE_INTERVAL_S = 5.0
 
@@ -42,6 +43,8 @@ class Progress:
         self._last_step = -1
         self._link: str | None = None
         self._waits: dict[str, str] = {}
+        losses = run.metrics("losses")
+        self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
 
     def poll(self) -> None:
         """Look at the run's files, and say what is new."""
@@ -55,6 +58,8 @@ class Progress:
         if link and link != self._link:
             self._link = link
             self._say("TensorBoard is up at %s", link)
+        for loss in past.losses(map(parse_row, self._losses.lines())):
+            self._say("%s", loss)
         if time.monotonic() - self._said >= LINE_INTERVAL_S:
             self._said = time.monotonic()
             self._line()

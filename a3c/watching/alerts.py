@@ -32,6 +32,7 @@ def of(status: Status) -> list[str]:
         *_grouped((p.name, _failure(p, live)) for p in status.processes),
         *_grouped((p.name, _loop(p)) for p in status.processes),
         *_grouped((p.name, _waiting(p)) for p in status.processes),
+        *_losses(status),
         *_restarts(status),
         *(_silence(status) if live else ()),
         *(_late_metrics(status) if live else ()),
@@ -76,6 +77,14 @@ def _waiting(p: ProcessStatus) -> str | None:
     """On whom it waits, as it said itself last."""
     _, waits, whom = (p.last_line or "").partition(" waiting for ")
     return f"waiting for {printable(whom)}" if waits and p.is_live else None
+
+
+def _losses(status: Status) -> Iterator[str]:
+    """The last time that the ps was lost."""
+    count = len(status.losses)
+    if count:
+        times = f" ({count} times so far)" if count > 1 else ""
+        yield f"the ps was lost: {status.losses[-1]}{times}"
 
 
 def _restarts(status: Status) -> Iterator[str]:

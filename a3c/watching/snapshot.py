@@ -93,6 +93,7 @@ class Status:
     metrics_interval_s: float
     dropped_rollouts: int
     dropped_reports: int
+    losses: tuple[str, ...] = ()  # what going back to checkpoints cost in this session
     listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network that the process is in
     exposed: tuple[str, ...] = ()  # those that other machines can reach
     is_isolated: bool | None = None  # whether that network has no way out; None: nothing listens

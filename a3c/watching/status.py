@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c import checkpoint, processes, rundir
+from a3c import checkpoint, past, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import EnvConfig
 from a3c.errors import UserError
@@ -58,6 +58,7 @@ class _Files(NamedTuple):
     cluster: Row  # the chief's newest row about the cluster
     rows: dict[str, Row]  # the newest of every worker
     newest: tuple[Path, Manifest] | None
+    losses: list[Row]
 
 
 class Reader:
@@ -137,6 +138,7 @@ class Reader:
             cluster,
             {name: rows[-1] for name, rows in tail.items() if rows},
             self._newest_checkpoint(),
+            self._rows.get(self._run.metrics("losses")) or [],
         )
 
     def _newest_checkpoint(self) -> tuple[Path, Manifest] | None:
@@ -179,6 +181,8 @@ def _read_manifest(path: Path) -> Manifest | None:
 def _life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
     """What a record is worth now: its pid is believed with its create time only."""
     state = processes.live_state(record)
+    if state == DEAD and rundir.is_held(run.path):
+        state = RESTARTING  # whoever sees the run through starts another keeper
     lives = state in LIVE_STATES and record.pid is not None
     if state == RESTARTING and record.host == processes.this_host():
         lives = processes.is_alive(record.pid, record.create_time, record.birth)
@@ -313,9 +317,7 @@ def _compose(
         env_steps_per_s=steps_per_s,
         frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
         updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
-        staleness=_mean([row["train/staleness"] for row in rows if row.get("train/staleness")])
-        if is_news
-        else None,
+        staleness=_mean_staleness(rows) if is_news else None,
         episodes=best.get("episodes", cluster.get("cluster/episodes")),
         wall_s=best.get("wall_s", cluster.get("wall_s")),
         processes=tuple(lives),
@@ -326,6 +328,7 @@ def _compose(
         metrics_interval_s=config.run.log_interval_s,
         dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in rows)),
         dropped_reports=int(sum(_number(row, "drops/reports") for row in rows)),
+        losses=past.losses(files.losses, since=started_at),
         tensorboard=_board_link(run, lives),
     )
 
@@ -366,5 +369,6 @@ def _mean_rate(newest: tuple[Path, Manifest] | None) -> float | None:
     return newest[1].step / newest[1].wall_s
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _mean_staleness(rows: Sequence[Row]) -> float | None:
+    values = [row["train/staleness"] for row in rows if row.get("train/staleness")]
     return sum(values) / len(values) if values else None
