@@ -21,7 +21,7 @@ from a3c import console, options, plan, rundir
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError
 from a3c.launching import cockpit, isolation, network_trial, preflight, report, verbs
-from a3c.launching.supervisor import ChildKeepers
+from a3c.launching.keepers import ChildKeepers
 from a3c.plan import Plan
 from a3c.rundir import RunDir
 

@@ -67,6 +67,7 @@ class Keeper:
         self._stopping = False
         self._times_asked = 0
         self._last_status = EXIT_OK
+        self._last_failure = ""
         self._exit_status: int | None = None
 
     def run(self) -> int:
@@ -207,7 +208,8 @@ class Keeper:
 
     def _after_failure(self, verdict: Verdict, how: str, lived_s: float, beat: bool) -> None:
         decision = self._patience.decide(verdict, lived_s, beat)
-        if decision.first_of_row:
+        if decision.first_of_row or how != self._last_failure:
+            self._last_failure = how
             self._record.change(first_error=tuple(self._capture.tail()))
         if decision.again:
             self._again(how, decision.delay_s)

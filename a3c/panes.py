@@ -192,6 +192,21 @@ def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
     _said(server, "select-pane", "-t", pane, "-T", title)
 
 
+def respawn(server: libtmux.Server, run_name: str, pane: Pane) -> bool:
+    """Run a command in the pane of that title whose process is dead; False where there is none."""
+    session = find_session(server, run_name)
+    if session is None:
+        return False
+    form = "#{pane_dead} #{pane_id} #{@a3c_title}"
+    for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
+        is_dead, pane_id, title = line.split(" ", 2)
+        if is_dead == "1" and title == pane.title:
+            argv = (_escaped(word) for word in pane.argv)
+            _said(server, "respawn-pane", "-t", pane_id, *argv)
+            return True
+    return False
+
+
 def close_session(server: libtmux.Server, run_name: str) -> bool:
     """End a run's session and no other; False where there is none."""
     session = find_session(server, run_name)

@@ -56,7 +56,8 @@ class ProcessRecord:
     """One kept process. Times are ISO 8601 in UTC.
 
     `pid` and `create_time` are None while no child runs. `first_error` holds the last lines of the
-    first failure since the process last worked. `started_at` is of the present child, or the last.
+    first failure since the process last worked, or failed in another way. `started_at` is of the
+    present child, or the last.
     """
 
     name: str

@@ -171,6 +171,14 @@ def test_a_crash_loop_fails_with_its_first_error(start: Start) -> None:
     assert "error 4" not in record.output_tail
 
 
+def test_a_crash_loop_after_another_fault_fails_with_its_own_first_error(start: Start) -> None:
+    script = f"{BEAT}; {COUNT}; echo error $n; [ $n -gt 1 ] || kill -KILL $$; exit 1"
+    record = start(script).ended()
+    assert record.state == "failed"
+    assert record.first_error is not None
+    assert "error 2" in record.first_error
+
+
 def test_retries_without_a_heartbeat_are_limited(start: Start) -> None:
     kept = start("exit 75", limits=QUICK._replace(max_restarts=2))
     record = kept.ended()
@@ -692,6 +700,7 @@ def test_a_spec_survives_its_command_line() -> None:
         grace_s=2.0,
         max_memory_mb=6.5,
         limits=Limits(1, 2, 3.0, 4.0, 5.0),
+        restarts=6,
         echo=True,
         parent=0,
         env=(("A", "b=c"), ("B", "")),

@@ -82,6 +82,18 @@ def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
     assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
 
 
+def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_path: Path) -> None:
+    dying = Pane("ps-0", (sys.executable, "-c", "raise SystemExit(3)"))
+    opened(server, "run", [Window("cockpit", (sleeper("cockpit"), dying))], tmp_path)
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"])
+    before = listed(server, "#{pane_id} #{@a3c_title}")
+    assert panes.respawn(server, "run", sleeper("ps-0"))
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "0"])
+    assert listed(server, "#{pane_id} #{@a3c_title}") == before
+    assert not panes.respawn(server, "run", sleeper("ps-0"))  # it lives
+    assert not panes.respawn(server, "another", sleeper("ps-0"))
+
+
 @pytest.mark.parametrize(
     "name",
     ["plain", "dots.and:colons", "a b", 'it\'s "quoted"', "naïve ☃", "-dash", "$HOME;#{x}", "=eq"],

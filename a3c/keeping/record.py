@@ -83,7 +83,7 @@ def _first_record(spec: KeeperSpec) -> ProcessRecord:
         create_time=None,
         birth=None,
         state="starting",
-        restarts=0,
+        restarts=spec.restarts,
         last_exit=None,
         first_error=None,
         output_tail=(),

@@ -24,6 +24,7 @@ class KeeperSpec:
     Without `heartbeat` silence is no sign of trouble; a timeout of 0 switches that timeout off, and
     a memory of 0 that limit.
     `network` lists who holds the run's own network; the process runs in there where it is given.
+    `restarts` counts those under keepers before this one.
     `parent` is the pid whose end ends the keeper: None for nobody's, 0 for whoever starts it.
     `env` is seen in the list of processes, so it is no place for secrets.
     """
@@ -41,6 +42,7 @@ class KeeperSpec:
     grace_s: float = 15.0
     max_memory_mb: float = 0.0
     limits: Limits = field(default_factory=Limits)
+    restarts: int = 0
     echo: bool = False
     parent: int | None = None
     env: tuple[tuple[str, str], ...] = ()
@@ -77,6 +79,7 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
         "--first-delay": spec.limits.first_delay_s,
         "--longest-delay": spec.limits.longest_delay_s,
         "--healthy": spec.limits.healthy_s,
+        "--restarts": spec.restarts,
         "--die-with-parent": spec.parent,
         "--network": spec.network,
         "--cwd": spec.cwd,
@@ -110,6 +113,7 @@ def parse(arguments: Sequence[str]) -> KeeperSpec:
         grace_s=options.grace,
         max_memory_mb=options.max_memory,
         limits=Limits(*(getattr(options, name) for name in _LIMIT_FLAGS)),
+        restarts=options.restarts,
         echo=options.echo,
         parent=options.die_with_parent,
         env=tuple(options.env),
@@ -155,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--first-delay", type=_seconds, default=limits.first_delay_s, metavar="S")
     add("--longest-delay", type=_seconds, default=limits.longest_delay_s, metavar="S")
     add("--healthy", type=_seconds, default=limits.healthy_s, metavar="S")
+    add("--restarts", type=_at_least(int, 0), default=spec.restarts, help="that went before")
     add("--echo", action="store_true", help="copy the output to stdout too")
     add("--die-with-parent", type=_at_least(int, 0), nargs="?", const=0, metavar="PID")
     add("--env", type=_assignment, action="append", default=[], metavar="K=V")

@@ -11,7 +11,8 @@ from typing import TextIO
 
 from a3c.config import Config
 from a3c.launching import ending, report
-from a3c.launching.supervisor import Keepers, Supervisor
+from a3c.launching.keepers import Keepers, Revival
+from a3c.launching.supervisor import Supervisor
 from a3c.plan import Plan
 from a3c.rundir import RunDir
 
@@ -22,7 +23,7 @@ def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> in
     """Show a run until it has ended, then evaluate and sum it up; the run's exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with _view(run, config) as poll:
-        outcome = Supervisor(plan, keepers, poll).run()
+        outcome = Supervisor(plan, Revival(plan, keepers, run), poll).run()
     _leave_closed(terminals)
     return ending.conclude(run, config, outcome)
 

@@ -53,6 +53,11 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     return EXIT_OK
 
 
+def restart(run: RunDir, process: Process, restarts: int) -> None:
+    """Start a keeper again in the pane where the one before was killed."""
+    panes.respawn(libtmux.Server(), run.name, _pane(process, run, restarts=restarts))
+
+
 def _windows(plan: Plan, run: RunDir, script: Path) -> Iterator[Window]:
     """The cockpit with the ps, workers by the windowful, and what else there is."""
     cockpit = Pane("cockpit", (sys.executable, str(script), "cockpit", str(run.path)))
@@ -65,7 +70,7 @@ def _windows(plan: Plan, run: RunDir, script: Path) -> Iterator[Window]:
             yield Window(role, (_pane(process, run),))
 
 
-def _pane(process: Process, run: RunDir) -> Pane:
+def _pane(process: Process, run: RunDir, restarts: int = 0) -> Pane:
     """A keeper that shows what its process says; a pane that is closed ends it."""
-    command = planning.keeper_command(process, run, echo=True)
+    command = planning.keeper_command(process, run, echo=True, restarts=restarts)
     return Pane(process.name, tuple(command))

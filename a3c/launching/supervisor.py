@@ -1,25 +1,18 @@
-"""See a run through: notice what fails it, end it in order, whoever started its keepers.
-
-In child mode the keepers are children of this process; in tmux mode they live in panes, and what
-they wrote down is all there is to see of them.
-"""
+"""See a run through: notice what fails it, end it in order, whoever started its keepers."""
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from a3c import plan as planning
 from a3c import processes
 from a3c.errors import EXIT_FATAL, EXIT_OK
-from a3c.plan import Plan, Process
+from a3c.launching.keepers import Revival
+from a3c.plan import Plan
 from a3c.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -28,7 +21,6 @@ POLL_S = 0.2
 WORKER_LINGER_S = 12.0  # after the chief has left
 PS_LINGER_S = 20.0  # after the last worker has left
 EVALUATOR_LINGER_S = 300.0  # it plays the last checkpoint
-FIRST_RECORD_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -45,80 +37,10 @@ class Outcome:
         return "failed" if self.failed else "stopped" if self.stopped else "done"
 
 
-class Keepers(Protocol):
-    """The keepers of a run, by process name."""
-
-    def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; None while it is at work."""
-
-    def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
-
-
-class ChildKeepers:
-    """Keepers as children of this process, each in a session of its own.
-
-    Ctrl-C in the terminal must not reach them by itself: it is passed on in order.
-    """
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, processes_: Iterable[Process]) -> None:
-        """Start a keeper for each process; they die with this one."""
-        for process in processes_:
-            self._children[process.name] = subprocess.Popen(
-                planning.keeper_command(process, self._run, parent=os.getpid()),
-                env=planning.keeper_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; None while it is at work."""
-        code = self._children[name].poll()
-        return 128 - code if code is not None and code < 0 else code
-
-    def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
-        if self._children[name].poll() is None:
-            self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
-
-
-class RecordedKeepers:
-    """Keepers that somebody else started, seen through their records."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._since = time.monotonic()
-
-    def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; one that vanished without a word has failed."""
-        record = processes.read_record(self._run.record(name))
-        if record is None:
-            late = time.monotonic() - self._since > FIRST_RECORD_S
-            return EXIT_FATAL if late else None
-        state = processes.live_state(record)
-        if state in ("done", "stopped"):
-            return EXIT_OK
-        if state not in ("failed", processes.DEAD):
-            return None
-        last = record.last_exit
-        return last.code if state == "failed" and last and last.code else EXIT_FATAL
-
-    def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
-        record = processes.read_record(self._run.record(name))
-        if record:
-            processes.terminate(record, now=now)
-
-
 class Supervisor:
     """Waits for a run to end, and ends what is left of it in order."""
 
-    def __init__(self, plan: Plan, keepers: Keepers, on_poll: Callable[[], None]) -> None:
+    def __init__(self, plan: Plan, keepers: Revival, on_poll: Callable[[], None]) -> None:
         self._keepers = keepers
         self._on_poll = on_poll
         self._workers = [p.name for p in plan.of_role("worker")]
@@ -135,6 +57,7 @@ class Supervisor:
         previous = {s: signal.signal(s, self._on_signal) for s in handled}
         try:
             outcome = self._watch()
+            self._keepers.stop()
             self._stop()
             return outcome
         except BaseException:
@@ -159,6 +82,7 @@ class Supervisor:
             if failed:
                 return Outcome(self._keepers.exit_code(failed) or EXIT_FATAL, failed=failed)
             if self._keepers.exit_code(self._workers[0]) == EXIT_OK:
+                self._keepers.stop()
                 # The chief has ended the run. A worker that is late for it would wait in vain.
                 self._wait(self._workers, WORKER_LINGER_S)
                 self._wait(self._servers, PS_LINGER_S)
@@ -203,6 +127,7 @@ class Supervisor:
             self._pause()
 
     def _pause(self) -> None:
+        self._keepers.poll()
         self._on_poll()
         self._woken.wait(POLL_S)
         self._woken.clear()

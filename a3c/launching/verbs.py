@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -198,14 +199,16 @@ def attach(arguments: argparse.Namespace) -> int:
 
 def cockpit(arguments: argparse.Namespace) -> int:
     """See a run through that runs in panes; what its session's first pane does."""
+    from a3c.launching import session
     from a3c.launching.cockpit import see_through
-    from a3c.launching.supervisor import RecordedKeepers
+    from a3c.launching.keepers import RecordedKeepers
     from a3c.plan import Plan
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):
         config = rundir.read_config(found)
-        return see_through(Plan.load(found), RecordedKeepers(found), found, config)
+        keepers = RecordedKeepers(found, partial(session.restart, found))
+        return see_through(Plan.load(found), keepers, found, config)
 
 
 def completion(_arguments: argparse.Namespace) -> int:

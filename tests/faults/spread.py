@@ -14,7 +14,7 @@ import psutil
 from a3c import options, processes
 from a3c import plan as planning
 from a3c.cluster import Cluster
-from a3c.launching.supervisor import RecordedKeepers
+from a3c.launching.keepers import RecordedKeepers
 from a3c.plan import Plan
 from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir, create
