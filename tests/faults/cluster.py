@@ -1,0 +1,293 @@
+"""A cluster to be hurt: real processes through the launcher, and what its files tell about it.
+
+`Cluster` starts a run in child mode, makes things go wrong in it, and reads what came of that from
+the run's own files. Nothing of it is left when the `with` ends. How long recoveries took is logged,
+and appended to the CSV file that A3C_FAULTS_CSV names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from a3c import checkpoint, processes, tensors
+from a3c.metrics import read_rows
+from a3c.processes import ProcessRecord
+from a3c.rundir import RunDir
+from a3c.watching import status
+from a3c.watching.tails import parse_row
+from tests.clusters import launcher
+from tests.runs import everything_ended, wait_until
+
+log = logging.getLogger(__name__)
+
+INJECTED = Path(__file__).parent / "injected"
+FOR_EVER = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
+MOODY = ("--env-id", "tests.faults.worlds:Moody-v0", "--envs-per-worker", "4")
+RECOVERY_S = 10.0  # beside a TensorFlow import
+USUAL_IMPORT_S = 6.0  # three at once on two quiet cores
+
+
+class Moment(NamedTuple):
+    """How far a run was at one time."""
+
+    monotonic: float
+    wall: float
+    lives: dict[str, int]  # how often each worker had attached
+    logged: dict[str, int]  # how much each process had said
+    losses: int  # how often the run had gone back
+
+
+class Cluster:
+    """One run, its processes and its files."""
+
+    def __init__(self, directory: Path, *arguments: str, workers: int = 3) -> None:
+        self.workers = [f"worker-{i}" for i in range(workers)]
+        self.run = RunDir(directory / "run")
+        self._switches = directory / "faults"
+        self._switches.mkdir(exist_ok=True)
+        self._said = directory / "launcher.log"
+        self._arguments = ("--workers", str(workers), "--log-interval", "0.1", *arguments)
+
+    # --- start and end --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The launcher at work; whatever is left of the run is killed at the end."""
+        with self._said.open("ab") as said:
+            process = subprocess.Popen(
+                self.command(*arguments), env=self._environment(), stdout=said, stderr=said
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            wait_until(lambda: not self.records() or everything_ended(self.run.path), "the end")
+
+    def command(self, *arguments: str) -> list[str]:
+        """The launcher's command line."""
+        return launcher("--run-dir", str(self.run.path), *self._arguments, *FOR_EVER, *arguments)
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
+        injected = {"PYTHONPATH": os.pathsep.join(paths), "A3C_TEST_FAULTS": str(self._switches)}
+        return {**os.environ, **injected}
+
+    def wait_until_training(self) -> None:
+        """Wait for rows of every worker."""
+        wait_until(lambda: all(self.trains(name) for name in self.workers), "training")
+
+    def stop(self) -> None:
+        """End the run in order."""
+        subprocess.run(
+            [sys.executable, launcher()[1], "stop", str(self.run.path)], check=True, timeout=120
+        )
+
+    # --- making things go wrong -----------------------------------------------------------------
+
+    def switch(self, fault: str, value: object = "") -> None:
+        """Switch a fault on: an illness of `worlds`, or one of `injected/sitecustomize`."""
+        (self._switches / fault).write_text(str(value))
+
+    def switch_off(self, fault: str) -> None:
+        """Let it be well again."""
+        (self._switches / fault).unlink()
+
+    def signal(self, name: str, signum: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a process of the run, SIGKILL if none is given."""
+        pid = self.pid(name)
+        assert pid is not None, f"{name} has no process"
+        os.kill(pid, signum)
+
+    def hurry(self, name: str) -> None:
+        """Cut a keeper's wait before the next start short, where it is waiting."""
+        record = self.record(name)
+        if record.state == "restarting" and record.pid is None:
+            processes.request_restart(record)
+
+    def kill_keeper(self, name: str) -> None:
+        """SIGKILL for a process's keeper."""
+        os.kill(self.record(name).keeper.pid, signal.SIGKILL)
+
+    def kill_everything(self, process: subprocess.Popen[bytes]) -> None:
+        """What the end of the machine is to its processes: SIGKILL for all of them."""
+        process.kill()
+        for record in self.records():
+            for pid in (record.keeper.pid, record.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    if pid:
+                        os.kill(pid, signal.SIGKILL)
+        process.wait()
+        wait_until(lambda: everything_ended(self.run.path), "the end of all processes")
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def records(self) -> list[ProcessRecord]:
+        """What the keepers wrote down."""
+        return processes.read_records(self.run.path)
+
+    def record(self, name: str) -> ProcessRecord:
+        """What one keeper wrote down."""
+        found = processes.read_record(self.run.record(name))
+        assert found, f"{name} has no record"
+        return found
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a process that lives."""
+        record = processes.read_record(self.run.record(name))
+        lives = record and processes.is_alive(record.pid, record.create_time, record.birth)
+        return record.pid if record and lives else None
+
+    def status(self) -> dict[str, Any]:
+        """What `status --json` says."""
+        return status.read(self.run).as_dict()
+
+    def log(self, name: str) -> str:
+        """Everything that a process and its keeper said."""
+        path = self.run.log(name)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def said(self) -> str:
+        """Everything that the launcher said."""
+        return self._said.read_text()
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All rows of a process's metrics in the order of writing, lost pasts and marks too."""
+        path = self.run.metrics(name)
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [row for row in map(parse_row, lines) if row is not None]
+
+    def lives(self, name: str) -> int:
+        """How often a worker has attached to the ps."""
+        return sum("event" in row for row in self.rows(name))
+
+    def trains(self, name: str, after_lives: int = 0) -> bool:
+        """Whether a worker has pushed updates since it attached after that many lives."""
+        rows = self.rows(name)
+        marks = [i for i, row in enumerate(rows) if "event" in row]
+        if len(marks) <= after_lives:
+            return False
+        return any(row.get("worker/updates_per_s") for row in rows[marks[-1] :])
+
+    def step(self) -> int:
+        """The newest env step that any worker has written."""
+        return max(row["env_steps"] for name in self.workers for row in self.rows(name)[-1:])
+
+    def manifest(self) -> checkpoint.Manifest:
+        """The newest checkpoint's manifest, every byte of it verified."""
+        found = checkpoint.newest_valid(self.run.checkpoints)
+        assert found
+        return found[1]
+
+    def newest_checkpoint_step(self) -> int:
+        """The step of the newest checkpoint; 0 before the first."""
+        steps = checkpoint.steps(self.run.checkpoints)
+        return int(steps[-1].name) if steps else 0
+
+    def losses(self) -> list[tuple[int, int]]:
+        """From where to where the run went back, each time that the ps was lost."""
+        return [(row["from"], row["env_steps"]) for row in self.rows("losses")]
+
+    def began_at(self) -> int:
+        """The env step at which the ps's present life began, as the chief saw it."""
+        marks = [row for row in self.rows("worker-0") if "event" in row]
+        return min(row["env_steps"] for row in marks if row["ps_life"] == marks[-1]["ps_life"])
+
+    def step_at(self, wall: float, fault: float) -> int:
+        """The env step at a time in the life of the ps that a fault ended; 0 before that life."""
+        steps = [0]
+        for row in self.rows("worker-0"):
+            if row["time"] > fault:
+                break
+            if row.get("ps_life"):
+                steps = [0]
+            elif row["time"] <= wall:
+                steps.append(row["env_steps"])
+        return steps[-1]
+
+    # --- claims ---------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Now, to be compared with later."""
+        names = ["ps-0", "ps-1", *self.workers]
+        return Moment(
+            time.monotonic(),
+            time.time(),
+            {name: self.lives(name) for name in self.workers},
+            {name: len(self.log(name)) for name in names},
+            len(self.losses()),
+        )
+
+    def wait_for_return(self, fault: str, before: Moment, *names: str) -> float:
+        """Wait until workers, or all of them, train again, in the time promised; how long it took.
+
+        The promise is ten seconds and an import of TensorFlow, the slowest of those there were; and
+        more on a machine on which that takes longer than `USUAL_IMPORT_S`.
+        """
+        for name in names or self.workers:
+            lives = before.lives[name]
+            wait_until(lambda: self.trains(name, lives), f"{name} after {fault}")  # noqa: B023
+        took_s = time.monotonic() - before.monotonic
+        import_s = max(self._imports(before), default=0.0)
+        report(fault, took_s, import_s)
+        limit_s = import_s + RECOVERY_S * max(1.0, import_s / USUAL_IMPORT_S)
+        assert took_s < limit_s, f"{fault}: {took_s:.1f} s, an import {import_s:.1f} s"
+        return took_s
+
+    def said_since(self, name: str, before: Moment) -> str:
+        """What a process and its keeper said since then."""
+        return self.log(name)[before.logged[name] :]
+
+    def _imports(self, before: Moment) -> list[float]:
+        """Seconds from the start of each process to TensorFlow's being there, since then."""
+        said = "".join(self.said_since(name, before) for name in before.logged)
+        return [float(s) for s in re.findall(r"TensorFlow is there, ([\d.]+) s after", said)]
+
+    def longest_pause(self, name: str, since: float) -> float:
+        """The longest time between two rows of a worker since a time (`time.time`)."""
+        times = [since, *(row["time"] for row in self.rows(name) if row["time"] >= since)]
+        times.append(time.time())
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+    def assert_never_fell(self, name: str) -> None:
+        """The env step never went back in any row that a worker ever wrote."""
+        steps = [row["env_steps"] for row in self.rows(name)]
+        assert steps == sorted(steps), f"global_step fell, as {name} saw it"
+
+    def assert_smooth_curves(self) -> None:
+        """What plots draw has no zig-zag, neither over env steps nor over wall time."""
+        for path in sorted((self.run.path / "metrics").glob("worker-*.jsonl")):
+            rows = read_rows(path)
+            steps = [row["env_steps"] for row in rows]
+            assert steps == sorted(steps), f"{path.name} goes back"
+            for key in ("wall_s", "cluster/episodes"):
+                values = [row[key] for row in rows if key in row]
+                assert values == sorted(values), f"{key} of {path.name} goes back"
+
+    def assert_finite(self) -> None:
+        """No number on the ps is NaN or infinite, as its newest checkpoint has it."""
+        newest = checkpoint.steps(self.run.checkpoints)[-1]
+        for name, value in tensors.load(newest / checkpoint.PREFIX).items():
+            assert np.isfinite(value).all(), f"{name} is not finite"
+
+
+def report(fault: str, seconds: float, import_s: float) -> None:
+    """Log how long a recovery took, and how much of it the slowest import of TensorFlow."""
+    line = f"{fault},{seconds:.1f},{import_s:.1f}"
+    log.info("recovered: %s", line)
+    if target := os.environ.get("A3C_FAULTS_CSV"):
+        with Path(target).open("a") as file:
+            file.write(line + "\n")

@@ -1,0 +1,211 @@
+"""A ps or a chief that is killed, or a frozen ps: everybody comes back by himself.
+
+One run suffers it all. Its checkpoint interval is the most that it may lose each time.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a3c import past
+from tests.faults.cluster import Cluster, Moment, report
+from tests.runs import wait_until
+
+INTERVAL_S = 2.0
+PS_TIMEOUT_S = 14.0
+SLACK_S = 4.0  # a save and an update, on a slow machine
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two workers on CartPole, their launcher, and the ps killed twice before it was at work."""
+    made = Cluster(
+        tmp_path_factory.mktemp("ps"),
+        *("--env-id", "CartPole-v1", "--checkpoint-interval", str(INTERVAL_S)),
+        *("--ps-timeout", str(PS_TIMEOUT_S)),
+        workers=2,
+    )
+    with made.running() as process:
+        wait_until(lambda: made.pid("ps-0"), "a ps that imports TensorFlow")
+        made.signal("ps-0")
+        wait_until(lambda: "serving at" in made.log("ps-0"), "a ps that is at work")
+        made.signal("ps-0")
+        made.wait_until_training()
+        yield made, process
+
+
+@pytest.fixture
+def cluster(launched: Any) -> Cluster:
+    """The run of this module."""
+    return launched[0]
+
+
+def assert_lost_no_more_than_the_interval(cluster: Cluster, fault: Moment) -> None:
+    """The run went back by no more than the interval, and said so in so many words."""
+    oldest_s = fault.wall - INTERVAL_S - SLACK_S
+    assert cluster.began_at() >= cluster.step_at(oldest_s, fault.wall)
+    for before, after in cluster.losses()[fault.losses :]:
+        words = past.loss(before, after)
+        assert words in cluster.log("worker-0")
+        wait_until(lambda: words in cluster.said(), "the launcher's word for it", 10.0)  # noqa: B023
+        assert f"the ps was lost: {words}" in "\n".join(cluster.status()["warnings"])
+
+
+def test_a_ps_that_is_killed_at_the_start_is_waited_for(cluster: Cluster) -> None:
+    assert cluster.record("ps-0").restarts >= 2
+    assert cluster.losses() == []
+
+
+def test_a_killed_ps_comes_back_from_the_newest_checkpoint(cluster: Cluster) -> None:
+    wait_until(lambda: cluster.newest_checkpoint_step(), "a checkpoint")
+    time.sleep(INTERVAL_S / 2)
+    before = cluster.moment()
+    cluster.signal("ps-0")
+    cluster.wait_for_return("ps SIGKILL", before)
+    assert len(cluster.losses()) == 1
+    assert_lost_no_more_than_the_interval(cluster, before)
+    newest = cluster.newest_checkpoint_step()
+    wait_until(lambda: cluster.newest_checkpoint_step() > newest, "another checkpoint", 30.0)
+    cluster.assert_smooth_curves()
+
+
+def test_a_ps_that_is_killed_during_a_save_and_once_more_comes_back(cluster: Cluster) -> None:
+    cluster.switch("disk", 0.3)
+    wait_until(lambda: list(cluster.run.checkpoints.glob(".writing-*")), "a save")
+    first = cluster.moment()
+    cluster.signal("ps-0")
+    restored = "restored the ps from"
+    wait_until(lambda: restored in cluster.said_since("worker-0", first), "a restored ps")
+    second = cluster.moment()
+    cluster.signal("ps-0")
+    cluster.switch_off("disk")
+    cluster.wait_for_return("ps SIGKILL once more, as soon as it was restored", second)
+    assert_lost_no_more_than_the_interval(cluster, first)
+    cluster.assert_smooth_curves()
+
+
+def test_a_chief_that_is_killed_during_a_save_never_writes_the_variables(cluster: Cluster) -> None:
+    mark = past.last_attached(cluster.run.metrics("worker-0"))
+    losses = cluster.losses()
+    cluster.switch("disk", 0.5)
+    (unfinished,) = wait_until(lambda: list(cluster.run.checkpoints.glob(".writing-*")), "a save")
+    before = cluster.moment()
+    restarts = cluster.record("worker-1").restarts
+    cluster.signal("worker-0")
+    cluster.switch_off("disk")
+    cluster.wait_for_return("chief SIGKILL in a save", before, "worker-0")
+    step = cluster.step()
+    wait_until(lambda: cluster.newest_checkpoint_step() >= step, "a checkpoint", INTERVAL_S + 5)
+    assert "attached to a ps that is already" in cluster.said_since("worker-0", before)
+    again = past.last_attached(cluster.run.metrics("worker-0"))
+    assert mark
+    assert again
+    assert (again.life, cluster.losses()) == (mark.life, losses)
+    assert not unfinished.exists()
+    assert cluster.longest_pause("worker-1", before.wall) < 5.0
+    assert cluster.record("worker-1").restarts == restarts
+    cluster.assert_smooth_curves()
+
+
+def test_a_ps_that_is_frozen_for_ten_seconds_is_waited_for(cluster: Cluster) -> None:
+    records = {name: cluster.record(name).restarts for name in ("ps-0", *cluster.workers)}
+    before, losses, step = cluster.moment(), cluster.losses(), cluster.step()
+    cluster.signal("ps-0", signal.SIGSTOP)
+    time.sleep(10.0)
+    frozen = cluster.step()
+    cluster.signal("ps-0", signal.SIGCONT)
+    wait_until(lambda: cluster.step() > frozen, "training that goes on", 30.0)
+    assert frozen >= step
+    assert records == {name: cluster.record(name).restarts for name in records}
+    assert (before.lives, losses) == (cluster.moment().lives, cluster.losses())
+
+
+def test_a_ps_that_is_frozen_for_good_is_treated_as_dead(cluster: Cluster) -> None:
+    frozen = cluster.moment()
+    cluster.signal("ps-0", signal.SIGSTOP)
+    said = f"gave no heartbeat for {PS_TIMEOUT_S:g} s, and is ended"
+    wait_until(lambda: said in cluster.said_since("ps-0", frozen), said, 3 * PS_TIMEOUT_S)
+    ended = cluster.moment()
+    report("ps frozen for good: noticed", ended.monotonic - frozen.monotonic, 0.0)
+    cluster.wait_for_return("ps frozen for good: from then on", ended)
+    assert_lost_no_more_than_the_interval(cluster, frozen)
+
+
+def test_a_ps_that_is_back_before_anyone_looked_gets_no_push_while_it_is_blank(
+    cluster: Cluster,
+) -> None:
+    """All workers sleep while the ps's keeper, and the ps with it, is killed and started again."""
+    restarts, losses = cluster.record("ps-0").restarts, len(cluster.losses())
+    for name in cluster.workers:
+        cluster.signal(name, signal.SIGSTOP)
+    frozen, newest = cluster.moment(), cluster.newest_checkpoint_step()
+    cluster.kill_keeper("ps-0")
+    wait_until(lambda: "serving at" in cluster.said_since("ps-0", frozen), "a blank ps")
+    assert cluster.record("ps-0").restarts == restarts + 1
+    awake = cluster.moment()
+    for name in cluster.workers:
+        cluster.signal(name, signal.SIGCONT)
+    cluster.wait_for_return("blank ps unnoticed: from waking up on", awake)
+    assert [after for _, after in cluster.losses()[losses:]] == [newest]
+    assert "the keeper of ps-0 was killed" in cluster.said()
+    assert_lost_no_more_than_the_interval(cluster, frozen)
+
+
+def test_a_clock_that_jumps_back_an_hour_changes_nothing(cluster: Cluster) -> None:
+    restarts = {record.name: record.restarts for record in cluster.records()}
+    cluster.switch("clock", -3600)
+    before = cluster.newest_checkpoint_step()
+    wait_until(lambda: cluster.manifest().step > before, "a checkpoint", 30.0)
+    wait_until(lambda: cluster.manifest().written_at < time.time() - 3000, "the jump", 30.0)
+    time.sleep(2 * INTERVAL_S)
+    assert cluster.newest_checkpoint_step() == cluster.manifest().step > before
+    assert {record.name: record.restarts for record in cluster.records()} == restarts
+    status = cluster.status()
+    assert status["state"] == "running"
+    assert status["global_step"] > before
+    cluster.switch_off("clock")
+    cluster.assert_smooth_curves()
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_second_run_into_the_same_directory_is_refused(
+    cluster: Cluster, resume: tuple[str, ...]
+) -> None:
+    config = cluster.run.config.read_bytes()
+    done = subprocess.run(
+        cluster.command(*resume), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert str(cluster.run.path) in done.stderr
+    assert cluster.run.config.read_bytes() == config
+    assert cluster.status()["state"] == "running"
+
+
+def test_a_machine_that_reboots_goes_on_where_it_was(launched: Any) -> None:
+    cluster, process = launched
+    rebooted = cluster.moment()
+    cluster.kill_everything(process)
+    before = cluster.manifest()
+    assert cluster.status()["state"] in ("failed", "stopped")
+    with cluster.running("--resume"):
+        wait_until(lambda: cluster.manifest().step > before.step, "another checkpoint")
+        assert cluster.began_at() == before.step
+        assert_lost_no_more_than_the_interval(cluster, rebooted)
+        assert f"restored the ps from {cluster.run.checkpoints}/{before.step}" in cluster.log(
+            "worker-0"
+        )
+        after = cluster.manifest()
+        assert after.wall_s > before.wall_s
+        assert after.episodes > before.episodes
+        cluster.assert_smooth_curves()
+        cluster.stop()
+        wait_until(cluster.run.summary.exists, "the summary", 30.0)
+        wait_until(lambda: cluster.status()["state"] == "stopped", "the end", 30.0)
+    assert Path(cluster.status()["checkpoint"]["path"]).exists()

@@ -1,0 +1,137 @@
+"""Workers that are killed, hang, leak, raise or send rubbish: the others train on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.cluster import MOODY, Cluster, report
+from tests.runs import wait_until
+
+PATIENCE = (
+    *("--ps-timeout", "5", "--heartbeat-timeout", "6"),
+    *("--max-worker-memory", "1000", "--max-dropped-rollouts", "0"),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three workers that train, and fall ill one after the other."""
+    made = Cluster(tmp_path_factory.mktemp("workers"), *MOODY, *PATIENCE)
+    with made.running("--checkpoint-interval", "2"):
+        made.wait_until_training()
+        yield made
+        made.stop()
+
+
+def assert_others_never_paused(cluster: Cluster, ill: str, since: float, took_s: float) -> None:
+    """The other workers wrote rows all the while, and nobody saw the step count fall."""
+    for name in cluster.workers:
+        cluster.assert_never_fell(name)
+        if name != ill:
+            pause_s = cluster.longest_pause(name, since)
+            assert pause_s < max(1.0, took_s / 2), f"{name} paused for {pause_s:.1f} s"
+            assert cluster.record(name).restarts == 0
+
+
+def test_a_killed_worker_is_back_soon_and_the_others_never_pause(cluster: Cluster) -> None:
+    before = cluster.moment()
+    cluster.signal("worker-2")
+    took_s = cluster.wait_for_return("worker SIGKILL", before, "worker-2")
+    assert_others_never_paused(cluster, "worker-2", before.wall, took_s)
+
+
+def kill_ten_times(cluster: Cluster, name: str) -> None:
+    """Kill a worker as soon as it is started again, ten times, and wait until it is back.
+
+    The keeper is told not to wait between the first nine starts; then its delay is the longest.
+    """
+
+    def another() -> int | None:
+        cluster.hurry(name)
+        return cluster.pid(name)
+
+    for _ in range(10):
+        pid = wait_until(another, f"another {name}")
+        before = cluster.moment()
+        cluster.signal(name)
+        wait_until(lambda: cluster.pid(name) != pid, "its end")  # noqa: B023
+    cluster.wait_for_return("worker SIGKILL, the tenth", before, name)
+
+
+def fall_ill(cluster: Cluster, illness: str, notice: str) -> None:
+    """Worker 1 falls ill until its keeper has noticed; then it is back."""
+    before = cluster.moment()
+    if illness == "stop":
+        cluster.signal("worker-1", signal.SIGSTOP)
+    else:
+        cluster.switch(f"{illness}.1")
+    wait_until(lambda: notice in cluster.said_since("worker-1", before), notice)
+    noticed = cluster.moment()
+    if illness != "stop":
+        cluster.switch_off(f"{illness}.1")
+    report(f"{illness}: noticed", noticed.monotonic - before.monotonic, 0.0)
+    cluster.wait_for_return(f"{illness}: from then on", noticed, "worker-1")
+
+
+def test_workers_that_are_killed_ten_times_or_hang_or_leak_hold_nobody_up(cluster: Cluster) -> None:
+    """Worker 2 is killed ten times while worker 1 stops, hangs and leaks; the chief trains on."""
+    wall, restarts = time.time(), cluster.record("worker-2").restarts
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        killing = pool.submit(kill_ten_times, cluster, "worker-2")
+        fall_ill(cluster, "stop", "gave no heartbeat for 6 s, and is ended")
+        fall_ill(cluster, "hang", "gave no heartbeat for 6 s, and is ended")
+        fall_ill(cluster, "leak", "MB of memory, more than 1000, and is ended")
+        killing.result()
+    assert cluster.record("worker-2").restarts >= restarts + 10
+    assert cluster.longest_pause("worker-0", wall) < 5.0
+    assert cluster.record("worker-0").restarts == cluster.record("ps-0").restarts == 0
+    for name in cluster.workers:
+        cluster.assert_never_fell(name)
+
+
+def test_what_is_not_finite_is_dropped_and_counted_and_never_reaches_the_ps(
+    cluster: Cluster,
+) -> None:
+    cluster.switch("nan-reward.2")
+    cluster.switch("inf-observation.1")
+    for name in ("worker-1", "worker-2"):
+        wait_until(lambda: cluster.rows(name)[-1].get("drops/rollouts", 0) > 3, "drops")  # noqa: B023
+    dropped = cluster.step()
+    cluster.switch_off("nan-reward.2")
+    cluster.switch_off("inf-observation.1")
+    wait_until(lambda: cluster.newest_checkpoint_step() > dropped, "another checkpoint")
+    cluster.assert_finite()
+    assert cluster.status()["dropped_rollouts"] > 6
+    assert any("rollouts dropped" in line for line in cluster.status()["warnings"])
+
+
+def test_a_crash_loop_ends_as_failed_with_its_first_error_and_the_rest_trains_on(
+    cluster: Cluster,
+) -> None:
+    """Worker 1 raises in reset at every start; the chief raises once, and stands in as chief."""
+    cluster.switch("raise-in-reset.1")
+
+    def is_failed() -> bool:
+        cluster.hurry("worker-1")
+        return cluster.record("worker-1").state == "failed"
+
+    wait_until(is_failed, "the end of patience")
+    failed = cluster.record("worker-1")
+    assert failed.last_exit
+    assert failed.last_exit.code == 1
+    assert "ValueError: no game today" in (failed.first_error or ())
+    assert any("worker-1 failed" in line for line in cluster.status()["warnings"])
+    before = cluster.newest_checkpoint_step()
+    cluster.switch("raise-in-step.0")
+    wait_until(lambda: "not playing any more" in cluster.log("worker-0"), "a chief standing in")
+    wait_until(lambda: cluster.newest_checkpoint_step() > before, "its checkpoint")
+    assert cluster.trains("worker-2")
+    assert cluster.status()["state"] == "running"
+    assert cluster.record("worker-0").restarts == 0
+    for name in cluster.workers:
+        cluster.assert_never_fell(name)
