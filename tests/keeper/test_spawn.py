@@ -13,7 +13,7 @@ import pytest
 
 from a3c.keeping.child import Pulse
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 LEAVES_ONE_BEHIND = """
 import os, sys, time

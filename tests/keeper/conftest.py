@@ -1,0 +1,46 @@
+"""The keeper of a test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a3c.keeper import KeeperSpec, command
+from tests.keeper.kept import QUICK, ROOT, Kept, Start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a keeper of a shell script, or of an argv, and leave nothing behind."""
+    kept: list[Kept] = []
+
+    def begin(what: str | list[str], popen: dict[str, Any] | None = None, **changes: Any) -> Kept:
+        argv = ["sh", "-c", what] if isinstance(what, str) else what
+        values: dict[str, Any] = {
+            "record": tmp_path / "run" / "processes" / "worker-0.json",
+            "name": "worker-0",
+            "role": "worker",
+            "log": tmp_path / "run" / "logs" / "worker-0.log",
+            "argv": tuple(argv),
+            "address": "127.0.0.1:1234",
+            "heartbeat": tmp_path / "run" / "processes" / "worker-0.heartbeat",
+            "limits": QUICK,
+            "cwd": tmp_path,
+        }
+        spec = KeeperSpec(**{**values, **changes})
+        options: dict[str, Any] = {"cwd": ROOT, "text": True, "start_new_session": True}
+        process = subprocess.Popen(command(spec), **{**options, **(popen or {})})
+        kept.append(Kept(process, spec))
+        return kept[-1]
+
+    yield begin
+    for one in kept:
+        with one.process as process:
+            process.kill()
+        for pipe in (one.process.stdout, one.process.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,95 @@
+"""A keeper that runs for a test, and what there is to see of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from a3c import processes
+from a3c.keeper import HEARTBEAT_VARIABLE, KeeperSpec
+from a3c.keeping.restarts import Limits
+from a3c.processes import ProcessRecord
+
+ROOT = Path(__file__).parent.parent.parent
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+QUICK = Limits(first_delay_s=0.01, longest_delay_s=0.05)
+BEAT = f'touch "${HEARTBEAT_VARIABLE}"'
+DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
+# Counts its lives in the file `lives`, in $n.
+COUNT = "echo x >> lives; n=$(wc -l < lives)"
+
+Start = Callable[..., "Kept"]
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """What `condition` gives once it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return value
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@dataclasses.dataclass
+class Kept:
+    """A keeper that runs, and what there is to see of it."""
+
+    process: subprocess.Popen[str]
+    spec: KeeperSpec
+
+    def record(self) -> ProcessRecord | None:
+        return processes.read_record(self.spec.record)
+
+    def wait_record(self, condition: Callable[[ProcessRecord], Any]) -> ProcessRecord:
+        def look() -> ProcessRecord | None:
+            record = self.record()
+            return record if record is not None and condition(record) else None
+
+        found = wait_for(look)
+        assert isinstance(found, ProcessRecord)
+        return found
+
+    def child(self) -> int:
+        """The pid of the child, once there is one."""
+        pid = self.wait_record(lambda record: record.pid).pid
+        assert pid is not None
+        return pid
+
+    def file(self, name: str) -> Path:
+        """A file where the child works."""
+        assert self.spec.cwd is not None
+        return self.spec.cwd / name
+
+    def log(self) -> str:
+        return self.spec.log.read_text() if self.spec.log.exists() else ""
+
+    def wait_log(self, text: str) -> None:
+        wait_for(lambda: text in self.log())
+
+    def guardian(self) -> int:
+        """The keeper's other child."""
+        child = self.child()
+        pids = [p.pid for p in psutil.Process(self.process.pid).children() if p.pid != child]
+        assert len(pids) == 1
+        return pids[0]
+
+    def ended(self) -> ProcessRecord:
+        """The record after the keeper left by itself or was asked to."""
+        self.process.wait(timeout=20)
+        record = self.record()
+        assert record is not None
+        return record

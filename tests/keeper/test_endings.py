@@ -1,0 +1,192 @@
+"""However a keeper ends, its process and all that this started end with it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a3c import processes
+from a3c.keeper import KeeperSpec, command
+from a3c.keeping.restarts import Limits
+from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, wait_for
+
+
+def test_stopping_lets_the_process_end_in_order(start: Start) -> None:
+    kept = start(f"trap 'echo last words; exit 0' TERM; {BEAT}; while :; do sleep 0.02; done")
+    running = kept.wait_record(lambda record: record.state == "running")
+    assert processes.terminate(running)
+    record = kept.ended()
+    assert kept.process.returncode == 0
+    assert record.state == "stopped"
+    assert record.last_exit is not None
+    assert (record.last_exit.code, record.last_exit.reason) == (0, "stop")
+    assert "last words" in kept.log()
+
+
+def test_a_process_that_ignores_term_is_killed_after_the_grace_time(start: Start) -> None:
+    kept = start(DEAF, grace_s=0.1)
+    kept.wait_log("deaf")
+    kept.process.terminate()
+    record = kept.ended()
+    assert kept.process.returncode == 128 + signal.SIGKILL
+    assert record.state == "stopped"
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM, signal.SIGINT], [signal.SIGQUIT]])
+def test_a_second_signal_kills_at_once(start: Start, signals: list[signal.Signals]) -> None:
+    kept = start(DEAF, grace_s=1000.0)
+    kept.wait_log("deaf")
+    for signum in signals:
+        kept.process.send_signal(signum)
+    assert kept.ended().state == "stopped"
+    assert kept.process.returncode == 128 + signal.SIGKILL
+
+
+def test_a_closed_terminal_signals_twice_and_still_lets_end_in_order(start: Start) -> None:
+    script = (
+        "trap 'echo asked; until [ -e go ]; do sleep 0.01; done; exit 0' TERM;"
+        "echo ready; while :; do sleep 0.02; done"
+    )
+    kept = start(script)
+    kept.wait_log("ready")
+    kept.process.send_signal(signal.SIGHUP)
+    kept.wait_log("\nasked")
+    for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        kept.process.send_signal(signum)
+    kept.file("go").touch()
+    record = kept.ended()
+    assert kept.process.returncode == 0
+    assert record.last_exit is not None
+    assert (record.state, record.last_exit.reason) == ("stopped", "hangup")
+
+
+def test_under_nohup_a_hangup_is_ignored(start: Start) -> None:
+    def ignore_hangup() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    kept = start("echo ready; until [ -e go ]; do sleep 0.01; done", {"preexec_fn": ignore_hangup})
+    kept.wait_log("ready")
+    kept.process.send_signal(signal.SIGHUP)
+    kept.file("go").touch()
+    assert kept.ended().state == "done"
+
+
+def test_stopping_between_two_lives_ends_at_once(start: Start) -> None:
+    kept = start("exit 75", limits=Limits(first_delay_s=1000.0, longest_delay_s=1000.0))
+    kept.wait_record(lambda record: record.state == "restarting")
+    kept.process.terminate()
+    assert kept.ended().state == "stopped"
+    assert kept.process.returncode == 75
+
+
+def test_a_restart_that_was_asked_for_comes_at_once_and_counts_as_no_failure(start: Start) -> None:
+    limits = Limits(max_restarts=0, first_delay_s=1000.0, longest_delay_s=1000.0)
+    kept = start(f"{BEAT}; exec sleep 1000", limits=limits)
+    for restarts in range(2):
+        running = kept.wait_record(lambda r: r.state == "running" and r.restarts == restarts)  # noqa: B023
+        assert processes.request_restart(running)
+    after = kept.wait_record(lambda record: record.state == "running" and record.restarts == 2)
+    assert after.last_exit is not None
+    assert (after.last_exit.reason, after.first_error) == ("restart", None)
+
+
+def test_a_restart_that_was_asked_for_cuts_the_wait_short(start: Start) -> None:
+    limits = Limits(first_delay_s=1000.0, longest_delay_s=1000.0)
+    kept = start(f"{COUNT}; [ $n -ge 2 ] || exit 75", limits=limits)
+    assert processes.request_restart(kept.wait_record(lambda r: r.state == "restarting"))
+    assert kept.ended().state == "done"
+
+
+def test_what_a_process_leaves_in_its_group_is_killed_with_it(start: Start) -> None:
+    kept = start("sh -c 'trap \"\" TERM HUP; echo $$ > left; while :; do sleep 0.05; done' & "
+                 "until [ -s left ]; do sleep 0.01; done")  # fmt: skip
+    assert kept.ended().state == "done"
+    left = int(kept.file("left").read_text())
+    wait_for(lambda: is_gone(left))
+
+
+def test_what_left_the_group_is_killed_too(start: Start) -> None:
+    daemon = shlex.join([*PYTHON, "import os, time; os.setsid(); open('left','w').write(str(os.getpid())); time.sleep(1000)"])  # fmt: skip  # noqa: E501
+    kept = start(f"({daemon} &) ; until [ -s left ]; do sleep 0.01; done")
+    assert kept.ended().state == "done"
+    left = int(kept.file("left").read_text())
+    assert is_gone(left)
+
+
+def test_killing_the_keeper_takes_the_process_and_its_group_along(start: Start) -> None:
+    kept = start(f"sleep 1000 & echo $! > left; {DEAF}")
+    kept.wait_log("deaf")
+    left = int(kept.file("left").read_text())
+    pids = [kept.child(), kept.guardian(), left]
+    kept.process.kill()
+    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    record = kept.record()
+    assert record is not None
+    assert (record.state, processes.live_state(record)) == ("starting", "dead")
+
+
+def test_the_death_signal_alone_ends_the_process_of_a_killed_keeper(start: Start) -> None:
+    kept = start(DEAF)
+    kept.wait_log("deaf")
+    child = kept.child()
+    os.kill(kept.guardian(), signal.SIGKILL)
+    kept.process.kill()
+    wait_for(lambda: is_gone(child))
+
+
+def test_the_guardian_alone_ends_the_process_of_a_killed_keeper(start: Start) -> None:
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); print('deaf', flush=True); time.sleep(1000)"  # noqa: E501
+    kept = start([sys.executable, "-I", "-c", code])
+    kept.wait_log("deaf")
+    child = kept.child()
+    kept.process.kill()
+    wait_for(lambda: is_gone(child))
+
+
+def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
+    spec = KeeperSpec(
+        record=tmp_path / "w.json",
+        name="w",
+        role="worker",
+        log=tmp_path / "w.log",
+        argv=("sh", "-c", "trap 'echo last words; exit 0' TERM; while :; do sleep 0.02; done"),
+        parent=0,
+    )
+    launcher = [*PYTHON, f"import subprocess; subprocess.run({command(spec)!r})"]
+    with subprocess.Popen(launcher, cwd=ROOT, start_new_session=True) as parent:
+        try:
+            record = wait_for(lambda: processes.read_record(spec.record))
+            running = wait_for(lambda: (r := processes.read_record(spec.record)) and r.pid and r)
+        finally:
+            parent.kill()
+    wait_for(lambda: is_gone(record.keeper.pid) and is_gone(running.pid))
+    after = processes.read_record(spec.record)
+    assert after is not None
+    assert after.last_exit is not None
+    assert (after.state, after.last_exit.reason) == ("stopped", "parent")
+    assert "last words" in spec.log.read_text()
+
+
+def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:
+    kept = start("exec sleep 1000", parent=2**30)
+    assert kept.ended().state == "stopped"
+
+
+def test_a_terminal_that_is_closed_ends_the_run_in_order(start: Start) -> None:
+    ours, theirs = os.openpty()
+    script = "trap 'echo last words; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+    kept = start(script, {"stdout": theirs}, echo=True)
+    os.close(theirs)
+    output = b""
+    while b"ready" not in output:
+        output += os.read(ours, 4096)
+    os.close(ours)
+    kept.process.send_signal(signal.SIGHUP)
+    assert kept.ended().state == "stopped"
+    assert "last words" in kept.log()

@@ -1,0 +1,293 @@
+"""What a keeper writes down, shows, passes on and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from a3c.keeper import HEARTBEAT_VARIABLE, KeeperSpec, command, parse
+from a3c.keeping.restarts import Limits
+from a3c.keeping.spec import child_environment
+from tests.keeper.kept import BEAT, PYTHON, ROOT, Start, wait_for
+
+
+def test_the_record_can_be_read_at_any_moment(start: Start) -> None:
+    kept = start(f"{BEAT}; echo life; exit 75", limits=Limits(100, 5, 0.0, 0.0))
+    wait_for(kept.spec.record.exists)
+    seen: set[str] = set()
+    while kept.process.poll() is None and len(seen) < 30:
+        record = json.loads(kept.spec.record.read_text())
+        assert record["name"] == "worker-0"
+        seen.add(record["updated_at"])
+    assert len(seen) == 30
+
+
+def test_the_record_says_what_it_must_and_nothing_of_the_environment(start: Start) -> None:
+    environment = {**os.environ, "SECRET_TOKEN": "hunter2"}
+    kept = start(["sh", "-c", f"{BEAT}; exec sleep 1000"], {"env": environment})
+    kept.wait_record(lambda record: record.state == "running")
+    text = kept.spec.record.read_text()
+    record = json.loads(text)
+    child = psutil.Process(record["pid"])
+    assert record["create_time"] == pytest.approx(child.create_time(), abs=0.02)
+    assert record["keeper"]["pid"] == kept.process.pid == child.ppid()
+    assert record["address"] == "127.0.0.1:1234"
+    assert record["argv"] == ["sh", "-c", f"{BEAT}; exec sleep 1000"]
+    assert record["log"] == str(kept.spec.log)
+    assert "hunter2" not in text
+    assert "SECRET_TOKEN" not in text
+
+
+def test_files_are_private(start: Start) -> None:
+    kept = start("true")
+    kept.ended()
+    run = kept.spec.record.parent.parent
+    assert {path.stat().st_mode & 0o777 for path in run.rglob("*") if path.is_file()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (run, *run.iterdir())} == {0o700}
+    assert sorted(path.name for path in kept.spec.record.parent.iterdir()) == [
+        "worker-0.heartbeat",
+        "worker-0.json",
+    ]
+
+
+def test_training_goes_on_while_the_log_has_no_room(start: Start) -> None:
+    kept = start(
+        "for i in 1 2 3; do echo line $i; done; echo done > done",
+        {"stdout": subprocess.PIPE},
+        log=Path("/dev/full"),
+        echo=True,
+    )
+    output, _ = kept.process.communicate(timeout=20)
+    record = kept.record()
+    assert record is not None
+    assert record.state == "done"
+    assert output.count("No space left on device") == 1
+    assert "line 3" in output
+
+
+def test_record_and_log_go_on_when_a_full_disk_has_room_again(start: Start) -> None:
+    def allow_no_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    script = "echo early; until [ -e go ]; do sleep 0.01; done; echo late; exec sleep 1000"
+    kept = start(script, {"preexec_fn": allow_no_files, "stdout": subprocess.PIPE}, echo=True)
+    assert kept.process.stdout is not None
+    assert any("early" in line for line in iter(kept.process.stdout.readline, ""))
+    assert kept.record() is None
+    assert kept.log() == ""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    resource.prlimit(kept.process.pid, resource.RLIMIT_FSIZE, unlimited)
+    kept.file("go").touch()
+    kept.wait_record(lambda record: "late" in record.output_tail)
+    assert re.match(r"\nkeeper: \d+ bytes of output were lost here\n", kept.log())
+    assert kept.log().endswith("\nlate\n")
+
+
+def test_a_reader_that_never_reads_stops_nothing(start: Start) -> None:
+    kept = start("head -c 1000000 /dev/zero", {"stdout": subprocess.PIPE}, echo=True)
+    assert kept.ended().state == "done"
+    assert kept.spec.log.stat().st_size > 1_000_000
+
+
+def test_a_process_that_closes_its_output_is_still_kept(start: Start) -> None:
+    kept = start("exec >&- 2>&-; until [ -e go ]; do sleep 0.01; done; exit 3")
+    keeper = psutil.Process(kept.process.pid)
+    kept.child()
+    sleeps = keeper.num_ctx_switches().voluntary
+    wait_for(lambda: keeper.num_ctx_switches().voluntary >= sleeps + 3)
+    kept.file("go").touch()
+    assert kept.ended().state == "failed"
+    assert kept.process.returncode == 3
+
+
+def test_the_echo_holds_what_the_log_holds(start: Start) -> None:
+    kept = start(
+        "echo out; echo err >&2; printf unfinished", {"stdout": subprocess.PIPE}, echo=True
+    )
+    output, _ = kept.process.communicate(timeout=20)
+    assert output == kept.log()
+    assert [line for line in output.splitlines() if "keeper:" not in line] == [
+        "out",
+        "err",
+        "unfinished",
+    ]
+
+
+def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start) -> None:
+    environment = {
+        **os.environ,
+        "http_proxy": "http://dead.invalid:1",
+        "HTTPS_PROXY": "http://dead.invalid:1",
+        HEARTBEAT_VARIABLE: "of an outer keeper",
+        "all_proxy": "x",
+        "GRPC_PROXY": "x",
+        "no_proxy": "localhost",
+        "ODD": "tab\tquote'\"\nline",
+    }
+    code = (
+        "import json, os, sys;print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]))"
+    )
+    arguments = ["a b", "--", "", "ü", "$HOME"]
+    kept = start([*PYTHON, code, *arguments], {"env": environment}, env=(("EXTRA", "a=b"),))
+    kept.ended()
+    seen, argv, stdin = json.loads(next(t for t in kept.log().splitlines() if t.startswith("[")))
+    for name in ("http_proxy", "HTTPS_PROXY", "all_proxy", "GRPC_PROXY"):
+        del environment[name]
+    expected = {**environment, "EXTRA": "a=b", HEARTBEAT_VARIABLE: str(kept.spec.heartbeat)}
+    assert {name: seen.get(name) for name in expected} == expected
+    assert not {name for name in seen if name.lower().endswith("_proxy")} - {"no_proxy"}
+    assert (argv, stdin) == (arguments, "")
+
+
+def test_the_heartbeat_of_an_outer_keeper_is_not_passed_on() -> None:
+    spec = KeeperSpec(Path("r"), "n", "r", Path("l"), ("true",))
+    assert child_environment({HEARTBEAT_VARIABLE: "outer", "A": "b"}, spec) == {"A": "b"}
+
+
+def test_the_process_starts_with_plain_signals_in_a_session_of_its_own(start: Start) -> None:
+    code = (
+        "import os, signal; p = os.getpid();"
+        "status = open('/proc/self/status').read().splitlines();"
+        "print(os.getsid(0) == os.getpgrp() == p,"
+        " *[s.split()[1] for s in status if s.startswith(('SigBlk', 'SigCgt'))],"
+        " sorted(map(int, os.listdir('/proc/self/fd')))[:3])"
+    )
+    kept = start([*PYTHON, code])
+    kept.ended()
+    _, line, _ = kept.log().splitlines()
+    session, blocked, _, *descriptors = line.split()
+    assert (session, int(blocked, 16), descriptors) == ("True", 0, ["[0,", "1,", "2]"])
+
+
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_keeper_without_a_standard_stream_works(start: Start, stream: int) -> None:
+    kept = start("echo out; echo err >&2", {"preexec_fn": lambda: os.close(stream)}, echo=True)
+    assert kept.ended().state == "done"
+    assert kept.log().count("\nout\nerr\n") == 1
+    assert kept.log().count("\n") == 4
+
+
+def test_a_command_that_is_not_there_fails_and_is_named(start: Start) -> None:
+    kept = start(["/no/such/program"])
+    record = kept.ended()
+    assert kept.process.returncode == 127
+    assert record.state == "failed"
+    assert record.first_error is not None
+    assert "cannot start '/no/such/program'" in record.first_error[-1]
+    assert "No such file or directory" in record.first_error[-1]
+
+
+def test_a_second_keeper_of_the_same_record_is_refused(start: Start) -> None:
+    first = start("exec sleep 1000")
+    pid = first.child()
+    second = start("exec sleep 1000", {"stderr": subprocess.PIPE})
+    _, error = second.process.communicate(timeout=20)
+    assert second.process.returncode == 2
+    assert f"kept already by pid {first.process.pid}" in error
+    assert first.child() == pid
+
+
+def test_a_record_that_outlived_its_keeper_is_taken_over(start: Start) -> None:
+    first = start("exec sleep 1000")
+    first.child()
+    first.process.kill()
+    first.process.wait()
+    assert start("true").ended().state == "done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required"),
+        (["--grace", "-1"], "'-1': give a number of 0.0 or more"),
+        (["--grace", "nan"], "'nan'"),
+        (["--max-restarts", "many"], "'many'"),
+        (["--env", "NOVALUE"], "'NOVALUE': give NAME=VALUE"),
+        (["--unknown"], "--unknown"),
+    ],
+)
+def test_bad_usage_is_one_line_and_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = ["--record=r", "--name=n", "--role=r", "--log=l"] if arguments else []
+    with pytest.raises(SystemExit) as exit_info:
+        parse([*needed, *arguments, "--", "true"])
+    error = capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_keeper_without_a_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--record=r", "--name=n", "--role=r", "--log=l"])
+    assert "put it after --" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_made_is_bad_usage(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kept = start("true", {"stderr": subprocess.PIPE}, log=tmp_path / "file" / "logs" / "log")
+    _, error = kept.process.communicate(timeout=20)
+    assert kept.process.returncode == 2
+    assert error.startswith("keeper: cannot make ")
+    assert error.count("\n") == 1
+
+
+def test_a_spec_survives_its_command_line() -> None:
+    spec = KeeperSpec(
+        record=Path("a b/--x.json"),
+        name="-odd name:0",
+        role="worker",
+        log=Path("l"),
+        argv=("python", "--", "-c", "x y"),
+        task=3,
+        address="[::1]:1",
+        heartbeat=Path("h"),
+        heartbeat_timeout_s=1.5,
+        start_timeout_s=0.0,
+        grace_s=2.0,
+        max_memory_mb=6.5,
+        limits=Limits(1, 2, 3.0, 4.0, 5.0),
+        restarts=6,
+        echo=True,
+        parent=0,
+        env=(("A", "b=c"), ("B", "")),
+        cwd=Path("/"),
+    )
+    assert parse(command(spec)[3:]) == spec
+    plain = KeeperSpec(Path("r"), "n", "r", Path("l"), ("true",))
+    assert parse(command(plain)[3:]) == plain
+
+
+def test_keeper_and_guardian_stay_below_20_mb(start: Start) -> None:
+    kept = start(f"head -c 1000000 /dev/zero; {BEAT}; exec sleep 1000")
+    kept.wait_record(lambda record: record.state == "running")
+    keeper, guardian = psutil.Process(kept.process.pid), psutil.Process(kept.guardian())
+    assert keeper.memory_info().rss < 20e6
+    assert keeper.memory_full_info().pss + guardian.memory_full_info().pss < 20e6
+
+
+def test_the_keeper_imports_nothing_heavy() -> None:
+    code = "import a3c.keeper, sys; print([m for m in %r if m in sys.modules])"
+    heavy = [
+        "tensorflow",
+        "numpy",
+        "rich",
+        "libtmux",
+        "psutil",
+        "gymnasium",
+        "subprocess",
+        "logging",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code % heavy], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
