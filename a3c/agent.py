@@ -155,7 +155,8 @@ class Agent:
         return tf.reshape(count, []), tf.reshape(total, shape), tf.reshape(squares, shape)
 
     def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
-        prepared = observations.prepare(inputs, self._space, statistics)
+        with tf.name_scope("prepare"):  # here and below: for who looks at the graph
+            prepared = observations.prepare(inputs, self._space, statistics)
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             return self.network.forward(prepared, state, starts)
 
@@ -165,8 +166,9 @@ class Agent:
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
         output = self._forward(inputs[None], state, starts[None], statistics)
-        policy, parameters = self.network.policy, output.policy_parameters[0]
-        actions = policy.mode(parameters) if greedy else policy.sample(parameters)
+        with tf.name_scope("policy"):
+            policy, parameters = self.network.policy, output.policy_parameters[0]
+            actions = policy.mode(parameters) if greedy else policy.sample(parameters)
         return [inputs, state, starts], Action(actions, output.values[0], output.state)
 
     def _build_layout(self, num_ps: int) -> Layout:

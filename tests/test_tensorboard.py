@@ -35,6 +35,7 @@ def test_the_graph_is_what_acting_computes_and_nothing_of_the_gradients(tmp_path
     names = {node.name for node in found.Graph().node}
     assert "observations" in names
     assert any(name.startswith("network/") and name.endswith("MatMul") for name in names)
+    assert {"prepare", "network", "policy"} <= {name.split("/")[0] for name in names}
     assert not any("gradients" in name or name.startswith("network_1/") for name in names)
     assert all(source.split(":")[0] in names for n in found.Graph().node for source in n.input)
     assert found.Scalars("loss/total")[0].step == 5
