@@ -54,7 +54,11 @@ def prepare(
 
 def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:
     checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
-    values = tensors.load(path / checkpoint.PREFIX)
+    try:
+        values = tensors.load(path / checkpoint.PREFIX)
+    except tensors.UNREADABLE as error:  # though every byte is as it was written
+        reason = str(error).splitlines()[0]
+        raise FatalError(f"{path} can't be read ({reason}): take it away to go on") from None
     expected = store.saved_shapes()
     if {name: value.shape for name, value in values.items()} != expected:
         raise FatalError(f"{path} holds other variables than this network needs")

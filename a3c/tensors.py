@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+# What TensorFlow raises where a file is no checkpoint of its own.
+UNREADABLE = (tf.errors.OpError, ValueError, RuntimeError)
+
 
 def save(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
     """Write a TensorFlow checkpoint, `prefix.index` and `prefix.data-...`, in one shard."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c import checkpoint, tensors
@@ -56,7 +55,7 @@ def load(agent: Agent, directory: Path) -> None:
     """
     try:
         values = tensors.load(directory / checkpoint.PREFIX)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except tensors.UNREADABLE as error:
         raise DamagedCheckpointError(str(error).splitlines()[0]) from None
     wanted = dict(zip(agent.layout.names, agent.layout.shapes, strict=True))
     wanted["observation_statistics"] = (agent.statistics_size,)

@@ -9,7 +9,9 @@ from pathlib import Path
 from gymnasium.spaces import Box
 
 from a3c import seeding
+from a3c.checkpoint import DamagedCheckpointError
 from a3c.config import Config
+from a3c.errors import UserError
 from a3c.network import Network
 from a3c.playing import stage
 from a3c.playing.evaluation import Spectator, load
@@ -48,5 +50,10 @@ class Playground:
         network = self.build_network(space, envs.single_action_space, self.config.network)
         agent = Spectator(network, space, self.config, seed=self.seed, greedy=self.greedy)
         if checkpoint is not None:
-            load(agent, checkpoint)
+            try:
+                load(agent, checkpoint)
+            except DamagedCheckpointError as error:  # pruned since it was verified, or not ours
+                raise UserError(
+                    f"checkpoint {checkpoint} can't be read ({error}): give another"
+                ) from None
         return agent

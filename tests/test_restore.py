@@ -1,0 +1,74 @@
+"""What a chief makes a blank ps of: a checkpoint that is whole, or nothing at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+import model
+from a3c import chief
+from a3c.errors import FatalError, UserError
+from a3c.playing.playground import Playground
+from tests import snapshots
+from tests.clusters import config, small_config
+
+FRESH = {"weights": np.zeros(3)}
+
+
+class BlankStore:
+    """A ps that was never initialised, and notes what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def is_ready(self) -> bool:
+        """Whether somebody was here before."""
+        return False
+
+    def initialize(self, values: Any) -> None:
+        """Take the first values."""
+        self.given.append(values)
+
+
+def restore(root: Path) -> list[Any]:
+    """What a chief gives to a blank ps, where these are the checkpoints."""
+    store: Any = BlankStore()
+    chief.prepare(store, config(), root, lambda: FRESH)
+    return store.given
+
+
+def test_without_any_checkpoint_the_start_is_fresh(tmp_path: Path) -> None:
+    assert restore(tmp_path / "checkpoints") == [FRESH]
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "variables.index", "manifest.json"])
+def test_where_all_are_damaged_a_chief_refuses_and_writes_nothing(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.test_broken_runs import spoil_checkpoint
+
+    said = [spoil_checkpoint(snapshots.write(tmp_path, step), how) for step in (10, 20)]
+    store: Any = BlankStore()
+    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged: restore one from"):
+        chief.prepare(store, config(), tmp_path, dict)
+    assert store.given == []
+    assert all(reason in caplog.text for reason in said)
+
+
+def test_files_that_tensorflow_cannot_read_are_named_though_every_byte_is_right(
+    tmp_path: Path,
+) -> None:
+    path = snapshots.write(tmp_path, 10)  # with a manifest that fits, of files that are none
+    with pytest.raises(FatalError, match=rf"{path} can't be read \(.*\): take it away to go on"):
+        restore(tmp_path)
+    ground = Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
+    made = ground.envs(1)
+    try:
+        with pytest.raises(UserError, match=rf"checkpoint {path} can't be read \(.*give another"):
+            ground.agent(made, path)
+    finally:
+        made.close()
