@@ -79,8 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["complete"]:
             return complete(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", ""))
         if arguments and arguments[0] in verbs.VERBS:
-            return verbs.run(PROG, arguments)
+            code = verbs.run(PROG, arguments)
+            sys.stdout.flush()
+            return code
         return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
+    except BrokenPipeError:
+        return console.unread()
     except A3CError as error:
         return console.refuse(PROG, error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 from a3c.errors import A3CError
@@ -21,6 +23,14 @@ def refuse(prog: str, error: A3CError) -> int:
     """Say in one line on stderr why a command can't go on; the exit code for it."""
     sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
     return error.exit_code
+
+
+def unread() -> int:
+    """Leave where nobody reads stdout any more, as in `status | head -1`; the exit code for it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # what is left in the buffer would be refused again
+    os.close(nowhere)
+    return 128 + signal.SIGPIPE
 
 
 def one_line(text: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -157,3 +158,14 @@ def test_runs_are_listed_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         os.utime(run.config, (stamp, stamp))
     assert [run.name for run in rundir.all_runs()] == ["old", "new"]
     assert rundir.find(None).name == "new"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
+    """As `status | head -1` does, for which shells have a signal and Python an exception."""
+    run = FakeRun(tmp_path / "run", configure(workers=2)).run.path
+    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "status", str(run)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

@@ -168,7 +168,7 @@ def _is_wildcard(place: str) -> bool:
 def _last_exit(p: ProcessStatus) -> str:
     last = p.last_exit
     if last is None:
-        return "and never ended before"
+        return "together with its keeper"
     reasons = {
         "heartbeat": " for its silence",
         "start-timeout": " for not getting ready",
