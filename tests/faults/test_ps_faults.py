@@ -195,15 +195,14 @@ def test_a_machine_that_reboots_goes_on_where_it_was(launched: Any) -> None:
     before = cluster.manifest()
     assert cluster.status()["state"] in ("failed", "stopped")
     with cluster.running("--resume"):
-        wait_until(lambda: cluster.manifest().step > before.step, "another checkpoint")
+        wait_until(lambda: cluster.manifest().episodes > before.episodes, "more games")
         assert cluster.began_at() == before.step
         assert_lost_no_more_than_the_interval(cluster, rebooted)
         assert f"restored the ps from {cluster.run.checkpoints}/{before.step}" in cluster.log(
             "worker-0"
         )
-        after = cluster.manifest()
-        assert after.wall_s > before.wall_s
-        assert after.episodes > before.episodes
+        wall_s = cluster.manifest().wall_s
+        assert wall_s > before.wall_s
         cluster.assert_smooth_curves()
         cluster.stop()
         wait_until(cluster.run.summary.exists, "the summary", 30.0)
