@@ -103,8 +103,6 @@ def complete(line: str, point: str) -> int:
 
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
-    from a3c.launching import session  # libtmux: the verbs are quicker without it
-
     config, chosen = options.parse_config(
         _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments, **LAYOUT
     )
@@ -117,16 +115,28 @@ def start(arguments: list[str]) -> int:
         log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
-    in_tmux = chosen.mode == "tmux" or (chosen.mode == "auto" and session.is_at_hand())
-    if in_tmux:
-        session.check_free(path.name, replace=chosen.replace or chosen.resume)
+    in_tmux = _wants_tmux(chosen, path.name)
     with rundir.hold(path):
         run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
         planned.save(run)
         log.info("%s", report.opening(run, config, chosen.preset, planned))
         if not in_tmux:
             return _in_foreground(planned, run, config)
+    from a3c.launching import session
+
     return session.start(planned, run, script=Path(__file__).resolve())
+
+
+def _wants_tmux(chosen: argparse.Namespace, run_name: str) -> bool:
+    """Whether the run goes into tmux; UserError where it should and can't."""
+    if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
+        return False
+    from a3c.launching import session  # libtmux: all else is quicker without it
+
+    if chosen.mode == "auto" and not session.is_at_hand():
+        return False
+    session.check_free(run_name, replace=chosen.replace or chosen.resume)
+    return True
 
 
 def _check(config: Config, path: Path, *, resume: bool) -> None:
