@@ -20,6 +20,8 @@ from a3c.keeping.spec import KeeperSpec
 from a3c.rundir import REPOSITORY, RunDir, refusing, write_json
 
 LOOPBACK = "127.0.0.1"
+# Every process is told every address in one argument, of which Linux takes 128 KiB.
+MAX_PROCESSES = 5000
 ISOLATED_BASE_PORT = 2222  # below those that the kernel gives to outgoing connections
 HEARTBEAT_TIMEOUT_S = 120.0  # where no setting says
 
@@ -92,6 +94,11 @@ def _choose_ports(config: Config, isolated: bool) -> list[int]:
     In a network of the run's own nobody else has any, so that there is nothing to check.
     """
     count = config.cluster.ps + config.cluster.workers
+    if count > MAX_PROCESSES:
+        raise UserError(
+            f"{count:,} processes are too many for one machine: give --workers {MAX_PROCESSES:,} "
+            "at most, less --ps"
+        )
     base = config.cluster.base_port or (ISOLATED_BASE_PORT if isolated else None)
     if base is None:
         return cluster.free_ports(count)

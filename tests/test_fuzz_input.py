@@ -260,6 +260,16 @@ def test_any_command_line_of_start_is_a_plan_or_one_line(
     check_start(stage, arguments)
 
 
+@pytest.mark.parametrize("flag", HUGE)
+def test_more_processes_than_a_machine_takes_are_refused_at_once(stage: Stage, flag: str) -> None:
+    top = str(100_000 if flag == "--workers" else 1000)
+    others = [] if flag == "--workers" else ["--workers", "4999"]
+    arguments = ["--dry-run", "--env-id", "CartPole-v1", flag, top, *others]
+    said = stage.call(launch_cluster.main, arguments)
+    check_refused(said, "launch_cluster.py")
+    assert "too many for one machine: give --workers 5,000 at most" in said.err
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 TOML_VALUES = st.one_of(
