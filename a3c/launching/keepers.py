@@ -8,6 +8,7 @@ takes its process along, and is started again as often as a process that crashes
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from a3c.rundir import RunDir
 log = logging.getLogger(__name__)
 
 FIRST_RECORD_S = 30.0
+LOOK_INTERVAL_S = 1.0
 
 
 class Keepers(Protocol):
@@ -160,6 +162,7 @@ class Revival:
         self._due: dict[str, float] = {}
         self._given_up: set[str] = set()
         self._over = False
+        self._looked_at = -math.inf
 
     def exit_code(self, name: str) -> int | None:
         """What a keeper left with; None while it is at work, or is going to be again."""
@@ -177,7 +180,10 @@ class Revival:
         self._over = True
 
     def poll(self) -> None:
-        """Start again what is due."""
+        """Start again what is due; looks once a second, for in tmux mode that reads many files."""
+        if time.monotonic() - self._looked_at < LOOK_INTERVAL_S:
+            return
+        self._looked_at = time.monotonic()
         for name, process in self._processes.items():
             if self._over or name in self._given_up or not self._keepers.is_killed(name):
                 continue

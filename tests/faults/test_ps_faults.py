@@ -86,7 +86,7 @@ def test_a_ps_that_is_killed_during_a_save_and_once_more_comes_back(cluster: Clu
     second = cluster.moment()
     cluster.signal("ps-0")
     cluster.switch_off("disk")
-    cluster.wait_for_return("ps SIGKILL once more, as soon as it was restored", second)
+    cluster.wait_for_return("ps SIGKILL again as soon as it was restored", second)
     assert_lost_no_more_than_the_interval(cluster, first)
     cluster.assert_smooth_curves()
 

@@ -60,7 +60,7 @@ def kill_ten_times(cluster: Cluster, name: str) -> None:
         before = cluster.moment()
         cluster.signal(name)
         wait_until(lambda: cluster.pid(name) != pid, "its end")  # noqa: B023
-    cluster.wait_for_return("worker SIGKILL, the tenth", before, name)
+    cluster.wait_for_return("worker SIGKILL for the tenth time", before, name)
 
 
 def fall_ill(cluster: Cluster, illness: str, notice: str) -> None:

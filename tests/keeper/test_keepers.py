@@ -154,11 +154,11 @@ def test_a_run_that_somebody_sees_through_is_held(run: RunDir) -> None:
 
 
 def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
-    """As many of the two hundred as fit into the time; A3C_CYCLES_S=0 is for all of them."""
+    """Ten, and as many of the two hundred as fit into the time; A3C_CYCLES_S=inf is for all."""
     within_s = float(os.environ.get("A3C_CYCLES_S", "15"))
     began, cycles, last = time.monotonic(), 0, 0
     sleeper = plan(run).processes[0]
-    while cycles < 200 and (not within_s or time.monotonic() - began < within_s):
+    while cycles < 10 or (cycles < 200 and time.monotonic() - began < within_s):
         keepers = ChildKeepers(run)
         keepers.start([sleeper])
         kept = wait_for_keeper(run, last)
@@ -172,7 +172,6 @@ def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir
         (record,) = processes.read_records(run.path)
         assert processes.live_state(record) == ("stopped" if cycles % 3 else DEAD)
         cycles += 1
-    assert cycles >= 5
     left = {path.name for path in run.record(NAME).parent.iterdir()}
     assert left == {f"{NAME}.json"}
 
