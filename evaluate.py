@@ -3,6 +3,7 @@
     python evaluate.py                           # the newest checkpoint of the newest run
     python evaluate.py runs/pong-... --episodes 50 --greedy
     python evaluate.py runs/pong-... --record videos/
+    python evaluate.py runs/pong-... --watch     # in a window, at the game's own speed
     python evaluate.py runs/pong-.../checkpoints/1200000 --json
 
 Scores are raw, of games of the environment's own length, with seeds that training never saw.
@@ -12,22 +13,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a3c import console, rundir
 from a3c.cluster import adopt_environment
 from a3c.config import Config
-from a3c.errors import EXIT_OK, A3CError
+from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.heartbeat import Heartbeat
 from a3c.options import Parser
+from a3c.playing.display import missing_display
 from a3c.playing.locate import Source, find_checkpoint, find_run
-from a3c.playing.scores import Summary
+from a3c.playing.scores import score_table, summarise
+from a3c.playing.window import Window
 from a3c.quiet import import_tensorflow
 from a3c.rundir import RunDir
 from a3c.signals import StopRequest, leave_on_signals
@@ -35,7 +40,9 @@ from a3c.turnstile import turnstile
 
 if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
     from a3c.playing.playground import Playground
+    from a3c.playing.show import OpenScreen
     from a3c.playing.stage import Envs
+    from a3c.rollout import Episode
 
 PROG = "evaluate.py"
 MAX_EPISODES = 100_000
@@ -54,7 +61,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--greedy", action="store_true", help="the most probable actions")
     parser.add_argument("--which", choices=("newest", "best"), default="newest")
     parser.add_argument("--seed", type=int, default=None, help="default: the run's own seed")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="write a video of one game")
+    seen = parser.add_mutually_exclusive_group()
+    seen.add_argument("--record", type=Path, metavar="DIR", help="write a video of one game")
+    seen.add_argument(
+        "--watch", action="store_true", help="show the games in a window, at their own speed"
+    )
     parser.add_argument("--format", choices=("mp4", "gif"), default="mp4", help="of the video")
     parser.add_argument("--seconds", type=float, metavar="S", help="only so much of the video")
     parser.add_argument(
@@ -78,25 +89,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     arguments = parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    # With the environment as it is now: what draws games in this process must see no display.
+    open_window = functools.partial(Window, environ=dict(os.environ)) if arguments.watch else None
     try:
         if arguments.follow:
-            return follow(find_run(arguments.source), arguments)
+            return follow(find_run(arguments.source), arguments, open_window)
         leave_on_signals()
-        return play(find_checkpoint(arguments.source, arguments.which), arguments)
+        if arguments.watch and (reason := missing_display()):
+            raise UserError(f"--watch: {reason}; use --record DIR")
+        return play(find_checkpoint(arguments.source, arguments.which), arguments, open_window)
     except A3CError as error:
         return console.refuse(PROG, error)
 
 
-def play(source: Source, arguments: argparse.Namespace) -> int:
+def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
     """Play with one checkpoint and report; the exit code."""
     adopt_environment(1)
     import_tensorflow()
     ground = playground(source.config, arguments)
+    if open_window is not None:
+        return watch(source, ground, arguments, open_window)
     with contextlib.ExitStack() as stack:
         # First of all: what can't be looked at is refused before twenty games are played.
         stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
-        games = evaluate(source, ground, arguments)
-        report(games, as_json=arguments.json)
+        report(source, ground, evaluate(source, ground, arguments.episodes), arguments.json)
         if stage is not None:
             sys.stderr.write(f"video: {record(source, ground, stage, arguments)}\n")
     return EXIT_OK
@@ -112,25 +128,38 @@ def playground(config: Config, arguments: argparse.Namespace) -> Playground:
     return Playground(config, envs.make, model.build, seed, arguments.greedy)
 
 
-def evaluate(source: Source, ground: Playground, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Play the games; everything there is to say about them, as plain data."""
+def evaluate(source: Source, ground: Playground, episodes: int) -> list[Episode]:
+    """Play the games, several at once."""
     from a3c.playing import evaluation
 
-    with closing(ground.envs(min(arguments.episodes, evaluation.MAX_ENVS))) as envs:
+    with closing(ground.envs(min(episodes, evaluation.MAX_ENVS))) as envs:
         agent = ground.agent(envs, source.path)
-        policy = agent.network.policy
-        games = evaluation.play(envs, agent, policy, arguments.episodes, seed=ground.seed)
-    summary = evaluation.summarise([g.episode_return for g in games], [g.length for g in games])
-    return {
-        "checkpoint": str(source.path),
-        "step": source.manifest.step,
-        "env_id": source.config.env.env_id,
-        "greedy": arguments.greedy,
-        "seed": ground.seed,
-        **summary._asdict(),
-        "returns": [game.episode_return for game in games],
-        "lengths": [game.length for game in games],
-    }
+        return evaluation.play(envs, agent, agent.network.policy, episodes, seed=ground.seed)
+
+
+def watch(
+    source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
+) -> int:
+    """Play in a window until the games are over or it is closed, then report what was seen."""
+    from a3c.playing.camera import subtitle
+    from a3c.playing.show import Show
+
+    config = source.config.env
+    with contextlib.ExitStack() as stack:
+        stage = stack.enter_context(closing(ground.stage()))
+        agent = ground.agent(stage, source.path)
+        games = arguments.episodes
+        played = Show(stage, agent, config, open_window, seed=ground.seed, episodes=games)
+        stack.enter_context(closing(played))
+        played.say(subtitle(source.manifest.step, greedy=arguments.greedy))
+        try:
+            played.run()
+            code = EXIT_OK
+        except SystemExit as asked:  # Ctrl-C: what was seen to its end counts all the same
+            code = int(asked.code or 0)
+    if played.episodes:
+        report(source, ground, played.episodes, arguments.json)
+    return code
 
 
 def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.Namespace) -> Path:
@@ -151,7 +180,7 @@ def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.
     return recording.path
 
 
-def follow(run: RunDir, arguments: argparse.Namespace) -> int:
+def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
     """Be the evaluator of a run: until it ends, play each new checkpoint and keep the best."""
     logging.getLogger().setLevel(logging.INFO)
     adopt_environment(1)
@@ -160,55 +189,45 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
     heartbeat = Heartbeat.from_environment()
     with turnstile(run.path / "processes", first=False):
         import_tensorflow()
-    from a3c.metrics import JsonlSink, Sink
-    from a3c.playing import evaluation, following
+    from a3c.metrics import JsonlSink
+    from a3c.playing.following import Evaluator
     from a3c.tensorboard import TensorBoardSink
 
-    ground = playground(rundir.read_config(run), arguments)
-    envs = ground.envs(min(arguments.episodes, evaluation.MAX_ENVS))
-    agent = ground.agent(envs)
-
-    def play(path: Path) -> Summary:
-        evaluation.load(agent, path)
-        games = evaluation.play(
-            envs,
-            agent,
-            agent.network.policy,
-            arguments.episodes,
-            seed=ground.seed,
-            on_decision=lambda _: _beat_or_leave(heartbeat, stop),
-        )
-        return evaluation.summarise([g.episode_return for g in games], [g.length for g in games])
-
     name = "evaluator-0"
-    sinks: list[Sink] = [JsonlSink(run.metrics(name)), TensorBoardSink(run.path / "events" / name)]
-    with contextlib.suppress(_AskedToLeaveError):
-        following.follow(run, play, sinks, stop, heartbeat)
+    evaluator = Evaluator(
+        run,
+        playground(rundir.read_config(run), arguments),
+        [JsonlSink(run.metrics(name)), TensorBoardSink(run.path / "events" / name)],
+        stop,
+        heartbeat,
+        episodes=arguments.episodes,
+        open_screen=open_window,
+    )
+    evaluator.follow()
     return EXIT_OK if stop.signal is None else 128 + stop.signal
 
 
-class _AskedToLeaveError(Exception):
-    """Ends a game that is being played when a signal has come."""
-
-
-def _beat_or_leave(heartbeat: Heartbeat, stop: StopRequest) -> None:
-    heartbeat.beat()
-    if stop.requested:
-        raise _AskedToLeaveError
-
-
-def report(result: dict[str, Any], *, as_json: bool) -> None:
-    """Print the result, as a table or as JSON."""
+def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:
+    """Print how the games went, as a table or as JSON."""
+    returns, lengths = [g.episode_return for g in games], [g.length for g in games]
+    summary, step = summarise(returns, lengths), source.manifest.step
     if as_json:
+        result = {
+            "checkpoint": str(source.path),
+            "step": step,
+            "env_id": source.config.env.env_id,
+            "greedy": ground.greedy,
+            "seed": ground.seed,
+            **summary._asdict(),
+            "returns": returns,
+            "lengths": lengths,
+        }
         print(json.dumps(result))
         return
     from rich.console import Console
 
-    from a3c.playing.scores import score_table
-
-    kind = "greedy" if result["greedy"] else "sampled"
-    title = f"{result['env_id']} after {result['step']:,} env steps, {kind} actions"
-    summary = Summary(**{name: result[name] for name in Summary._fields})
+    kind = "greedy" if ground.greedy else "sampled"
+    title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
     Console().print(score_table(summary, title))
 
 

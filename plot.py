@@ -1,31 +1,48 @@
-"""Draw how runs went, as PNG files: returns, losses, throughput, staleness.
+"""Draw how runs went, and what a network has learned, as PNG files.
 
 python plot.py                               # the newest run, into its plots/
 python plot.py runs/a runs/b --what return   # several: curves, and bands over seeds
+python plot.py runs/a --what filters saliency   # of its newest checkpoint, or give a checkpoint
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from a3c import console
-from a3c.errors import EXIT_OK, A3CError
+from a3c.cluster import adopt_environment
+from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.options import Parser
+from a3c.playing.locate import find_checkpoint
+from a3c.quiet import import_tensorflow
 
 PROG = "plot.py"
 PICTURES = ("return", "losses", "throughput", "staleness")
+LOOKS = ("filters", "saliency")  # into a checkpoint: with TensorFlow, and only where asked for
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; refusals exit with code 2."""
-    parser = Parser(prog=PROG, description="Draw how runs went.", allow_abbrev=False)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="default: the newest run")
+    parser = Parser(
+        prog=PROG, description="Draw how runs went, and what was learned.", allow_abbrev=False
+    )
     parser.add_argument(
-        "--what", nargs="+", choices=("all", *PICTURES), default=["all"], help="which pictures"
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="default: the newest run; for filters and saliency a checkpoint will do",
+    )
+    parser.add_argument(
+        "--what",
+        nargs="+",
+        choices=("all", *PICTURES, *LOOKS),
+        default=["all"],
+        metavar="PICTURE",
+        help=f"all (the default: {', '.join(PICTURES)}); of a checkpoint: {', '.join(LOOKS)}",
     )
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="default: RUN/plots, for several runs ./plots"
@@ -42,8 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw, save; prints the paths of the pictures."""
     console.prepare()
     arguments = parse(argv)
+    looks = [name for name in LOOKS if name in arguments.what]
     try:
-        for path in draw(arguments):
+        if set(arguments.what) - set(looks):
+            for path in draw(arguments):
+                print(path)
+        for path in look(arguments, looks):
             print(path)
     except A3CError as error:
         return console.refuse(PROG, error)
@@ -59,7 +80,7 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
     folder = arguments.output or _folder(histories)
     everything = "all" in arguments.what
     paths: list[Path] = []
-    for name in PICTURES if everything else arguments.what:
+    for name in PICTURES if everything else [n for n in arguments.what if n in PICTURES]:
         try:
             figure = _figures(arguments)[name](histories)
         except reading.NothingToDrawError as error:
@@ -69,6 +90,29 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
         else:
             paths.append(pictures.save(figure, folder / f"{name}.png"))
     return paths
+
+
+def look(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Path]:
+    """Draw what a checkpoint's network has learned."""
+    if not names:
+        return
+    if len(arguments.runs) > 1:
+        raise UserError(f"--what {names[0]} looks into one network: give one run or checkpoint")
+    source = find_checkpoint(arguments.runs[0] if arguments.runs else None)
+    folder = arguments.output or (source.run.path / "plots" if source.run else Path("plots"))
+    adopt_environment(1)
+    import_tensorflow()
+    import envs
+    import model
+    from a3c.drawing import looks, pictures
+    from a3c.playing.playground import Playground
+
+    config = source.config
+    ground = Playground(config, envs.make, model.build, config.run.seed)
+    with looks.opened(ground, source) as network:
+        figures = {"filters": network.filters, "saliency": network.saliency}
+        for name in names:
+            yield pictures.save(figures[name](), folder / f"{name}.png")
 
 
 def _folder(histories: Sequence[Any]) -> Path:

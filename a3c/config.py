@@ -213,6 +213,9 @@ class RunConfig:
     keep_checkpoints: int = option(
         5, "newest checkpoints to keep, besides the best", low=1, high=10_000
     )
+    render: bool = option(
+        False, "show a game in a window, where there is a display; starts the evaluator"
+    )
     log_interval_s: float = option(
         2.0, "seconds between rows of metrics", low=0.05, high=3600.0, flag="--log-interval"
     )

@@ -39,6 +39,25 @@ def is_image(space: Box) -> bool:
     return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
 
 
+def image_axes(space: Box) -> tuple[int, int]:
+    """The axes of an image's rows and columns, counted from the end."""
+    return (-2, -1) if len(space.shape) == 2 or _channels_first(space) else (-3, -2)
+
+
+def frames(observation: np.ndarray, space: Box) -> np.ndarray:
+    """The frames of one image observation, oldest first, `[N, height, width, channels]`.
+
+    Colours are three channels of one frame, last; other channels are frames of one channel each.
+    """
+    if len(space.shape) == 2:
+        return observation[None, :, :, None]
+    stacks = np.moveaxis(observation, image_axes(space), (-3, -2))  # [..., height, width, channels]
+    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not _channels_first(space))
+    if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
+        return stacks.reshape(-1, *stacks.shape[-3:])
+    return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)
+
+
 def prepared_shape(space: Box) -> tuple[int, ...]:
     """The shape of one prepared observation: `(height, width, channels)` or `(features,)`."""
     if not is_image(space):

@@ -135,7 +135,7 @@ def make(
     """The plan of a run whose processes have the addresses of `here`."""
     tasks = [Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))]
     cast = [_process(task, here, config, run, isolated) for task in tasks]
-    if evaluator:
+    if evaluator or config.run.render:
         cast.append(_evaluator(config, run))
     if tensorboard_port is not None:
         cast.append(_tensorboard(run, tensorboard_port))
@@ -145,7 +145,8 @@ def make(
 def _evaluator(config: Config, run: RunDir) -> Process:
     games = max(1, config.run.evaluation_episodes)
     script = str(REPOSITORY / "evaluate.py")
-    argv = (sys.executable, script, str(run.path), "--follow", "--episodes", str(games))
+    watch = ("--watch",) if config.run.render else ()
+    argv = (sys.executable, script, str(run.path), "--follow", "--episodes", str(games), *watch)
     return _extra("evaluator", argv, run, address="")
 
 

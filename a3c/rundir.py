@@ -59,6 +59,11 @@ class RunDir:
         """Who holds the run's own network, while there is one."""
         return self.path / "processes" / ".network"
 
+    @property
+    def videos(self) -> Path:
+        """Games of the trained agent, recorded at the end of a solved run."""
+        return self.path / "videos"
+
     def record(self, process: str) -> Path:
         """What a process's keeper writes about it."""
         return self.path / "processes" / f"{process}.json"

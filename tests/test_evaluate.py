@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-import imageio_ffmpeg
+import numpy as np
+import psutil
 import pytest
+from matplotlib import image
 
 from a3c import checkpoint
 from a3c.metrics import read_rows
 from a3c.rundir import RunDir
+from tests import videos
 from tests.clusters import REPOSITORY, launcher
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short CartPole run with an evaluator, to its end."""
+    """A CartPole run that is soon content, with an evaluator and its window, to its end."""
     path = tmp_path_factory.mktemp("runs") / "run"
     command = launcher("--env-id", "CartPole-v1", "--workers", "1", "--run-dir", str(path))
-    command += ["--max-env-steps", "6000", "--checkpoint-interval", "1", "--evaluator"]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    command += ["--stop-at-return", "20", "--checkpoint-interval", "1", "--render"]
+    done = subprocess.run(
+        command, check=True, capture_output=True, timeout=300, text=True, env=HEADLESS
+    )
+    (path / "said").write_text(done.stderr)
     return path
 
 
@@ -37,6 +45,9 @@ def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += ["--max-env-steps", "200", "--max-episode-steps", "300"]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return path
+
+
+HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
 def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,35 +95,47 @@ def test_scores_are_raw_and_of_whole_games(atari: Path) -> None:
     assert all(score == int(score) >= 0 for score in found["returns"])
 
 
-@pytest.mark.parametrize("kind", ["mp4", "gif"])
-def test_a_video_shows_the_game_at_its_speed(atari: Path, tmp_path: Path, kind: str) -> None:
-    done = evaluate(
-        *(str(atari), "--episodes", "1", "--record", str(tmp_path), "--format", kind),
-        *("--seconds", "3"),
-    )
+def plot(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run plot.py."""
+    command = [sys.executable, str(REPOSITORY / "plot.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_what_a_network_sees_is_drawn(atari: Path, tmp_path: Path) -> None:
+    checkpoint_path = checkpoint.steps(atari / "checkpoints")[-1]
+    looks = ("--what", "filters", "saliency", "--output", str(tmp_path))
+    done = plot(str(checkpoint_path), *looks)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("filters", "saliency"):
+        pixels = image.imread(tmp_path / f"{name}.png")
+        assert pixels.shape[1] == 1200
+        assert float(pixels.std()) > 0.05
+
+
+def test_of_vectors_the_weights_are_drawn_and_saliency_is_refused(
+    trained: Path, tmp_path: Path
+) -> None:
+    done = plot(str(trained), "--what", "filters", "saliency", "--output", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stdout == f"{tmp_path / 'filters.png'}\n"
+    assert len(done.stderr.splitlines()) == 1
+    assert "saliency is of images" in done.stderr
+    done = plot(str(trained), str(trained), "--what", "filters")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_a_video_shows_the_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
+    arguments = (str(atari), "--episodes", "1", "--record", str(tmp_path), "--seconds", "3")
+    done = evaluate(*arguments)
     assert done.returncode == 0, done.stderr
-    (video,) = tmp_path.iterdir()
-    assert video.name.startswith("breakout-step-")
-    fps, size, pictures = decoded(video)
-    assert fps == pytest.approx(15.0, abs=2.0 if kind == "gif" else 0.01)  # gif: 1/100 s steps
-    assert len(pictures) == pytest.approx(45, abs=4)
-    assert size[0] > size[1] > 200
-    assert len(set(pictures[20])) > 8
-
-
-def decoded(video: Path) -> tuple[float, tuple[int, int], list[bytes]]:
-    """Frames a second, width and height, and the pictures of a video."""
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-i", str(video)]
-    done = subprocess.run(
-        [*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True
-    )
-    said = done.stderr.decode()
-    found = re.search(r"Video: .*?, (\d+)x(\d+).*?, ([\d.]+) fps", said)
-    assert found, said
-    width, height = int(found[1]), int(found[2])
-    size = 3 * width * height
-    frames = [done.stdout[i : i + size] for i in range(0, len(done.stdout), size)]
-    return float(found[3]), (width, height), frames
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("breakout-step-")
+    video = videos.read(path)
+    assert video.fps == 15.0
+    assert len(video.pictures) == pytest.approx(45, abs=4)
+    height, width = video.pictures.shape[1:3]
+    assert width > height > 200
+    assert len(np.unique(video.pictures[20])) > 8
 
 
 def test_the_evaluator_played_checkpoints_and_kept_the_best(trained: Path) -> None:
@@ -123,6 +146,78 @@ def test_the_evaluator_played_checkpoints_and_kept_the_best(trained: Path) -> No
     best = max(rows, key=lambda row: row["evaluation/mean"])
     (kept,) = (trained / "best").iterdir()
     assert checkpoint.verify(kept).step == best["env_steps"] == int(kept.name)
+
+
+def test_the_best_is_where_evaluate_finds_it(trained: Path) -> None:
+    (kept,) = (trained / "best").iterdir()
+    found = result(str(trained), "--which", "best", "--episodes", "2")
+    assert found["checkpoint"] == str(kept)
+    assert result(str(kept), "--episodes", "2")["returns"] == found["returns"]
+
+
+def test_a_solved_run_leaves_a_video_and_says_where(trained: Path) -> None:
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["solved"]
+    path = Path(summary["video"])
+    assert f"-step-{summary['env_steps']}-" in path.name
+    video = videos.read(path)
+    assert video.fps == 50.0
+    score = int(path.stem.rpartition("-")[2])  # a point a step
+    assert len(video.pictures) == score + 50  # the last one stays for a second
+    said = (trained / "said").read_text()
+    assert str(path) in said
+    assert summary["best"]["path"] in said
+
+
+def test_the_evaluator_had_its_window(trained: Path) -> None:
+    """That it could not be opened or failed would have been said."""
+    log = RunDir(trained).log("evaluator-0").read_text()
+    assert "env step" in log
+    assert "window" not in log
+    assert "Error" not in log
+
+
+def test_games_can_be_watched_until_one_has_seen_enough(trained: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch", "--json"]
+    watching = subprocess.Popen(
+        [*command, "--episodes", "1000"],
+        env=HEADLESS,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        window = wait_for_child(watching.pid)
+        time.sleep(3.0)
+        watching.send_signal(signal.SIGINT)
+        said, complaints = watching.communicate(timeout=60)
+    finally:
+        watching.kill()
+    assert (watching.returncode, complaints) == (128 + signal.SIGINT, "")
+    if said:  # of games that were over by then
+        assert sum(json.loads(said)["lengths"]) < 50 * 60
+    window.wait(timeout=10)
+
+
+def wait_for_child(pid: int) -> psutil.Process:
+    """The process of the window, once it is there."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):
+                if any("window_process" in word for word in child.cmdline()):
+                    return child
+        time.sleep(0.2)
+    raise AssertionError("no window was opened")
+
+
+def test_watching_needs_a_display(trained: Path) -> None:
+    nowhere = {k: v for k, v in os.environ.items() if "DISPLAY" not in k and "SDL" not in k}
+    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch"]
+    done = subprocess.run(command, env=nowhere, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "there is no display here" in done.stderr
 
 
 @pytest.mark.parametrize(

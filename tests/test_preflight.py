@@ -36,6 +36,24 @@ def planned(workers: int, path: str = "/runs/mine", **kwargs: bool) -> Plan:
     return plan.make(config, RunDir(Path(path)), addresses(workers), **kwargs)
 
 
+def test_a_window_without_a_display_is_a_warning_and_no_more() -> None:
+    nowhere = PLENTY._replace(no_display="there is no display here")
+    config = configure(env_id="CartPole-v1", workers=2, render=True)
+    (line,) = preflight.warnings(planned(2), config, nowhere)
+    assert line == "--render: there is no display here: training goes on without the window"
+    assert preflight.warnings(planned(2), config, PLENTY) == []
+    assert warned(nowhere) == []
+
+
+def test_a_window_takes_an_evaluator() -> None:
+    config = configure(env_id="CartPole-v1", workers=2, render=True)
+    made = plan.make(config, RunDir(Path("/runs/mine")), addresses(2))
+    (evaluator,) = made.of_role("evaluator")
+    assert "--watch" in evaluator.argv
+    (evaluator,) = planned(2, evaluator=True).of_role("evaluator")
+    assert "--watch" not in evaluator.argv
+
+
 def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the launcher to its end, somewhere else."""
     command = launcher("--env-id", "CartPole-v1", *arguments)

@@ -52,7 +52,7 @@ class Promising(Unseen):
 
 @pytest.fixture(autouse=True, scope="module")
 def _prepared() -> None:
-    prepare_pygame(windows=False)
+    prepare_pygame()
 
 
 def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> stage.Envs:
@@ -74,7 +74,7 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
 def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
         "import envs; from a3c.config import EnvConfig; from a3c.playing import stage;"
-        "stage.prepare_pygame(windows=False);"
+        "stage.prepare_pygame();"
         "stage.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )
     command = [sys.executable, "-W", "error", "-c", code]

@@ -21,7 +21,7 @@ DASHES = ("-", "--", ":", "-.")
 
 DPI = 100
 SIZE = (12.0, 7.0)  # inches
-_HEADER = 0.92  # inches
+HEADER = 0.92  # inches
 _LETTER = 0.105  # mean width of a subtitle's letter in inches
 
 
@@ -64,7 +64,7 @@ def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.set(  # type: ignore[call-arg]
-        rect=(0.0, 0.0, 1.0, 1 - _HEADER / height), w_pad=0.14, h_pad=0.12, wspace=0.02, hspace=0.02
+        rect=(0.0, 0.0, 1.0, 1 - HEADER / height), w_pad=0.14, h_pad=0.12, wspace=0.02, hspace=0.02
     )
     left = 0.22 / width
     figure.text(left, 1 - 0.2 / height, title, size=18, weight="bold", color=INK, va="top")

@@ -16,6 +16,7 @@ from a3c import processes
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.plan import Plan
+from a3c.playing.display import missing_display
 from a3c.rundir import RunDir
 
 # Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
@@ -31,6 +32,7 @@ class Facts(NamedTuple):
     available_mb: float
     free_disk_mb: float
     free_files: int | None = None  # None where the file system has no limit
+    no_display: str | None = None  # why no window can be opened, if none can
 
 
 def look(path: Path) -> Facts:
@@ -44,6 +46,7 @@ def look(path: Path) -> Facts:
         available_mb=psutil.virtual_memory().available / 1e6,
         free_disk_mb=disk.f_bavail * disk.f_frsize / 1e6,
         free_files=disk.f_favail if disk.f_files else None,
+        no_display=missing_display(),
     )
 
 
@@ -53,7 +56,8 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
         raise UserError(
             f"--run-dir {plan.run_dir}: its disk is full: make room, or give a directory on another"
         )
-    return [*_cores(config, facts), *_memory(plan, facts), *_disk(plan, facts)]
+    display = _display(config, facts)
+    return [*_cores(config, facts), *_memory(plan, facts), *_disk(plan, facts), *display]
 
 
 def _cores(config: Config, facts: Facts) -> list[str]:
@@ -85,6 +89,12 @@ def _disk(plan: Plan, facts: Facts) -> list[str]:
         f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
         "checkpoints and metrics of a long run may not fit"
     ]
+
+
+def _display(config: Config, facts: Facts) -> list[str]:
+    if not config.run.render or facts.no_display is None:
+        return []
+    return [f"--render: {facts.no_display}: training goes on without the window"]
 
 
 def _count(number: int, one: str, more: str = "") -> str:

@@ -13,6 +13,7 @@ from a3c import checkpoint, past, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config
 from a3c.plan import Plan
+from a3c.playing import best
 from a3c.rundir import RunDir
 from a3c.watching.tails import Follower, parse_row
 
@@ -154,9 +155,23 @@ def summarise(run: RunDir, state: str, evaluation: dict[str, Any] | None) -> dic
         "episodes": manifest.episodes if manifest else 0,
         "evaluation": evaluation,
         "checkpoint": str(path) if path else None,
+        "best": _best(run),
+        "video": _video(run, manifest.step) if manifest else None,
     }
     rundir.write_json(run.summary, summary)
     return summary
+
+
+def _best(run: RunDir) -> dict[str, Any] | None:
+    """The checkpoint that the evaluator kept, if there was one."""
+    kept = best.find(run)
+    return {"path": str(kept.path), "step": kept.step, "mean": kept.mean} if kept else None
+
+
+def _video(run: RunDir, step: int) -> str | None:
+    """The evaluator's video of the last checkpoint, if there is one."""
+    videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
+    return str(videos[-1]) if videos else None
 
 
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
@@ -174,6 +189,11 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if summary["evaluation"]:
         lines += _score_table(summary["evaluation"])
     lines += [f"  curve        {_nice(Path(picture))}" for picture in pictures]
+    if summary["best"]:
+        kept = summary["best"]
+        lines.append(f"  best         {_nice(Path(kept['path']))} (evaluated: {kept['mean']:.1f})")
+    if summary["video"]:
+        lines.append(f"  video        {_nice(Path(summary['video']))}")
     lines.append(f"  summary      {_nice(run.summary)}")
     if summary["checkpoint"]:
         here = shlex.quote(_nice(run.path))

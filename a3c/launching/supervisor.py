@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.2
 WORKER_LINGER_S = 12.0  # after the chief has left
 PS_LINGER_S = 20.0  # after the last worker has left
-EVALUATOR_LINGER_S = 300.0  # it plays the last checkpoint
+EVALUATOR_LINGER_S = 600.0  # it plays the last checkpoint, and records a video
 
 
 @dataclass(frozen=True)

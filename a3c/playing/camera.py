@@ -28,6 +28,10 @@ class Camera:
         """Width and height of the pictures."""
         return self._painter.size
 
+    def say(self, subtitle: str) -> None:
+        """Change the line below the title."""
+        self._painter.say(subtitle)
+
     def picture(self, decision: Decision) -> Image.Image:
         """The screen that a decision is about, and the decision."""
         self._frame = screen(self._envs, self._env_id)

@@ -6,7 +6,7 @@ rollout, not in the environments, so none of it is seen here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,16 +107,25 @@ def play(
 
     `on_decision` is called before every step, and may raise to end the playing.
     """
+    games = Games(quotas(episodes, envs.num_envs))
+    for decision in moments(envs, agent, policy, games, seed=seed):
+        on_decision(decision)
+    return games.episodes
+
+
+def moments(
+    envs: VectorEnv[Any, Any, Any], agent: Actor, policy: Any, games: Games, *, seed: int
+) -> Iterator[Decision]:
+    """Play until `games` are over; every step is taken when the next moment is asked for."""
     mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
     size = envs.num_envs
-    games = _Games(quotas(episodes, size))
     observations, _ = envs.reset(seed=seed)
     state, starts = agent.initial_state(size), np.ones(size, bool)
     dead = np.zeros(size, bool)  # the coming step only resets
     while not games.over:
         action = agent.act(observations, state, starts)
-        moment = (games.returns.copy(), games.lengths.copy(), games.num_ended)
-        on_decision(Decision(observations, state, starts, action, *moment))
+        score = (games.returns.copy(), games.lengths.copy(), games.num_ended)
+        yield Decision(observations, state, starts, action, *score)
         observations, rewards, terminated, truncated, _ = envs.step(policy.to_env(action.actions))
         done = (terminated | truncated) & ~dead
         games.add(rewards, done, ~dead)
@@ -125,10 +134,9 @@ def play(
             starts, dead = dead, done
         elif mode == AutoresetMode.DISABLED and done.any():
             observations, _ = envs.reset(options={"reset_mask": done.copy()})
-    return games.episodes
 
 
-class _Games:
+class Games:
     """Scores of the games of each environment, no more of them than its quota."""
 
     def __init__(self, quota: list[int]) -> None:
@@ -149,14 +157,17 @@ class _Games:
 
     @property
     def num_ended(self) -> int:
+        """Games that are over and count."""
         return sum(len(ended) for ended in self._ended)
 
     @property
     def over(self) -> bool:
+        """Whether every environment has played its quota."""
         return self.num_ended == sum(self._quota)
 
     @property
     def episodes(self) -> list[Episode]:
+        """The games that are over, in the order of environments, then of time."""
         return [episode for ended in self._ended for episode in ended]
 
 

@@ -3,93 +3,162 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from a3c import checkpoint
 from a3c.checkpoint import DamagedCheckpointError, Manifest
+from a3c.config import RunConfig
+from a3c.errors import A3CError
 from a3c.heartbeat import Heartbeat
 from a3c.metrics import Sink
-from a3c.playing.scores import Summary
+from a3c.playing import best, evaluation, video
+from a3c.playing.playground import Playground
+from a3c.playing.scores import Summary, summarise
+from a3c.playing.show import OpenScreen, SideShow
 from a3c.rundir import RunDir
 from a3c.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-OVER = ("solved", "max_env_steps")
+VIDEO_S = 180.0  # of a game that may take half an hour
 
 
-def follow(
-    run: RunDir,
-    play: Callable[[Path], Summary],
-    sinks: Sequence[Sink],
-    stop: StopRequest,
-    heartbeat: Heartbeat,
-) -> None:
-    """Evaluate the newest checkpoint again and again, until the run is over or a signal comes.
+class _AskedToLeaveError(Exception):
+    """Ends a game that is being played when a signal has come."""
 
-    `play` loads a checkpoint and plays whole games with it; it must beat the heartbeat. Checkpoints
-    that are damaged, or pruned while they are read, are walked past.
+
+class Evaluator:
+    """Plays the newest checkpoint of a run again and again, with weights of its own.
+
+    With `open_screen` a game goes on beside that, on a screen and at its own speed.
     """
-    seen = _restart(run, sinks)
-    best = float("-inf")
-    while not stop.requested:
-        heartbeat.beat()
-        found = _newest(run, seen)
-        if found is None:
-            stop.wait(POLL_S)
-            continue
-        path, manifest = found
-        seen = manifest.step
+
+    def __init__(
+        self,
+        run: RunDir,
+        ground: Playground,
+        sinks: Sequence[Sink],
+        stop: StopRequest,
+        heartbeat: Heartbeat,
+        *,
+        episodes: int,
+        open_screen: OpenScreen | None = None,
+    ) -> None:
+        self._run, self._ground, self._sinks = run, ground, sinks
+        self._stop, self._heartbeat = stop, heartbeat
+        self._episodes = episodes
+        self._envs = ground.envs(min(episodes, evaluation.MAX_ENVS))
+        self._agent = ground.agent(self._envs)
+        self._window = SideShow(ground, self._agent, open_screen) if open_screen else None
+        self._best = best.find(run)
+        self._seen = -1
+
+    def follow(self) -> None:
+        """Evaluate until the run is over or a signal comes; record a video of a solved game.
+
+        Checkpoints that are damaged, or pruned before they could be read, are walked past.
+        """
+        self._restart_sinks()
+        with suppress(_AskedToLeaveError):
+            while not self._evaluate_newest():
+                self._wait()
+        best.clear(self._run)
+        if self._window:
+            self._window.close()
+        self._envs.close()
+
+    def _restart_sinks(self) -> None:
+        """Drop what was logged beyond the newest checkpoint, which is about to be played anew."""
+        steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
+        for sink in self._sinks:
+            sink.restart(max(steps, default=1) - 1)
+
+    def _evaluate_newest(self) -> bool:
+        """Play the newest checkpoint, if there is a new one; whether it was the run's last."""
+        for path in reversed(checkpoint.steps(self._run.checkpoints)):
+            if int(path.name) == self._seen:
+                return False
+            with suppress(DamagedCheckpointError):
+                return self._evaluate(path)
+        return False
+
+    def _evaluate(self, path: Path) -> bool:
         try:
-            summary = play(path)
-        except DamagedCheckpointError as error:
-            log.warning("checkpoint %s can't be read (%s)", path, error)
-            continue
-        for sink in sinks:
+            candidate, manifest = best.borrow(self._run, path)
+        except OSError as error:
+            log.error("can't keep a copy of %s (%s); evaluation goes on", path, error.strerror)
+            candidate, manifest = path, checkpoint.verify(path)
+        self._seen = manifest.step
+        summary = self._play(candidate, manifest.step)
+        for sink in self._sinks:
             sink.write(manifest.step, summary.metrics())
-        log.info("env step %d: mean %.2f over %d games", seen, summary.mean, summary.episodes)
-        if summary.mean > best:
-            best = summary.mean
-            _keep(run, path)
-        if manifest.reason in OVER:
-            return
+        log.info("env step %d: mean %.2f over %d games", self._seen, summary.mean, summary.episodes)
+        if candidate != path and (self._best is None or summary.mean > self._best.mean):
+            self._keep(candidate, manifest, summary)
+        over = is_over(manifest, self._ground.config.run)
+        if over and manifest.reason == "solved":
+            self._record(manifest.step)
+        return over
 
+    def _play(self, path: Path, step: int) -> Summary:
+        evaluation.load(self._agent, path)
+        if self._window:
+            self._window.load(step)
+        games = evaluation.play(
+            self._envs,
+            self._agent,
+            self._agent.network.policy,
+            self._episodes,
+            seed=self._ground.seed,
+            on_decision=self._attend,
+        )
+        return summarise([g.episode_return for g in games], [g.length for g in games])
 
-def _restart(run: RunDir, sinks: Sequence[Sink]) -> int:
-    """Tell the sinks where the run is; checkpoints before that need no evaluation."""
-    steps = [int(path.name) for path in checkpoint.steps(run.checkpoints)]
-    for sink in sinks:
-        sink.restart(max(steps, default=0))
-    return -1
-
-
-def _newest(run: RunDir, seen: int) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint that verifies, if it isn't the one that was seen last."""
-    for path in reversed(checkpoint.steps(run.checkpoints)):
-        if int(path.name) == seen:
-            return None
+    def _keep(self, candidate: Path, manifest: Manifest, summary: Summary) -> None:
         try:
-            return path, checkpoint.verify(path)
-        except DamagedCheckpointError:
-            continue
-    return None
+            self._best = best.keep(self._run, candidate, manifest, summary)
+        except OSError as error:
+            log.error("can't keep the best checkpoint (%s); evaluation goes on", error.strerror)
+
+    def _record(self, step: int) -> None:
+        config = self._ground.config.env
+        try:
+            with closing(self._ground.stage()) as stage:
+                recording = video.record(
+                    stage,
+                    self._agent,
+                    config,
+                    self._run.videos,
+                    step=step,
+                    seed=self._ground.seed,
+                    greedy=self._ground.greedy,
+                    seconds=VIDEO_S,
+                    on_decision=self._attend,
+                )
+            log.info("video %s", recording.path)
+        except (A3CError, OSError) as error:
+            log.warning("no video: %s", error)
+
+    def _wait(self) -> None:
+        """Let a second pass, with the window at play."""
+        for _ in range(round(POLL_S / 0.1)):
+            pause = self._attend()
+            self._stop.wait(min(pause, 0.1))
+
+    def _attend(self, _: object = None) -> float:
+        """What must not wait while games are played; seconds until the window's next step."""
+        self._heartbeat.beat()
+        if self._stop.requested:
+            raise _AskedToLeaveError
+        return self._window.tick() if self._window else POLL_S
 
 
-def _keep(run: RunDir, path: Path) -> None:
-    """Keep a copy of the best checkpoint in `best/`; the former one goes when this one is whole."""
-    folder = run.path / "best"
-    temporary = folder / f".writing-{path.name}"
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        shutil.copytree(path, temporary, symlinks=True)
-        former = [old for old in folder.iterdir() if old != temporary]
-        temporary.rename(folder / f"{path.name}.new")
-        for old in former:
-            shutil.rmtree(old, ignore_errors=True)
-        (folder / f"{path.name}.new").rename(folder / path.name)
-    except OSError as error:
-        log.error("can't keep the best checkpoint (%s); evaluation goes on", error.strerror)
+def is_over(manifest: Manifest, config: RunConfig) -> bool:
+    """Whether a run ends with this checkpoint: one that was resumed may have got new goals."""
+    if manifest.reason == "solved":
+        mean, target = manifest.mean_return_100, config.stop_at_return
+        return target is None or mean is None or mean >= target
+    return manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps

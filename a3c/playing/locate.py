@@ -11,6 +11,7 @@ from a3c import checkpoint, options, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config
 from a3c.errors import UserError
+from a3c.playing import best
 from a3c.rundir import RunDir
 
 Which = Literal["newest", "best"]
@@ -33,8 +34,8 @@ class Source:
 def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     """The checkpoint that `name` stands for, None being the newest run; raises UserError.
 
-    Of a run, that is the newest checkpoint that verifies, or the one with the best mean return of
-    its last 100 games.
+    Of a run, that is the newest checkpoint that verifies, or the best: the one that the evaluator
+    kept, and without one that with the best mean return of its last 100 games in training.
     """
     if name is not None and _is_checkpoint(Path(name)):
         if which != "newest":
@@ -69,7 +70,9 @@ def find_run(name: str | None) -> RunDir:
 
 
 def _best(run: RunDir) -> Source:
-    path = checkpoint.best(run.checkpoints)
+    """The best by evaluation, where an evaluator kept it, else by the games of training."""
+    kept = best.find(run)
+    path = kept.path if kept else checkpoint.best(run.checkpoints)
     if path is None:
         raise UserError(
             f"run {run.path} has no checkpoint with 100 games behind it yet: use --which newest"

@@ -56,12 +56,17 @@ class Painter:
         self._height = _even(max(height, MIN_HEIGHT))
         self._left = width
         self._values: deque[float] = deque(maxlen=HISTORY)
-        self._background = self._draw_background(title, subtitle)
+        self._title = title
+        self.say(subtitle)
 
     @property
     def size(self) -> tuple[int, int]:
         """Width and height of the pictures, both even, as video wants them."""
         return self._left + PANEL_WIDTH, self._height
+
+    def say(self, subtitle: str) -> None:
+        """Change the line below the title."""
+        self._background = self._draw_background(self._title, subtitle)
 
     def paint(self, frame: np.ndarray, facts: Facts) -> Image.Image:
         """The next picture, for a frame `[height, width, 3]` of the game."""

@@ -38,9 +38,9 @@ class Playground:
         config = self.config.env
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
-    def stage(self, *, windows: bool = False) -> Envs:
+    def stage(self) -> Envs:
         """One copy that can be looked at; UserError where it can't. The caller closes it."""
-        stage.prepare_pygame(windows=windows)
+        stage.prepare_pygame()
         return stage.open_stage(self.make_envs, self.config.env, self.seed)
 
     def agent(self, envs: Envs, checkpoint: Path | None = None) -> Spectator:

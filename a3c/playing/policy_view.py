@@ -129,9 +129,12 @@ def _known_names(config: EnvConfig) -> list[str] | None:
         return list(words) if words else None
     env: Any = gymnasium.make(game.env_id, **config.env_kwargs)
     try:
-        return [_short(meaning) for meaning in env.unwrapped.get_action_meanings()]
+        meanings: list[str] = env.unwrapped.get_action_meanings()
     finally:
         env.close()
+    if game.rom == "pong":  # a paddle that goes up and down, by a knob that turns right and left
+        meanings = [m.replace("RIGHT", "UP").replace("LEFT", "DOWN") for m in meanings]
+    return [_short(meaning) for meaning in meanings]
 
 
 def _short(meaning: str) -> str:

@@ -23,16 +23,20 @@ DEFAULT_FPS = 30.0
 
 # pygame draws Gymnasium's own environments. It greets on stdout, and SDL below it would turn
 # SIGTERM into an event that nobody reads.
-_QUIET = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_NO_SIGNAL_HANDLERS": "1"}
-_UNSEEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+_OUT_OF_SIGHT = {
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "SDL_NO_SIGNAL_HANDLERS": "1",
+    "SDL_VIDEODRIVER": "dummy",
+    "SDL_AUDIODRIVER": "dummy",
+}
 
 
-def prepare_pygame(*, windows: bool, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Settle how pygame behaves in this process; call it before anything imports pygame.
+def prepare_pygame(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Have pygame draw into memory and say nothing; call it before anything imports pygame.
 
-    Without `windows` it looks for no display: there may be none, and it would say so.
+    It must not look for a display: there may be none, and it would say so.
     """
-    for name, value in (_QUIET | ({} if windows else _UNSEEN)).items():
+    for name, value in _OUT_OF_SIGHT.items():
         environ.setdefault(name, value)
 
 

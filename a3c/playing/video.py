@@ -134,9 +134,10 @@ def _encode(path: Path, fps: float, size: tuple[int, int], codec: str = _MP4) ->
         except BaseException:
             process.kill()
             process.wait()
+            raise
+        finally:
             with contextlib.suppress(OSError):
                 process.stdin.close()
-            raise
         _check_exit(process.wait(), errors, path)
 
 

@@ -1,0 +1,68 @@
+"""The process of a window: raw RGB pictures come in on standard input, and are shown.
+
+    window_process.py TITLE WIDTH HEIGHT
+
+It writes one byte when the window is open, and ends when its input does, or when its user closes it
+by its button, Escape or q. Nothing of ours is imported: this runs as a script.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+import pygame
+
+_PATIENCE_S = 0.02  # between looks at the keyboard
+_INVISIBLE = ("dummy", "offscreen")
+
+
+def main(title: str, width: int, height: int) -> int:
+    """Show pictures until there are no more, or the user has seen enough."""
+    surface = _open(title, (width, height))
+    if surface is None:
+        return 1
+    os.write(1, b"1")
+    size = 3 * width * height
+    while not any(map(_closes, pygame.event.get())):
+        if not select.select([0], [], [], _PATIENCE_S)[0]:
+            continue
+        picture = _read(size)
+        if len(picture) < size:
+            break
+        surface.blit(pygame.image.frombuffer(picture, (width, height), "RGB"), (0, 0))
+        pygame.display.flip()
+    return 0
+
+
+def _open(title: str, size: tuple[int, int]) -> pygame.Surface | None:
+    try:
+        pygame.display.init()
+        driver = pygame.display.get_driver()
+        if driver in _INVISIBLE and os.environ.get("SDL_VIDEODRIVER") != driver:
+            raise pygame.error("no display answers")
+        surface = pygame.display.set_mode(size)
+    except pygame.error as error:
+        sys.stderr.write(f"{error}\n")
+        return None
+    pygame.display.set_caption(title)
+    return surface
+
+
+def _read(size: int) -> bytes:
+    """So many bytes of standard input, or fewer where it has ended."""
+    parts, missing = [], size
+    while missing and (part := os.read(0, missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _closes(event: pygame.event.Event) -> bool:
+    pressed = event.type == pygame.KEYDOWN and event.key in (pygame.K_ESCAPE, pygame.K_q)
+    return pressed or event.type == pygame.QUIT
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

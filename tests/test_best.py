@@ -1,0 +1,103 @@
+"""The best checkpoint by evaluation: kept whole, found again, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from a3c import checkpoint
+from a3c.checkpoint import DamagedCheckpointError
+from a3c.errors import UserError
+from a3c.playing import best
+from a3c.playing.locate import find_checkpoint
+from a3c.playing.scores import summarise
+from a3c.rundir import RunDir
+from tests import snapshots
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """An empty run."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    return RunDir(tmp_path)
+
+
+def kept(run: RunDir, step: int, score: float) -> best.Best:
+    """Evaluate and keep a checkpoint of that step."""
+    path = snapshots.write(run.checkpoints, step)
+    candidate, manifest = best.borrow(run, path)
+    return best.keep(run, candidate, manifest, summarise([score, score], [5, 5]))
+
+
+def test_the_best_outlives_the_pruning_of_its_checkpoint(run: RunDir) -> None:
+    path = kept(run, 100, 7.0).path
+    snapshots.write(run.checkpoints, 200)
+    checkpoint.prune(run.checkpoints, keep=1)
+    assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
+    assert checkpoint.verify(path).step == 100
+    assert best.find(run) == (path, 100, 7.0)
+
+
+def test_a_borrowed_checkpoint_may_be_pruned_while_it_is_played(run: RunDir) -> None:
+    candidate, manifest = best.borrow(run, snapshots.write(run.checkpoints, 100))
+    snapshots.write(run.checkpoints, 200)
+    checkpoint.prune(run.checkpoints, keep=1)
+    path = best.keep(run, candidate, manifest, summarise([1.0], [5])).path
+    assert checkpoint.verify(path).step == 100
+
+
+def test_only_the_last_one_kept_stays(run: RunDir) -> None:
+    kept(run, 100, 7.0)
+    kept(run, 200, 8.0)
+    best.borrow(run, snapshots.write(run.checkpoints, 300))
+    best.clear(run)
+    assert [path.name for path in best.folder(run).iterdir()] == ["200"]
+
+
+def test_which_best_means_the_evaluators_best(run: RunDir) -> None:
+    snapshots.write(run.checkpoints, 300, mean_return_100=99.0)
+    assert find_checkpoint(str(run.path), "best").manifest.step == 300
+    kept(run, 100, 7.0)
+    found = find_checkpoint(str(run.path), "best")
+    assert found.path == run.path / "best" / "100"
+    assert find_checkpoint(str(found.path)).manifest.step == 100
+
+
+def test_a_damaged_best_is_refused_by_name(run: RunDir) -> None:
+    path = kept(run, 100, 7.0).path
+    snapshots.damage(path / "variables.data-00000-of-00001")
+    with pytest.raises(UserError, match=r"best/100 is damaged .*variables\.data"):
+        find_checkpoint(str(run.path), "best")
+
+
+def test_nothing_is_borrowed_of_a_damaged_or_missing_checkpoint(run: RunDir) -> None:
+    path = snapshots.write(run.checkpoints, 100)
+    snapshots.damage(path / "variables.data-00000-of-00001")
+    with pytest.raises(DamagedCheckpointError):
+        best.borrow(run, path)
+    with pytest.raises(DamagedCheckpointError):
+        best.borrow(run, run.checkpoints / "200")
+    assert best.find(run) is None
+
+
+def test_links_in_a_checkpoint_lead_nowhere(run: RunDir, tmp_path: Path) -> None:
+    path = snapshots.write(run.checkpoints, 100)
+    secret = tmp_path / "secret"
+    secret.write_bytes((path / "variables.index").read_bytes())
+    (path / "variables.index").unlink()
+    (path / "variables.index").symlink_to(secret)
+    with pytest.raises(DamagedCheckpointError):
+        best.borrow(run, path)
+
+
+def test_a_file_system_without_hard_links_gets_copies(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert checkpoint.verify(kept(run, 100, 7.0).path).step == 100

@@ -1,0 +1,96 @@
+"""The pictures of a game: what is drawn is what was said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from a3c.playing import picture
+from a3c.playing.picture import AMBER, BLUE, GREEN, Facts, Painter, fitted, score_text
+from a3c.playing.policy_view import Choice, Reading
+
+GAME = np.full((200, 300, 3), 77, np.uint8)
+
+
+def painted(rows: list, value: float = 0.0, score: float = 0.0) -> np.ndarray:
+    """One picture as pixels."""
+    painter = Painter("Game", "after 10 env steps", (300, 200))
+    return np.asarray(painter.paint(GAME, Facts(score=score, step=3, value=value, rows=rows)))
+
+
+def bar_length(pixels: np.ndarray, colour: tuple[int, int, int]) -> int:
+    """The longest run of one colour in a line of the picture."""
+    longest = 0
+    for line in (pixels == colour).all(axis=-1):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], line.astype(int), [0]])))
+        longest = max([longest, *(edges[1::2] - edges[::2])])
+    return longest
+
+
+def test_bars_are_as_long_as_actions_are_probable() -> None:
+    certain = bar_length(painted([Choice("a", 1.0, True)]), AMBER)
+    for probability in (0.1, 0.25, 0.5, 0.75, 0.9):
+        pixels = painted([Choice("a", probability, True), Choice("b", 1 - probability, False)])
+        assert bar_length(pixels, AMBER) == pytest.approx(certain * probability, abs=2)
+        assert bar_length(pixels, BLUE) == pytest.approx(certain * (1 - probability), abs=2)
+
+
+def test_an_action_that_is_impossible_has_no_bar() -> None:
+    pixels = painted([Choice("a", 1.0, True), Choice("b", 0.0, False)])
+    assert bar_length(pixels, BLUE) == 0
+
+
+def test_a_reading_shows_deviation_and_action_where_they_are() -> None:
+    whole = bar_length(painted([Reading("torque", -2, 2, 0.0, -2.0, 2.0, 9.0)]), BLUE)
+    half = bar_length(painted([Reading("torque", -2, 2, 1.0, 0.0, 2.0, -9.0)]), BLUE)
+    assert half == pytest.approx(whole / 2, abs=3)
+
+
+def test_the_game_itself_is_shown_in_its_own_pixels() -> None:
+    pixels = painted([])
+    assert (pixels[:, :600] == 77).all(axis=-1).sum() == 600 * 400
+
+
+def test_the_curve_of_values_goes_on_from_picture_to_picture() -> None:
+    painter = Painter("Game", "", (300, 200))
+    drawn = []
+    for value in range(5):
+        image = painter.paint(GAME, Facts(0.0, value, float(value), []))
+        drawn.append((np.abs(np.asarray(image).astype(int) - GREEN).sum(axis=-1) < 60).sum())
+    assert drawn[-1] > drawn[1] > 0
+
+
+def test_many_actions_fit_and_the_least_likely_are_left_out() -> None:
+    rows = [Choice(f"action {index}", index / 4950, index == 3) for index in range(100)]
+    pixels = painted(rows)
+    assert pixels.shape == painted([]).shape
+    kept, left_out = picture._most_telling(rows, 10)
+    assert [row.name for row in kept] == [f"action {index}" for index in range(90, 100)]
+    assert left_out == 90
+
+
+def test_pictures_have_even_sides_as_video_wants_them() -> None:
+    for width, height in ((160, 210), (7, 5), (601, 401), (3000, 20), (20, 3000)):
+        painter = Painter("Game", "", (width, height))
+        assert [side % 2 for side in painter.size] == [0, 0]
+        frame = np.zeros((height, width, 3), np.uint8)
+        assert painter.paint(frame, Facts(0, 0, 0, [])).size == painter.size
+
+
+def test_small_screens_are_enlarged_by_whole_numbers() -> None:
+    assert fitted(160, 210) == (320, 420)
+    assert fitted(600, 400) == (600, 400)
+    assert fitted(1440, 1080) == (720, 540)
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [(0.0, "0"), (-21.0, "-21"), (1234.0, "1,234"), (-0.25, "-0.2"), (12345.67, "12,345.7")],
+)
+def test_scores_have_no_needless_decimals(score: float, text: str) -> None:
+    assert score_text(score) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_value_that_is_no_number_is_survived(value: float) -> None:
+    assert painted([], value=value).shape[2] == 3

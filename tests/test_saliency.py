@@ -1,0 +1,181 @@
+"""Saliency by perturbation: it is high where a network looks, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from a3c import observations
+from a3c.agent import Action
+from a3c.drawing.filters import FirstLayer, filters_figure, first_layers
+from a3c.drawing.sight import POLICY, frame_names, overlay
+from a3c.playing.evaluation import Decision, Spectator
+from a3c.playing.moments import telling
+from a3c.playing.saliency import blur, grid, perturbed, saliency
+
+ATARI = Box(0, 255, (4, 84, 84), np.uint8)
+COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)
+GREY = Box(0, 255, (42, 42), np.uint8)
+
+
+class Looker:
+    """Its value is what is in one place, its policy what is in another, whatever is around."""
+
+    def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
+        self._axes = observations.image_axes(space)
+        self._policy, self._value = policy, value
+        self.num_asked = 0
+
+    def _at(self, images: np.ndarray, place: tuple[int, int]) -> np.ndarray:
+        found = np.moveaxis(images.astype(np.float64), self._axes, (1, 2))
+        return found[:, place[0], place[1]].reshape(len(images), -1).mean(axis=1)
+
+    def policy_parameters(self, images: np.ndarray, state: Any, starts: Any) -> np.ndarray:
+        """Two numbers an image."""
+        assert len(images) == len(state) == len(starts)
+        self.num_asked += len(images)
+        return np.stack([self._at(images, self._policy), np.zeros(len(images))], axis=1)
+
+    def value(self, images: np.ndarray, state: Any, starts: Any) -> np.ndarray:
+        """One number an image."""
+        return self._at(images, self._value)
+
+
+def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
+    """A decision about one observation."""
+    action = Action(np.zeros(1, int), np.array([value]), np.zeros((1, 2)))
+    zeros = np.zeros(1)
+    return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros, 0)
+
+
+@pytest.mark.parametrize("space", [ATARI, COLOUR, GREY])
+def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
+    rng = np.random.default_rng(1)
+    observation = (rng.random(space.shape) * space.high).astype(space.dtype)
+    looker = Looker(space, policy=(10, 30), value=(33, 12))
+    found = saliency(cast(Spectator, looker), space, decide(observation))
+    axes = observations.image_axes(space)
+    size = (observation.shape[axes[0]], observation.shape[axes[1]])
+    for part, place in ((found.policy, (10, 30)), (found.value, (33, 12))):
+        assert part.shape == size
+        assert part.min() >= 0
+        peak = np.unravel_index(int(part.argmax()), size)
+        assert np.hypot(peak[0] - place[0], peak[1] - place[1]) < 0.1 * min(size)
+        away = np.hypot(*(np.indices(size).T - place).T) > 0.5 * min(size)
+        assert part[away].max() < 0.01 * part.max()
+
+
+def test_a_screen_of_one_shade_has_no_salient_place() -> None:
+    looker = Looker(ATARI, policy=(10, 30), value=(33, 12))
+    found = saliency(cast(Spectator, looker), ATARI, decide(np.full((4, 84, 84), 90, np.uint8)))
+    assert found.policy.max() == found.value.max() == 0.0
+
+
+def test_a_perturbation_changes_what_is_near_and_keeps_type_and_range() -> None:
+    observation = np.random.default_rng(1).integers(0, 256, (4, 84, 84), dtype=np.uint8)
+    (changed,) = perturbed(observation, (-2, -1), np.array([[20.0, 20.0]]))
+    assert changed.dtype == np.uint8
+    difference = np.abs(changed.astype(int) - observation)
+    assert (difference[:, 18:23, 18:23] > 0).mean() > 0.9
+    assert difference[:, 60:].max() == difference[:, :, 60:].max() == 0
+
+
+def test_blurring_is_a_weighted_mean() -> None:
+    image = np.random.default_rng(1).random((9, 7))
+    offsets = np.arange(-6, 7)
+    bell = np.exp(-(offsets**2) / (2 * 2.0**2))
+    wanted = np.zeros_like(image)
+    for row in range(9):
+        for column in range(7):
+            rows, columns = np.clip(row + offsets, 0, 8), np.clip(column + offsets, 0, 6)
+            weights = np.outer(bell, bell)
+            wanted[row, column] = (image[np.ix_(rows, columns)] * weights).sum() / weights.sum()
+    np.testing.assert_allclose(blur(image, 2.0), wanted)
+
+
+def test_the_grid_covers_the_image_evenly() -> None:
+    points = grid((84, 84))
+    assert points.shape == (17, 17, 2)
+    np.testing.assert_allclose(points.mean(axis=(0, 1)), [41.5, 41.5])
+    assert grid((3, 2)).shape == (3, 2, 2)
+
+
+def test_telling_moments_are_where_the_value_jumps_one_in_each_part() -> None:
+    values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
+    decisions = [decide(np.zeros(1), value) for value in values]
+    places = {id(decision): place for place, decision in enumerate(decisions)}
+    found = [places[id(moment)] for moment in telling(decisions, 3)]
+    assert found == [2, 6, 11]
+    assert len(telling(decisions[:2], 4)) == 2
+
+
+# --- what is drawn of it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((4, 84, 84), (4, 84, 84, 1)),
+        ((3, 84, 84), (3, 84, 84, 1)),
+        ((84, 84, 4), (4, 84, 84, 1)),
+        ((40, 60, 3), (1, 40, 60, 3)),
+        ((2, 40, 60, 3), (2, 40, 60, 3)),
+        ((2, 3, 40, 60), (2, 40, 60, 3)),
+        ((2, 1, 40, 60), (2, 40, 60, 1)),
+        ((40, 60), (1, 40, 60, 1)),
+    ],
+)
+def test_an_observation_is_taken_apart_into_frames(shape: Any, wanted: Any) -> None:
+    space = Box(0, 255, shape, np.uint8)
+    observation = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    found = observations.frames(observation, space)
+    assert found.shape == wanted
+    assert sorted(found.ravel()) == sorted(observation.ravel())
+    if shape == (84, 84, 4):
+        assert (found[3, :, :, 0] == observation[:, :, 3]).all()
+    if shape == (2, 3, 40, 60):
+        assert (found[1, :, :, 2] == observation[1, 2]).all()
+
+
+def test_an_overlay_shines_where_saliency_is_high_and_only_there() -> None:
+    saliency_map = np.zeros((4, 4))
+    saliency_map[1, 2] = 3.0
+    image = overlay(np.full((4, 4, 3), 0.5), saliency_map, POLICY)
+    assert image[1, 2, 2] > 0.9
+    assert np.ptp(np.delete(image.reshape(-1, 3), 6, axis=0)) == 0
+    assert np.isfinite(overlay(np.zeros((4, 4, 3)), np.zeros((4, 4)), POLICY)).all()
+
+
+def test_frames_are_named_from_the_oldest_on() -> None:
+    assert frame_names(3) == ["2 before", "1 before", "newest frame"]
+    assert frame_names(1) == ["newest frame"]
+
+
+def test_the_first_layer_of_each_trunk_is_found() -> None:
+    conv, dense = np.zeros((8, 8, 4, 16)), np.zeros((4, 8))
+    plain = {"conv1/weights": conv, "conv1/biases": np.zeros(16), "dense/weights": dense}
+    assert [layer.name for layer in first_layers(plain)] == ["conv1"]
+    two = {
+        "policy_trunk/hidden1/weights": dense,
+        "policy_trunk/hidden2/weights": dense,
+        "value_trunk/hidden1/weights": dense,
+        "policy/weights": dense,
+    }
+    assert [layer.name for layer in first_layers(two)] == [
+        "policy_trunk/hidden1",
+        "value_trunk/hidden1",
+    ]
+    assert first_layers({"odd": dense}) == []
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 4, 16), (3, 3, 1, 33), (5, 7, 3, 2), (4, 64), (1, 1)])
+def test_every_weight_is_in_the_picture(shape: tuple[int, ...]) -> None:
+    weights = np.random.default_rng(1).normal(size=shape)
+    figure = filters_figure([FirstLayer("first", weights)], "title", "subtitle")
+    drawn = figure.axes[0].images[0].get_array()
+    assert drawn is not None
+    values = np.ma.masked_invalid(drawn).compressed()
+    np.testing.assert_allclose(np.sort(values), np.sort(weights.ravel()))
