@@ -1,0 +1,51 @@
+"""How a run ends, with real keepers that keep `sleep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from a3c import processes
+from a3c.launching import supervisor
+from a3c.launching.keepers import ChildKeepers, Revival
+from a3c.launching.supervisor import Outcome, Supervisor
+from a3c.plan import Plan, Process
+from a3c.rundir import RunDir
+from tests.runs import everything_ended
+
+
+def plan(run: RunDir) -> Plan:
+    """A ps and two workers, which sleep."""
+    cast = (("ps", 0), ("worker", 0), ("worker", 1))
+    made = [
+        Process(f"{role}-{i}", role, i, "", ("sleep", "1000"), {}, str(run.log(f"{role}-{i}")))
+        for role, i in cast
+    ]
+    return Plan(str(run.path), tuple(made))
+
+
+@pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
+def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
+    monkeypatch.setattr(supervisor, "WORKER_LINGER_S", 0.3)
+    monkeypatch.setattr(supervisor, "PS_LINGER_S", 0.3)
+    run = RunDir(tmp_path)
+    planned = plan(run)
+    keepers = ChildKeepers(run)
+    keepers.start(planned.processes)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        records = {record.name: record for record in processes.read_records(tmp_path)}
+        if len(records) == 3 and all(record.pid for record in records.values()) and not looks:
+            processes.terminate(records[ended])
+        looks += keepers.exit_code(ended) is not None
+        if ended == "worker-1" and looks == 5:
+            processes.terminate(records["worker-0"])
+
+    assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
+    assert everything_ended(tmp_path)
