@@ -20,7 +20,7 @@ from a3c.playing.display import missing_display
 from a3c.rundir import RunDir
 
 # Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
-PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 450.0, "tensorboard": 100.0}
+PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
 # Some hours of metrics, event files and logs of 16 workers, and the checkpoints that are kept.
 LOW_DISK_MB = 1000.0
 
