@@ -21,6 +21,7 @@ from a3c.errors import A3CError, FatalError, PlayError, RetryableError, Unplayab
 from a3c.heartbeat import Heartbeat
 from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
+from a3c.network import Network
 from a3c.past import restart_point
 from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environment
 from a3c.serving import start_server
@@ -74,7 +75,15 @@ class Worker:
             if task.is_chief
             else None
         )
-        self._make_player = functools.partial(
+        self._make_player = self._player_maker(envs, network, seed)
+        self._logged = time.monotonic()
+        self._rows = run_dir / "metrics" / f"{task.name}.jsonl"
+        self._sinks, self._pictures = self._open_sinks(run_dir, envs.single_observation_space)
+
+    def _player_maker(self, envs: Any, network: Network, seed: int) -> Callable[[], Player]:
+        """What makes the player, and makes it anew."""
+        config = self._config
+        return functools.partial(
             Player,
             envs,
             self._agent,
@@ -84,9 +93,6 @@ class Worker:
             epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
             stopwatch=self._stopwatch,
         )
-        self._logged = time.monotonic()
-        self._rows = run_dir / "metrics" / f"{task.name}.jsonl"
-        self._sinks, self._pictures = self._open_sinks(run_dir, envs.single_observation_space)
 
     def _open_sinks(self, run_dir: Path, space: Any) -> tuple[list[Sink], Pictures | None]:
         """Where rows go to; the chief shows the network and what it sees besides."""

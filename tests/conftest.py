@@ -18,6 +18,9 @@ settings.load_profile("a3c")
 # Under nohup, as some CI runs, SIGHUP is ignored, and children would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# A test session that is told to end, by a time limit for example, still takes its clusters along.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:

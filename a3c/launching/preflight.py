@@ -17,7 +17,7 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.plan import Plan
 from a3c.playing.display import missing_display
-from a3c.rundir import RunDir
+from a3c.rundir import RunDir, refusing
 
 # Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
@@ -103,7 +103,9 @@ def _count(number: int, one: str, more: str = "") -> str:
 
 def check_left_over(run: RunDir) -> None:
     """Refuse a run directory whose old keepers or processes are still at work; end none of them."""
-    for record in processes.read_records(run.path):
+    with refusing(run.path):
+        records = processes.read_records(run.path)
+    for record in records:
         if record.host != processes.this_host():
             continue
         keeper = record.keeper

@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a3c import checkpoint, past, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
-from a3c.config import EnvConfig
+from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
 from a3c.rundir import RunDir
@@ -295,42 +295,64 @@ def _compose(
         is_new=now - started_at < _FIRST_RECORD_S,
     )
     is_live = state in LIVE_STATES
-    is_news = is_live and now - _number(cluster, "time") <= _news_s(files.settings)
-    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
-    if not is_live:
-        steps_per_s = summary.get("env_steps_per_s", _mean_rate(files.newest))
-    skip = frame_skip(config.env)
     rows = [row for name, row in files.rows.items() if name.startswith("worker-")]
-    best = summary if not is_live else {}
     return Status(
         run=run.name,
         run_dir=str(run.path),
         state=state,
         solved=bool(summary.get("solved")) and state == "done",
-        env_id=config.env.env_id,
-        workers=config.cluster.workers,
-        envs_per_worker=config.env.envs_per_worker,
-        global_step=best.get("env_steps") or _newest_step(rows, files.newest),
-        max_env_steps=config.run.max_env_steps,
-        mean_return_100=best.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
-        stop_at_return=config.run.stop_at_return,
-        env_steps_per_s=steps_per_s,
-        frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
-        updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
-        staleness=_mean_staleness(rows) if is_news else None,
-        episodes=best.get("episodes", cluster.get("cluster/episodes")),
-        wall_s=best.get("wall_s", cluster.get("wall_s")),
+        **_chosen(config),
+        **_so_far(files, rows, {} if is_live else summary),
+        **_speeds(files, rows, is_live, now),
         processes=tuple(lives),
         checkpoint=_checkpoint(files.newest, now),
-        checkpoint_interval_s=config.run.checkpoint_interval_s,
         since_start_s=now - started_at,
         metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
-        metrics_interval_s=config.run.log_interval_s,
-        dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in rows)),
-        dropped_reports=int(sum(_number(row, "drops/reports") for row in rows)),
         losses=past.losses(files.losses, since=started_at),
         tensorboard=_board_link(run, lives),
     )
+
+
+def _chosen(config: Config) -> dict[str, Any]:
+    """What the run was started with."""
+    return {
+        "env_id": config.env.env_id,
+        "workers": config.cluster.workers,
+        "envs_per_worker": config.env.envs_per_worker,
+        "max_env_steps": config.run.max_env_steps,
+        "stop_at_return": config.run.stop_at_return,
+        "checkpoint_interval_s": config.run.checkpoint_interval_s,
+        "metrics_interval_s": config.run.log_interval_s,
+    }
+
+
+def _so_far(files: _Files, rows: Sequence[Row], last: Row) -> dict[str, Any]:
+    """How far the run has come; `last` is the summary of one that has ended."""
+    cluster = files.cluster
+    return {
+        "global_step": last.get("env_steps") or _newest_step(rows, files.newest),
+        "mean_return_100": last.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
+        "episodes": last.get("episodes", cluster.get("cluster/episodes")),
+        "wall_s": last.get("wall_s", cluster.get("wall_s")),
+        "dropped_rollouts": int(sum(_number(row, "drops/rollouts") for row in rows)),
+        "dropped_reports": int(sum(_number(row, "drops/reports") for row in rows)),
+    }
+
+
+def _speeds(files: _Files, rows: Sequence[Row], is_live: bool, now: float) -> dict[str, Any]:
+    """Rates of the last moments, or of the whole where a run has ended; None where they are old."""
+    cluster = files.cluster
+    is_news = is_live and now - _number(cluster, "time") <= _news_s(files.settings)
+    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
+    if not is_live:
+        steps_per_s = files.summary.get("env_steps_per_s", _mean_rate(files.newest))
+    skip = frame_skip(files.settings.config.env)
+    return {
+        "env_steps_per_s": steps_per_s,
+        "frames_per_s": steps_per_s * skip if skip and steps_per_s is not None else None,
+        "updates_per_s": cluster.get("cluster/updates_per_s") if is_news else None,
+        "staleness": _mean_staleness(rows) if is_news else None,
+    }
 
 
 def frame_skip(env: EnvConfig) -> int | None:
