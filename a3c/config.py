@@ -281,7 +281,8 @@ class ClusterConfig:
     trusted_network: bool = option(
         False,
         "allow addresses other than loopback: whoever reaches a port of the run can run code "
-        "there, so only on a network where you trust every host",
+        "there, so only on a network where you trust every host and user",
+        everyday=True,
     )
 
 

@@ -15,6 +15,7 @@ from a3c.errors import RetryableError
 from a3c.flags import Flags
 from a3c.heartbeat import Heartbeat
 from a3c.lasting import LastingSession
+from a3c.listeners import has_loopback_only
 from a3c.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,9 @@ CHIEF_LINGER_S = 120.0  # and for a chief, which may be on its way back to save 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
     """The process's end of TensorFlow's runtime; it can't be stopped but by leaving."""
     address = cluster.addresses(task.job)[task.index]
+    _, port = split_address(address)
+    if not has_loopback_only(os.getpid()):
+        log.warning("port %d is open to whoever reaches this machine, and lets them run code", port)
     try:
         return tf.distribute.Server(
             tf.train.ClusterSpec(cluster.as_dict()),
@@ -37,7 +41,6 @@ def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
             ),
         )
     except tf.errors.OpError as error:
-        _, port = split_address(address)
         raise RetryableError(
             f"{task.name} can't listen on port {port} ({error.message}): does another process?"
         ) from None

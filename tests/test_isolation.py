@@ -72,6 +72,7 @@ def assert_cut_off(path: Path) -> str:
         _, port = split_address(record.address)
         assert connects_inside(record.pid or 0, port)
         assert not any(connects((host, port)) for host in addresses_here())
+        assert "is open to" not in Path(record.log).read_text()
     found = status(path)
     assert (found["is_isolated"], found["exposed"]) == (True, [])
     names = {place.split()[0] for place in found["listening"]}
@@ -146,6 +147,7 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path
         process.send_signal(signal.SIGINT)
         _, said = finish(process)
     assert [line for line in said.splitlines() if "not isolated" in line and "run code" in line]
+    assert f"port {port} is open to whoever reaches" in (path / "logs" / "ps-0.log").read_text()
     assert found["is_isolated"] is False
     assert any(place.startswith("ps-0 ") for place in found["exposed"])
     warning = next(line for line in found["warnings"] if "listen on all interfaces" in line)
