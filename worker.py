@@ -12,10 +12,13 @@ can't mend; 75 worth starting again (the ps is lost, a peer is not there yet); 1
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import logging
 import os
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c import console, options, signals
@@ -32,6 +35,7 @@ from a3c.cluster import (
 from a3c.config import Config
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.heartbeat import Heartbeat
+from a3c.listeners import has_loopback_only
 from a3c.quiet import import_tensorflow
 from a3c.turnstile import turnstile
 
@@ -118,6 +122,27 @@ def _work(
     ).run()
 
 
+@contextlib.contextmanager
+def _hint_at_isolation() -> Iterator[None]:
+    """Say why the network is missing where an environment fails for want of it."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not _misses_network(cause):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None and has_loopback_only(os.getpid()):
+            log.warning("isolated: where an environment needs a network, give --isolation off")
+        raise
+
+
+def _misses_network(error: BaseException) -> bool:
+    unreachable = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    return isinstance(error, ConnectionRefusedError | socket.gaierror) or (
+        isinstance(error, OSError) and error.errno in unreachable
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one process; every way out gives the exit code that its keeper goes by."""
     config, arguments = options.parse_config(
@@ -130,7 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
         adopt_environment(threads)
-        return run(cluster, task, config, arguments.run_dir.absolute())
+        with _hint_at_isolation():
+            return run(cluster, task, config, arguments.run_dir.absolute())
     except UserError as error:
         return console.refuse("worker.py", error)
     except A3CError as error:

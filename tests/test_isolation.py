@@ -168,6 +168,28 @@ def test_where_the_kernel_forbids_it_one_line_says_so(tmp_path: Path, wanted: st
     assert list(tmp_path.iterdir()) == []
 
 
+TRIES_TO_CONNECT = """
+import sys, urllib.request, worker
+from a3c.keeping import namespaces
+if sys.argv[1] == "inside":
+    namespaces.enter(namespaces.make())
+with worker._hint_at_isolation():
+    try:
+        urllib.request.urlopen("http://127.0.0.1:1/")
+    except OSError as error:
+        raise RuntimeError("the environment failed") from error
+"""
+
+
+@needs_namespaces
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_an_environment_that_needs_a_network_is_told_about_isolation(place: str) -> None:
+    command = [sys.executable, "-c", TRIES_TO_CONNECT, place]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert "RuntimeError: the environment failed" in done.stderr
+    assert ("give --isolation off" in done.stderr) == (place == "inside")
+
+
 @needs_namespaces
 def test_in_tmux_too_nobody_reaches_a_run(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "2", "--isolation", "on")
