@@ -344,7 +344,7 @@ VERB_PARTS = st.one_of(
 
 
 @SOME
-@given(st.sampled_from(sorted({*VERBS} - {"list"})), command_lines(VERB_PARTS))
+@given(st.sampled_from(sorted({*VERBS} - {"list", "completion"})), command_lines(VERB_PARTS))
 @example("status", ["a" * 300])
 @example("logs", ["worker-0", "--run", "loop"])
 @example("restart", [""])
