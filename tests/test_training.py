@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 import model
 from a3c import checkpoint, training
+from a3c.agent import Agent
 from a3c.cluster import Task
 from a3c.errors import FatalError, PlayError
 from a3c.heartbeat import Heartbeat
@@ -20,7 +22,7 @@ from a3c.learner import not_finite
 from a3c.signals import StopRequest
 from a3c.training import Worker
 from tests.clusters import InProcessCluster, small_config
-from tests.scripted import Script, make_envs
+from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
 
 NAN, INF = float("nan"), float("inf")
 
@@ -29,11 +31,18 @@ NAN, INF = float("nan"), float("inf")
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worker]:
     """A chief in a cluster of its own that plays one game again and again."""
 
-    def start(rewards: tuple[float, ...] = (1.0,), *, make: Any = None, **settings: Any) -> Worker:
-        here = InProcessCluster(num_ps=1, num_workers=1)
+    def start(
+        rewards: tuple[float, ...] = (1.0,),
+        *,
+        make: Any = None,
+        here: InProcessCluster | None = None,
+        **settings: Any,
+    ) -> Worker:
+        here = here or InProcessCluster(num_ps=1, num_workers=1)
         server = here.servers["worker", 0]
         monkeypatch.setattr(training, "start_server", lambda *_: server)
-        config = small_config(rollout_length=1, max_env_steps=40, envs_per_worker=1, **settings)
+        short = {"rollout_length": 1, "max_env_steps": 40, "envs_per_worker": 1}
+        config = small_config(**{**short, **settings})
         games = [[Script(rewards)]]
         return Worker(
             here.cluster,
@@ -74,6 +83,34 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(
     found = checkpoint.newest_valid(tmp_path / "checkpoints")
     assert found is not None, "what was learned before is kept"
     assert found[1].step == 3
+
+
+def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_push(
+    work: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker 1 pushes until it sees a checkpoint of its own steps; then the chief gives up."""
+    monkeypatch.setattr(training, "IDLE_S", 2.0)
+    here = InProcessCluster(num_ps=1, num_workers=2)
+    settings = {"max_dropped_rollouts": 2, "checkpoint_interval_s": 0.2, "max_env_steps": 10**9}
+    chief = work((NAN,) * 400, here=here, **settings)
+    network = model.build(OBSERVATIONS, ACTIONS, small_config().network)
+    of = Agent(network, OBSERVATIONS, small_config(), seed=1)
+    other = here.store(small_config(), 1, of)
+    nothing = np.zeros(of.layout.num_parameters, np.float32)
+
+    def push() -> None:
+        while not checkpoint.steps(tmp_path / "checkpoints"):
+            other.exchange(nothing, np.zeros(0), 1, 0.0)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pushing = pool.submit(push)
+        with pytest.raises(FatalError, match="2 rollouts in a row were dropped"):
+            chief.run()
+    assert pushing.exception() is None
+    found = checkpoint.newest_valid(tmp_path / "checkpoints")
+    assert found is not None
+    assert found[1].step > 0
+    assert not other.attached().any()
 
 
 def test_drops_that_are_not_in_a_row_are_counted_and_forgiven(
