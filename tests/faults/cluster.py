@@ -201,10 +201,15 @@ class Cluster:
         """From where to where the run went back, each time that the ps was lost."""
         return [(row["from"], row["env_steps"]) for row in self.rows("losses")]
 
+    def ps_life(self) -> int:
+        """The number of the ps's present life, as the chief saw it."""
+        lives = [row["ps_life"] for row in self.rows("worker-0") if "event" in row]
+        return int(lives[-1])
+
     def began_at(self) -> int:
-        """The env step at which the ps's present life began, as the chief saw it."""
-        marks = [row for row in self.rows("worker-0") if "event" in row]
-        return min(row["env_steps"] for row in marks if row["ps_life"] == marks[-1]["ps_life"])
+        """The env step at which that life began."""
+        life = self.ps_life()
+        return min(row["env_steps"] for row in self.rows("worker-0") if row.get("ps_life") == life)
 
     def step_at(self, wall: float, fault: float) -> int:
         """The env step at a time in the life of the ps that a fault ended; 0 before that life."""
