@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     max_restarts: int = 100
     max_crashes: int = 5
     first_delay_s: float = 0.5
-    longest_delay_s: float = 10.0
+    longest_delay_s: float = 5.0
     healthy_s: float = 60.0
 
 
