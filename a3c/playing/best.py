@@ -10,12 +10,14 @@ import math
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from a3c import checkpoint
 from a3c.checkpoint import DamagedCheckpointError, Manifest
-from a3c.playing.scores import Summary
 from a3c.rundir import RunDir
+
+if TYPE_CHECKING:
+    from a3c.playing.scores import Summary  # NumPy and rich: too slow for the launcher
 
 SCORE = "evaluation.json"
 _CANDIDATE = ".candidate-"
