@@ -90,8 +90,13 @@ class Witness:
             before = step
 
     def _counts(self) -> Iterator[str]:
-        """Nothing is counted that was not played, no game reported twice."""
+        """Nothing is counted that was not played, no game is reported twice.
+
+        Where no ledger is kept there is nothing to hold against the cluster.
+        """
         played = ledger.read(self.cluster.ledger)
+        if not played.steps:
+            return
         steps = max(
             (int(r["env_steps"]) for r in rows(self.cluster.run.metrics("worker-0"))), default=0
         )
@@ -117,13 +122,14 @@ class Witness:
 
     def _learned(self, goal: float) -> Iterator[str]:
         best = self.best()
-        if best < goal:
-            yield f"the mean return of 100 games got to {best:.1f} only, not to {goal:g}"
+        if best is None or best < goal:
+            yield f"the mean return of 100 games got to {best} only, not to {goal:g}"
 
-    def best(self) -> float:
-        """The best mean return of 100 games that the cluster had."""
-        found = rows(self.cluster.run.metrics("worker-0"))
-        return max((row.get("cluster/mean_return_100", 0.0) for row in found), default=0.0)
+    def best(self) -> float | None:
+        """The best mean return of 100 games that the cluster had, if any game ended."""
+        name = "cluster/mean_return_100"
+        means = [row[name] for row in rows(self.cluster.run.metrics("worker-0")) if name in row]
+        return max(means, default=None)
 
     def steepest(self) -> float:
         """The largest growth of a long life in MB a minute."""

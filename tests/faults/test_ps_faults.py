@@ -21,7 +21,7 @@ from tests.runs import wait_until
 
 INTERVAL_S = 2.0
 PS_TIMEOUT_S = 14.0
-SLACK_S = 4.0  # a save and an update, on a slow machine
+SLACK_S = 8.0  # a save and an update, on a slow machine
 
 
 @pytest.fixture(scope="module")
