@@ -49,3 +49,42 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
 
     assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
     assert everything_ended(tmp_path)
+
+
+class Scripted:
+    """Keepers that leave with 0 at a given look of the supervisor."""
+
+    def __init__(self, leaves: dict[str, int]) -> None:
+        self._leaves = leaves
+        self.looks = 0
+        self.told: list[str] = []
+
+    def exit_code(self, name: str) -> int | None:
+        """0 once its time has come, or it was told to."""
+        return 0 if self.looks >= self._leaves[name] or name in self.told else None
+
+    def end(self, name: str, *, now: bool) -> None:
+        """Take note of it."""
+        self.told.append(name)
+
+    def is_killed(self, name: str) -> bool:
+        """Nobody is."""
+        return False
+
+    def start_again(self, process: Process, restarts: int) -> None:
+        """Nothing has to."""
+
+
+def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_chief(
+    tmp_path: Path,
+) -> None:
+    run = RunDir(tmp_path)
+    evaluator = Process("evaluator-0", "evaluator", 0, "", ("sleep", "1"), {}, "")
+    planned = Plan(str(tmp_path), (*plan(run).processes, evaluator))
+    keepers = Scripted({"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
+
+    def look() -> None:
+        keepers.looks += 1
+
+    assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
+    assert keepers.told == []

@@ -89,9 +89,11 @@ class Supervisor:
                 self._wait(self._evaluators, EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)
             if any(self._keepers.exit_code(name) == EXIT_OK for name in self._servers):
-                # Somebody told a ps to end. The chief has nobody left to wait for.
+                # The chief leaves as well, or somebody told a ps to end and it waits for nobody.
                 self._wait(self._workers[:1], WORKER_LINGER_S)
-                return Outcome(EXIT_OK)
+                if self._keepers.exit_code(self._workers[0]) != EXIT_OK:
+                    return Outcome(EXIT_OK)
+                continue
             self._pause()
         log.info("stopping: workers, last checkpoint, ps (once more to stop at once)")
         return Outcome(128 + self._signal, stopped=True)
