@@ -40,7 +40,7 @@ def from_tables(tables: Any, source: str) -> Layer:
 
 
 def _known(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.65)
     return "did you mean " + " or ".join(near) + "?" if near else "known are " + ", ".join(known)
 
 
