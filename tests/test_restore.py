@@ -34,15 +34,15 @@ class BlankStore:
         self.given.append(values)
 
 
-def restore(root: Path) -> list[Any]:
-    """What a chief gives to a blank ps, where these are the checkpoints."""
+def restore(run_dir: Path) -> list[Any]:
+    """What a chief gives to a blank ps in a run with these checkpoints."""
     store: Any = BlankStore()
-    chief.prepare(store, config(), root, lambda: FRESH)
+    chief.prepare(store, config(), run_dir, lambda: FRESH)
     return store.given
 
 
 def test_without_any_checkpoint_the_start_is_fresh(tmp_path: Path) -> None:
-    assert restore(tmp_path / "checkpoints") == [FRESH]
+    assert restore(tmp_path) == [FRESH]
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "variables.index", "manifest.json"])
@@ -51,7 +51,8 @@ def test_where_all_are_damaged_a_chief_refuses_and_writes_nothing(
 ) -> None:
     from tests.test_broken_runs import spoil_checkpoint
 
-    said = [spoil_checkpoint(snapshots.write(tmp_path, step), how) for step in (10, 20)]
+    checkpoints = tmp_path / "checkpoints"
+    said = [spoil_checkpoint(snapshots.write(checkpoints, step), how) for step in (10, 20)]
     store: Any = BlankStore()
     with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged: restore one from"):
         chief.prepare(store, config(), tmp_path, dict)
@@ -62,7 +63,9 @@ def test_where_all_are_damaged_a_chief_refuses_and_writes_nothing(
 def test_files_that_tensorflow_cannot_read_are_named_though_every_byte_is_right(
     tmp_path: Path,
 ) -> None:
-    path = snapshots.write(tmp_path, 10)  # with a manifest that fits, of files that are none
+    path = snapshots.write(
+        tmp_path / "checkpoints", 10
+    )  # with a manifest that fits, of files that are none
     with pytest.raises(FatalError, match=rf"{path} can't be read \(.*\): take it away to go on"):
         restore(tmp_path)
     ground = Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
