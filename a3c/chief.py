@@ -82,6 +82,7 @@ class Chief:
         self._store = store
         self._config = config
         self._checkpoints = run_dir / "checkpoints"
+        self._solved_mean: float | None = None
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
         known = past.remember(run_dir / "metrics", manifest, life)
         self._wall_before = known.wall_s
@@ -142,7 +143,12 @@ class Chief:
         return path
 
     def end_run(self, reason: str, timeout_s: float = 10.0) -> None:
-        """Tell everyone that it is over, wait for their last pushes, and save."""
+        """Tell everyone that it is over, wait for their last pushes, and save.
+
+        Games that end meanwhile don't change by which mean the run was solved.
+        """
+        if reason == "solved":
+            self._solved_mean = self._tracker.mean_return
         self._store.finish(reason)
         deadline = time.monotonic() + timeout_s
         while self._store.attached()[1:].any() and time.monotonic() < deadline:
@@ -170,5 +176,7 @@ class Chief:
             identity=settings.identity(self._config),
             episodes=self._tracker.episodes,
             recent_returns=list(self._tracker.returns),
-            mean_return_100=self._tracker.mean_return,
+            mean_return_100=self._tracker.mean_return
+            if self._solved_mean is None
+            else self._solved_mean,
         )
