@@ -301,7 +301,7 @@ def _parse_exit(data: Any) -> LastExit:
 
 def _take(data: Any, key: str, kind: type) -> Any:
     value = data[key]
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**63:
         return float(value)
     if type(value) is not kind:
         raise TypeError(f"{key} is {value!r}")

@@ -111,7 +111,7 @@ def test_a_tab_in_a_real_bash_completes(runs: Path) -> None:
         said, deadline = "", time.monotonic() + 60
         while wanted not in said:
             ready, _, _ = select.select([terminal], [], [], 1.0)
-            said += os.read(terminal, 4096).decode() if ready else ""
+            said += os.read(terminal, 4096).decode().replace("\a", "") if ready else ""
             assert time.monotonic() < deadline, f"{wanted!r} is not in {said!r}"
 
     try:
