@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c.checkpoint import Manifest
-from a3c.watching.tails import last_rows, parse_row
+from a3c.tails import last_rows, parse_row
 
 WINDOW_BYTES = 1 << 16
 _MARK = b'"event": "attached"'

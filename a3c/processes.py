@@ -145,6 +145,17 @@ def is_alive(pid: int | None, create_time: float | None, birth: str | None = Non
     return abs(seen.create_time - create_time) < _CREATE_TIME_SLACK_S
 
 
+def child_lives(record: ProcessRecord) -> bool:
+    """Whether the process that a record names still runs, on this machine."""
+    return is_alive(record.pid, record.create_time, record.birth)
+
+
+def keeper_lives(record: ProcessRecord) -> bool:
+    """Whether the keeper that wrote a record still runs, on this machine."""
+    keeper = record.keeper
+    return is_alive(keeper.pid, keeper.create_time, keeper.birth)
+
+
 def live_state(record: ProcessRecord) -> str:
     """The state of a process now: as recorded, or "dead" where the record outlived its process.
 
@@ -153,11 +164,9 @@ def live_state(record: ProcessRecord) -> str:
     """
     if record.state in ENDED_STATES or record.host != this_host():
         return record.state
-    child_lives = is_alive(record.pid, record.create_time, record.birth)
-    if child_lives:
+    if child_lives(record):
         return record.state
-    keeper = record.keeper
-    if is_alive(keeper.pid, keeper.create_time, keeper.birth):
+    if keeper_lives(record):
         return record.state if record.pid is None else "restarting"
     return DEAD
 
@@ -209,7 +218,7 @@ def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
     except (OSError, OverflowError):  # an old kernel; a pid that can't be
         pidfd = None
     try:
-        if not is_alive(keeper.pid, keeper.create_time, keeper.birth):
+        if not keeper_lives(record):
             return False
         if pidfd is not None:
             signal.pidfd_send_signal(pidfd, signum)

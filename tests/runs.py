@@ -72,9 +72,14 @@ def is_training(run_dir: Path, workers: int = 2) -> bool:
 def everything_ended(run_dir: Path) -> bool:
     """Whether no process or keeper of a run is left."""
     records = processes.read_records(run_dir)
-    alive = [processes.is_alive(r.pid, r.create_time, r.birth) for r in records]
-    kept = [processes.is_alive(r.keeper.pid, r.keeper.create_time, r.keeper.birth) for r in records]
-    return bool(records) and not any(alive + kept)
+    alive = [processes.child_lives(r) or processes.keeper_lives(r) for r in records]
+    return bool(records) and not any(alive)
+
+
+def pid_of(run: RunDir, name: str) -> int | None:
+    """The pid of a process of a run, if it lives."""
+    record = processes.read_record(run.record(name))
+    return record.pid if record and processes.child_lives(record) else None
 
 
 def manifest(run_dir: Path) -> checkpoint.Manifest:

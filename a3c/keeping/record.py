@@ -17,7 +17,7 @@ from a3c.processes import (
     Identity,
     ProcessRecord,
     identify,
-    is_alive,
+    keeper_lives,
     read_record,
     this_host,
     write_record,
@@ -102,7 +102,7 @@ def refuse_second_keeper(spec: KeeperSpec) -> None:
     record = read_record(spec.record)
     if record is None or record.host != this_host() or record.keeper.pid == os.getpid():
         return
-    if is_alive(record.keeper.pid, record.keeper.create_time, record.keeper.birth):
+    if keeper_lives(record):
         raise UserError(
             f"{record.name} is kept already by pid {record.keeper.pid} ({spec.record}): "
             "stop that run, or start this one in another directory"

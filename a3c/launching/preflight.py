@@ -18,6 +18,7 @@ from a3c.errors import UserError
 from a3c.plan import Plan
 from a3c.playing.display import missing_display
 from a3c.rundir import RunDir, refusing
+from a3c.watching.disk import room
 
 # Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
@@ -40,12 +41,12 @@ def look(path: Path) -> Facts:
     import psutil
 
     there = next(parent for parent in (path, *path.parents) if parent.exists())
-    disk = os.statvfs(there)
+    left = room(there)
     return Facts(
         cores=len(os.sched_getaffinity(0)),
         available_mb=psutil.virtual_memory().available / 1e6,
-        free_disk_mb=disk.f_bavail * disk.f_frsize / 1e6,
-        free_files=disk.f_favail if disk.f_files else None,
+        free_disk_mb=left.free_mb,
+        free_files=left.free_files,
         no_display=missing_display(),
     )
 
@@ -108,13 +109,13 @@ def check_left_over(run: RunDir) -> None:
     for record in records:
         if record.host != processes.this_host():
             continue
-        keeper = record.keeper
-        if processes.is_alive(keeper.pid, keeper.create_time, keeper.birth):
+        if processes.keeper_lives(record):
             raise UserError(
-                f"{run.name} is still at work: {record.name} with its keeper, pid {keeper.pid}: "
+                f"{run.name} is still at work: {record.name} with its keeper, "
+                f"pid {record.keeper.pid}: "
                 f"end it with `launch_cluster.py stop {shlex.quote(str(run.path))}`"
             )
-        if processes.is_alive(record.pid, record.create_time, record.birth):
+        if processes.child_lives(record):
             raise UserError(
                 f"{run.name} is still at work: {record.name}, pid {record.pid}, whose keeper is "
                 f"gone: end it with `kill {record.pid}`"

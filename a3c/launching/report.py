@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from a3c.config import Config
 from a3c.plan import Plan
 from a3c.playing import best
 from a3c.rundir import RunDir
-from a3c.watching.tails import Follower, parse_row
+from a3c.tails import Follower, last_rows, parse_row
 
 LINE_INTERVAL_S = 5.0
 
@@ -111,22 +110,8 @@ def _trouble(record: processes.ProcessRecord) -> str:
 
 def last_cluster_row(run: RunDir) -> dict[str, Any] | None:
     """The chief's newest row about the whole cluster."""
-    path = run.metrics("worker-0")
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 65536))
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if "cluster/env_steps_per_s" in row:
-            return row
-    return None
+    rows = last_rows(run.metrics("worker-0"), 1 << 16)
+    return next((row for row in reversed(rows) if "cluster/env_steps_per_s" in row), None)
 
 
 def newest_manifest(run: RunDir) -> tuple[Path, Manifest] | None:

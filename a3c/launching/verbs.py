@@ -117,7 +117,7 @@ def _print_from(file: Path, place: int, *, prefix: bool) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """End a run in order: workers, the chief's last checkpoint, ps; or at once."""
     found = rundir.find(arguments.run)
-    alive = [r for r in processes.read_records(found.path) if _is_kept(r)]
+    alive = [r for r in processes.read_records(found.path) if processes.keeper_lives(r)]
     if not alive:
         print(f"{found.name} is not running")
         return EXIT_OK
@@ -149,22 +149,17 @@ def _close_session(found: RunDir) -> None:
         panes.close_session(server, found.name)
 
 
-def _is_kept(record: ProcessRecord) -> bool:
-    keeper = record.keeper
-    return processes.is_alive(keeper.pid, keeper.create_time, keeper.birth)
-
-
 def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
     """End keepers and wait for them; those that don't end in time are ended at once."""
     for record in group:
         processes.terminate(record, now=now)
     deadline = time.monotonic() + (KILL_TIMEOUT_S if now else STOP_TIMEOUT_S)
-    while any(_is_kept(record) for record in group):
+    while any(processes.keeper_lives(record) for record in group):
         if time.monotonic() >= deadline:
             if now:
-                names = ", ".join(record.name for record in group if _is_kept(record))
+                names = ", ".join(record.name for record in group if processes.keeper_lives(record))
                 raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
-            return _end([record for record in group if _is_kept(record)], now=True)
+            return _end([record for record in group if processes.keeper_lives(record)], now=True)
         time.sleep(0.05)
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.watching.tails import Follower, Row, parse_row, sampled_rows
+from a3c.tails import Follower, Row, parse_row, sampled_rows
 
 _KEY = "cluster/mean_return_100"
 _FIRST_POINTS = 240

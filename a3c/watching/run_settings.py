@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c import checkpoint, options, rundir
+from a3c import checkpoint, options, rundir, tails
 from a3c.checkpoint import DamagedCheckpointError
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.rundir import RunDir
-from a3c.watching import tails
 
 
 class Settings(NamedTuple):

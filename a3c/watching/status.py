@@ -14,13 +14,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c import checkpoint, past, processes, rundir
+from a3c import checkpoint, past, processes, rundir, tails
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
 from a3c.rundir import RunDir
-from a3c.watching import alerts, disk, exposure, run_settings, tails
+from a3c.tails import Row
+from a3c.watching import alerts, disk, exposure, run_settings
 from a3c.watching.run_settings import Settings
 from a3c.watching.snapshot import (
     CHIEF,
@@ -34,7 +35,6 @@ from a3c.watching.snapshot import (
     Status,
     lines,
 )
-from a3c.watching.tails import Row
 from a3c.watching.usage import Sampler
 
 __all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip", "lines", "read"]
@@ -185,7 +185,7 @@ def _life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
         state = RESTARTING  # whoever sees the run through starts another keeper
     lives = state in LIVE_STATES and record.pid is not None
     if state == RESTARTING and record.host == processes.this_host():
-        lives = processes.is_alive(record.pid, record.create_time, record.birth)
+        lives = processes.child_lives(record)
     return ProcessStatus(
         name=record.name,
         role=record.role,

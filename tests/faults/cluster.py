@@ -26,10 +26,10 @@ from a3c import checkpoint, processes, tensors
 from a3c.metrics import read_rows
 from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir
+from a3c.tails import parse_row
 from a3c.watching import status
-from a3c.watching.tails import parse_row
 from tests.clusters import launcher
-from tests.runs import everything_ended, wait_until
+from tests.runs import everything_ended, pid_of, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +147,7 @@ class Cluster:
 
     def pid(self, name: str) -> int | None:
         """The pid of a process that lives."""
-        record = processes.read_record(self.run.record(name))
-        lives = record and processes.is_alive(record.pid, record.create_time, record.birth)
-        return record.pid if record and lives else None
+        return pid_of(self.run, name)
 
     def status(self) -> dict[str, Any]:
         """What `status --json` says."""

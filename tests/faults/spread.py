@@ -22,7 +22,7 @@ from a3c.watching import status
 from a3c.watching.snapshot import Status
 from tests.faults import ledger
 from tests.faults.wire import Host
-from tests.runs import DEADLINE_S, wait_until
+from tests.runs import DEADLINE_S, pid_of, wait_until
 
 PORT = 2222
 
@@ -108,9 +108,7 @@ class Spread:
 
     def pid(self, name: str) -> int | None:
         """The pid of a process that lives."""
-        record = processes.read_record(self.run.record(name))
-        lives = record and processes.is_alive(record.pid, record.create_time, record.birth)
-        return record.pid if record and lives else None
+        return pid_of(self.run, name)
 
     def gains(self, name: str) -> Any:
         """A condition: whether a worker has written metrics since now."""
