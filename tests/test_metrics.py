@@ -6,9 +6,7 @@ import contextlib
 import json
 import logging
 import re
-import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from a3c.metrics import METRICS, ClusterTracker, JsonlSink, Means, Sink, WorkerT
 from a3c.rollout import Episode, Stopwatch
 from a3c.rundir import REPOSITORY
 from a3c.tensorboard import TensorBoardSink
+from tests.full_disks import little_room
 
 # --- the page about them ------------------------------------------------------------------------
 
@@ -174,24 +173,13 @@ def test_training_goes_on_where_nothing_can_be_written(
     assert len(caplog.records) == 2
 
 
-@contextlib.contextmanager
-def full_disk(max_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond that."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = "a/name/that/takes/some/room/on/the/disk"
     sinks: list[Sink] = [JsonlSink(tmp_path / "rows.jsonl"), TensorBoardSink(tmp_path / "events")]
     for step in range(1, 9):
-        with full_disk(250) if 3 <= step <= 5 else contextlib.nullcontext():
+        with little_room(250) if 3 <= step <= 5 else contextlib.nullcontext():
             for sink in sinks:
                 sink.write(step, {name: float(step)})
     assert "rows.jsonl (File too large); training goes on" in caplog.text

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import resource
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +18,7 @@ from a3c.plan import Plan
 from a3c.rundir import RunDir
 from tests.clusters import launcher
 from tests.fake_runs import FakeRun, configure, gone
+from tests.full_disks import little_room
 
 PLENTY = Facts(cores=64, available_mb=1e6, free_disk_mb=1e6, free_files=10**6)
 
@@ -141,25 +138,12 @@ def test_a_dry_run_warns_on_stderr_and_plans_all_the_same(tmp_path: Path) -> Non
     assert len(done.stdout.splitlines()) == 2001
 
 
-@contextlib.contextmanager
-def no_room() -> Iterator[None]:
-    """Every write to a file fails, as on a full disk; pytest itself may write to one in between."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        signal.signal(signal.SIGXFSZ, previous)
-
-
 def test_a_run_that_can_write_nothing_is_refused_and_leaves_no_half_files(tmp_path: Path) -> None:
     config = configure(env_id="CartPole-v1")
     refused = "run: File too large; give a directory that can"
-    with no_room(), pytest.raises(UserError, match=refused):
+    with little_room(0), pytest.raises(UserError, match=refused):
         rundir.create(tmp_path / "run", config, None, resume=False)
-    with no_room(), pytest.raises(UserError, match="give a directory that can be written"):
+    with little_room(0), pytest.raises(UserError, match="give a directory that can be written"):
         planned(1).save(RunDir(tmp_path / "run"))
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 

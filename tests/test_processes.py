@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,13 +16,7 @@ from hypothesis import strategies as st
 
 from a3c import processes
 from a3c.processes import Identity, ProcessRecord
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+from tests.runs import wait_until
 
 
 def myself() -> Identity:
@@ -155,7 +147,7 @@ def test_a_zombie_is_not_alive() -> None:
     assert identity is not None
     assert child.stdin is not None
     child.stdin.close()
-    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
     assert not processes.is_alive(child.pid, identity.create_time, identity.birth)
     child.wait()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,6 +20,7 @@ from a3c.playing.video import Film, file_stem
 from a3c.rollout import Episode
 from tests import videos
 from tests.clusters import small_config
+from tests.full_disks import little_room
 
 
 @pytest.fixture(scope="module")
@@ -87,17 +86,6 @@ def test_nothing_is_left_of_a_recording_that_was_interrupted(
     with pytest.raises(_InterruptedError):
         recorded(ground, stage, tmp_path, file_format=kind, on_decision=interrupt)
     assert list(tmp_path.iterdir()) == []
-
-
-@contextlib.contextmanager
-def little_room(num_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond that, neither here nor in what is started here."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
