@@ -19,8 +19,9 @@ from typing import Any
 
 from a3c import console, options, plan, rundir
 from a3c.config import Config
-from a3c.errors import EXIT_OK, A3CError
-from a3c.launching import cockpit, isolation, network_trial, preflight, report, verbs
+from a3c.errors import EXIT_OK, A3CError, UserError
+from a3c.hosting.placement import Placement
+from a3c.launching import cockpit, hosts, isolation, network_trial, preflight, report, verbs
 from a3c.launching.keepers import ChildKeepers
 from a3c.plan import Plan
 from a3c.rundir import RunDir
@@ -66,6 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="TensorBoard on a free port of 127.0.0.1",
     )
+    group.add_argument(
+        "--hosts", type=Path, metavar="FILE", help="train on the hosts of this TOML file, over ssh"
+    )
     group.add_argument("--dry-run", action="store_true", help="show what would be started")
     group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
 
@@ -108,11 +112,14 @@ def start(arguments: list[str]) -> int:
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     _check(config, path, resume=chosen.resume)
+    config, placement = hosts.take(config, chosen)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
-    planned, warnings = _plan(config, path.absolute(), chosen)
+    planned, warnings = _plan(config, path.absolute(), chosen, placement)
     for line in warnings:
         log.warning("warning: %s", line)
+    if placement and not chosen.dry_run:
+        raise UserError("--hosts: so far with --dry-run only: start the lines that it prints")
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
     in_tmux = _wants_tmux(chosen, path.name)
@@ -151,10 +158,13 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     network_trial.check_own_network(config)
 
 
-def _plan(config: Config, path: Path, chosen: argparse.Namespace) -> tuple[Plan, list[str]]:
+def _plan(
+    config: Config, path: Path, chosen: argparse.Namespace, placement: Placement | None
+) -> tuple[Plan, list[str]]:
     """What will be started, and what people should know before it is."""
-    isolated, warning = isolation.decide(config.cluster.isolation)
-    here = plan.choose_addresses(config, isolated=isolated)
+    across = placement is not None
+    isolated, warning = isolation.decide(config.cluster.isolation, across_hosts=across)
+    here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
     planned = plan.make(
         config,
         RunDir(path),
@@ -162,6 +172,7 @@ def _plan(config: Config, path: Path, chosen: argparse.Namespace) -> tuple[Plan,
         isolated=isolated,
         evaluator=chosen.evaluator,
         tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
+        placement=placement,
     )
     too_little = preflight.warnings(planned, config, preflight.look(path))
     return planned, [*too_little, *([warning] if warning else [])]
@@ -185,7 +196,9 @@ def _show(planned: Plan, *, as_json: bool) -> int:
         print(json.dumps(planned.as_dict(), indent=1))
     else:
         for process in planned.processes:
-            print(process.shell())
+            print(planned.shell(process))
+        for process in planned.reserved:
+            print("# may come later:", planned.shell(process))
     return EXIT_OK
 
 

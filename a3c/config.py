@@ -229,6 +229,13 @@ class ClusterConfig:
     """How many processes, where, and how long they wait for each other."""
 
     workers: int = option(2, "worker processes", low=1, high=100_000, everyday=True)
+    max_workers: int | None = option(
+        None,
+        "reserve addresses for so many workers; those beyond --workers may come later, see `add`",
+        low=1,
+        high=100_000,
+        everyday=True,
+    )
     ps: int = option(1, "parameter servers", low=1, high=1000, everyday=True)
     base_port: int | None = option(
         None,
@@ -285,6 +292,11 @@ class ClusterConfig:
         everyday=True,
     )
 
+    @property
+    def addresses(self) -> int:
+        """How many workers have an address: those that start, and those that may come later."""
+        return self.max_workers or self.workers
+
 
 @dataclass(frozen=True)
 class Config:
@@ -318,6 +330,12 @@ def validate(config: Config) -> Config:
     target = config.run.stop_at_return
     if target is not None and not math.isfinite(target):
         raise UserError(f"stop_at_return {target}: give a finite number")
+    most = config.cluster.max_workers
+    if most is not None and most < config.cluster.workers:
+        raise UserError(
+            f"max_workers {most} is below workers {config.cluster.workers}: give more, or "
+            "fewer --workers"
+        )
     silence_s, ps_timeout_s = config.cluster.heartbeat_timeout_s, config.cluster.ps_timeout_s
     if silence_s is not None and silence_s <= ps_timeout_s:
         raise UserError(

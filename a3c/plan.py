@@ -6,15 +6,18 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from a3c import cluster, options
 from a3c.cluster import Cluster, Task
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
+from a3c.hosting import ssh
+from a3c.hosting.hostfile import HERE, Host
+from a3c.hosting.placement import Placement, directory_of
 from a3c.keeping import spec as keeper_options
 from a3c.keeping.spec import KeeperSpec
 from a3c.rundir import REPOSITORY, RunDir, refusing, write_json
@@ -24,6 +27,7 @@ LOOPBACK = "127.0.0.1"
 MAX_PROCESSES = 5000
 ISOLATED_BASE_PORT = 2222  # below those that the kernel gives to outgoing connections
 HEARTBEAT_TIMEOUT_S = 120.0  # where no setting says
+FAR_GRACE_S = 30.0  # for a keeper elsewhere to end its process in order, and for word of it
 
 
 @dataclass(frozen=True)
@@ -40,19 +44,29 @@ class Process:
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     max_memory_mb: float = 0.0
     isolated: bool = False  # in the run's own network
+    host: str = HERE
+    directory: str | None = None  # where it starts on another host
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on the launcher's own machine."""
+        return self.host == HERE
 
     def shell(self) -> str:
-        """The process as a line for a shell."""
+        """The process as a line for a shell of its host."""
         variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
-        return " ".join(["env", *variables, shlex.join(self.argv)])
+        there = [f"cd {shlex.quote(self.directory)} &&"] if self.directory else []
+        return " ".join([*there, "env", *variables, shlex.join(self.argv)])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every process of a run."""
+    """Every process of a run; `reserved` are those that have an address, and may come later."""
 
     run_dir: str
     processes: tuple[Process, ...]
+    reserved: tuple[Process, ...] = ()
+    hosts: tuple[Host, ...] = ()  # of a host file
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
@@ -68,10 +82,12 @@ class Plan:
         """The plan that a run was started by."""
         try:
             tables = json.loads((run.path / "plan.json").read_text())
-            cast = [Process(**{**p, "argv": tuple(p["argv"])}) for p in tables["processes"]]
+            cast = _load_cast(tables["processes"])
             if not {"ps", "worker"} <= {process.role for process in cast}:
                 raise ValueError("a ps or the workers are missing")
-            return Plan(tables["run_dir"], tuple(cast))
+            hosts = [Host(**{**h, "options": tuple(h["options"])}) for h in tables.get("hosts", ())]
+            reserved = _load_cast(tables.get("reserved", ()))
+            return Plan(tables["run_dir"], cast, reserved, tuple(hosts))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{run.path} has no readable plan.json: start it with --resume"
@@ -80,6 +96,19 @@ class Plan:
     def of_role(self, role: str) -> list[Process]:
         """The processes of one role."""
         return [process for process in self.processes if process.role == role]
+
+    def host_of(self, process: Process) -> Host:
+        """The host of a process that runs elsewhere."""
+        return next(host for host in self.hosts if host.name == process.host)
+
+    def shell(self, process: Process) -> str:
+        """A process as a line for a shell here."""
+        line = process.shell()
+        return line if process.is_here else ssh.shell(self.host_of(process), line)
+
+
+def _load_cast(tables: Iterable[dict[str, Any]]) -> tuple[Process, ...]:
+    return tuple(Process(**{**table, "argv": tuple(table["argv"])}) for table in tables)
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
@@ -93,7 +122,7 @@ def _choose_ports(config: Config, isolated: bool) -> list[int]:
 
     In a network of the run's own nobody else has any, so that there is nothing to check.
     """
-    count = config.cluster.ps + config.cluster.workers
+    count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
         raise UserError(
             f"{count:,} processes are too many for one machine: give --workers {MAX_PROCESSES:,} "
@@ -131,15 +160,43 @@ def make(
     isolated: bool = False,
     evaluator: bool = False,
     tensorboard_port: int | None = None,
+    placement: Placement | None = None,
 ) -> Plan:
-    """The plan of a run whose processes have the addresses of `here`."""
-    tasks = [Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))]
-    cast = [_process(task, here, config, run, isolated) for task in tasks]
+    """The plan of a run whose processes have the addresses of `here`.
+
+    Workers beyond those that are asked for are reserved. `placement` says who is elsewhere.
+    """
+    hosts = placement.hosts if placement else {}
+    cast: list[Process] = []
+    reserved: list[Process] = []
+    for task in (Task(job, i) for job in cluster.JOBS for i in range(len(here.addresses(job)))):
+        there = _there(hosts.get(task.name), run)
+        comes_later = task.job == "worker" and task.index >= config.cluster.workers
+        (reserved if comes_later else cast).append(
+            _process(task, here, config, run, there, isolated)
+        )
     if evaluator or config.run.render:
         cast.append(_evaluator(config, run))
     if tensorboard_port is not None:
         cast.append(_tensorboard(run, tensorboard_port))
-    return Plan(str(run.path), tuple(cast))
+    return Plan(str(run.path), tuple(cast), tuple(reserved), placement.file if placement else ())
+
+
+class _There(NamedTuple):
+    """Where on its host a process finds what it needs."""
+
+    python: str
+    worker: str
+    run_dir: str
+    fields: dict[str, Any]  # of its Process
+
+
+def _there(host: Host | None, run: RunDir) -> _There:
+    if host is None or host.is_here:
+        return _There(sys.executable, str(REPOSITORY / "worker.py"), str(run.path), {})
+    fields = {"host": host.name, "directory": host.directory}
+    script = os.path.join(host.directory, "worker.py")  # noqa: PTH118
+    return _There(host.python, script, directory_of(host, run.name), fields)
 
 
 def _evaluator(config: Config, run: RunDir) -> Process:
@@ -165,14 +222,16 @@ def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Proce
     return Process(name, role, 0, address, argv, environment, str(run.log(name)))
 
 
-def _process(task: Task, here: Cluster, config: Config, run: RunDir, isolated: bool) -> Process:
+def _process(
+    task: Task, here: Cluster, config: Config, run: RunDir, there: _There, isolated: bool
+) -> Process:
     threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
     argv = (
-        sys.executable,
-        str(REPOSITORY / "worker.py"),
+        there.python,
+        there.worker,
         *("--job", task.job, "--task", str(task.index)),
         *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
-        *("--run-dir", str(run.path)),
+        *("--run-dir", there.run_dir),
         *options.to_flags(config),
     )
     return Process(
@@ -185,10 +244,11 @@ def _process(task: Task, here: Cluster, config: Config, run: RunDir, isolated: b
         log=str(run.log(task.name)),
         **_limits(task, config.cluster),
         isolated=isolated,
+        **there.fields,
     )
 
 
-def _limits(task: Task, settings: ClusterConfig) -> dict[str, float]:
+def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
     """How long a process may be silent and how much memory it may take.
 
     A ps is as silent as its workers are patient. They are silent themselves while they wait for it.

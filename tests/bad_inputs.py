@@ -59,6 +59,15 @@ def toml(text: str | bytes) -> Case:
     return Case(FILE, {"mine.toml": text.encode() if isinstance(text, str) else text})
 
 
+def hosts(text: str, flags: str = "--trusted-network") -> Case:
+    """A start across hosts; the first one of the file is this machine."""
+    here = "[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = 2\n"
+    return Case(f"{POLE} --hosts hosts.toml {flags}", {"hosts.toml": (here + text).encode()})
+
+
+BETA = "[[host]]\nhost = 'beta'\n"
+
+
 def tf_config(task: object, **cluster: object) -> Case:
     """A worker that finds its place in TF_CONFIG."""
     jobs = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]} | cluster
@@ -128,6 +137,22 @@ CASES: dict[str, list[Case]] = {
         tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:70000"]),
         tf_config({"type": "ps", "index": 0}, ps="127.0.0.1:2222"),
         tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:2223"]),
+    ],
+    "Host files": [
+        Case(f"{POLE} --hosts hosts.toml"),
+        hosts("[[host"),
+        hosts("[hosts]"),
+        hosts(f"{BETA}adress = '10.0.0.2'"),
+        hosts(f"{BETA}address = '10.0.0.2'"),
+        hosts(f"{BETA}address = '10.0.0.2'\nslots = 0"),
+        hosts(f"{BETA}address = '10.0.0.1'\nslots = 1"),
+        hosts(f"{BETA}address = '127.0.0.1'\nslots = 1"),
+        hosts(f"{BETA}address = '10.0.0.2:22'\nslots = 1"),
+        hosts(f"{BETA}address = '10.0.0.2'\nslots = 1\nport = 99999"),
+        hosts(f"{BETA}address = '10.0.0.2'\nslots = 1\ndirectory = 'a3c'"),
+        hosts("", "--trusted-network --workers 3"),
+        hosts("", "--trusted-network --isolation on"),
+        hosts("", ""),
     ],
     "Runs and paths": [
         *(

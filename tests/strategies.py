@@ -45,6 +45,8 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
     if option.name == "heartbeat_timeout_s":
         longest = OPTIONS["ps_timeout_s"].field.metadata["high"]
         return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)
+    if option.name == "max_workers":
+        return st.none() | st.just(OPTIONS["workers"].field.metadata["high"])
     if isinstance(option.kind, tuple):
         min_size = 1 if option.name == "hidden_sizes" else 0
         return st.lists(number(option, option.kind[0]), min_size=min_size, max_size=4, unique=True)

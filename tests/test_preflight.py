@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def addresses(workers: int) -> Cluster:
     return Cluster(("127.0.0.1:9000",), tuple(f"127.0.0.1:{9001 + i}" for i in range(workers)))
 
 
-def planned(workers: int, path: str = "/runs/mine", **kwargs: bool) -> Plan:
+def planned(workers: int, path: str = "/runs/mine", **kwargs: Any) -> Plan:
     """A plan of so many workers."""
     config = configure(env_id="CartPole-v1", workers=workers)
     return plan.make(config, RunDir(Path(path)), addresses(workers), **kwargs)

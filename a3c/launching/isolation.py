@@ -23,8 +23,12 @@ class Decision(NamedTuple):
     warning: str | None = None
 
 
-def decide(wanted: str) -> Decision:
+def decide(wanted: str, *, across_hosts: bool = False) -> Decision:
     """What becomes of `--isolation`; raises UserError where it is wanted and impossible."""
+    if across_hosts:
+        return Decision(
+            False, f"not isolated, on no host of the run: {_DANGER.replace('here', 'there')}"
+        )
     if wanted == "off":
         return Decision(False, f"not isolated, as --isolation off asks for: {_DANGER}")
     reason = why_impossible()

@@ -58,11 +58,12 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
             f"--run-dir {plan.run_dir}: its disk is full: make room, or give a directory on another"
         )
     display = _display(config, facts)
-    return [*_cores(config, facts), *_memory(plan, facts), *_disk(plan, facts), *display]
+    return [*_cores(plan, config, facts), *_memory(plan, facts), *_disk(plan, facts), *display]
 
 
-def _cores(config: Config, facts: Facts) -> list[str]:
-    workers, threads = config.cluster.workers, config.cluster.worker_threads
+def _cores(plan: Plan, config: Config, facts: Facts) -> list[str]:
+    workers = sum(process.is_here for process in plan.of_role("worker"))
+    threads = config.cluster.worker_threads
     if workers * threads <= facts.cores:
         return []
     each = f" x {threads} threads" if threads > 1 else ""
@@ -73,10 +74,11 @@ def _cores(config: Config, facts: Facts) -> list[str]:
 
 
 def _memory(plan: Plan, facts: Facts) -> list[str]:
-    need_mb = sum(PROCESS_MB[process.role] for process in plan.processes)
+    here = [process for process in plan.processes if process.is_here]
+    need_mb = sum(PROCESS_MB[process.role] for process in here)
     if need_mb <= facts.available_mb:
         return []
-    count = _count(len(plan.processes), "process", "processes")
+    count = _count(len(here), "process", "processes")
     return [
         f"{count} need some {need_mb / 1000:,.1f} GB of memory and "
         f"{facts.available_mb / 1000:.1f} GB are available: give fewer --workers"

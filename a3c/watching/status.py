@@ -109,7 +109,9 @@ class Reader:
 
     def _lives(self, settings: Settings, now: float) -> list[ProcessStatus]:
         """The processes there should be, and those that are there besides; ps first."""
-        planned = {"ps": settings.config.cluster.ps, "worker": settings.config.cluster.workers}
+        cluster = settings.config.cluster
+        planned = {"ps": cluster.ps, "worker": cluster.workers}
+        addresses = {"ps": cluster.ps, "worker": cluster.addresses}
         found = {}
         for path in (self._run.path / "processes").glob("*.json"):
             record = self._records.get(path)
@@ -118,7 +120,7 @@ class Reader:
             life = _life(record, self._run, now)
             is_past = life.host == processes.this_host() and (
                 _timestamp(record.updated_at) < settings.started_at
-                or record.task >= planned.get(record.role, record.task + 1)
+                or record.task >= addresses.get(record.role, record.task + 1)
             )
             if life.is_live or not is_past:
                 found[record.name] = life

@@ -1,0 +1,1 @@
+"""A run on several hosts: the host file, ssh, what is checked before, and processes elsewhere."""

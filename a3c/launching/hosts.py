@@ -1,0 +1,57 @@
+"""Whether a run goes to several hosts, and where it puts which process there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from a3c import options, rundir
+from a3c.config import Config, validate
+from a3c.hosting import hostfile, placement
+from a3c.hosting.placement import Placement
+from a3c.rundir import RunDir
+
+COPY = "hosts.toml"  # in the run directory
+
+
+def take(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement | None]:
+    """The configuration with as many workers as there are slots, if nobody says; and the placement.
+
+    A run that is resumed goes to its own hosts again, unless others are given.
+    """
+    path = file_of(chosen)
+    if path is None:
+        return config, None
+    file = hostfile.read(path)
+    if not _says_workers(chosen):
+        workers = min(file.slots, config.cluster.max_workers or file.slots)
+        cluster = dataclasses.replace(config.cluster, workers=workers)
+        config = validate(dataclasses.replace(config, cluster=cluster))
+    return config, placement.place(file, config)
+
+
+def file_of(chosen: argparse.Namespace) -> Path | None:
+    """The host file that is meant, if one is."""
+    given: Path | None = chosen.hosts
+    if given is None and chosen.resume and chosen.run_dir:
+        kept: Path = chosen.run_dir / COPY
+        return kept if kept.is_file() else None
+    return given
+
+
+def _says_workers(chosen: argparse.Namespace) -> bool:
+    if hasattr(chosen, "config.workers"):
+        return True
+    layer = options.read_file(chosen.config) if chosen.config else {}
+    return "workers" in layer.get("cluster", {})
+
+
+def keep(run: RunDir, text: bytes | None) -> None:
+    """Keep the host file in the run directory, for `--resume`; without one, keep none."""
+    copy = run.path / COPY
+    with rundir.refusing(run.path):
+        if text is None:
+            copy.unlink(missing_ok=True)
+        else:
+            copy.write_bytes(text)

@@ -1,0 +1,146 @@
+"""Host files: what is refused, who goes where, and what a plan across hosts says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a3c.errors import UserError
+from a3c.hosting import hostfile, placement
+from a3c.plan import Plan
+from a3c.rundir import REPOSITORY, RunDir
+from tests.fake_runs import configure
+
+HERE = {"host": "here", "address": "10.77.0.1", "slots": 2}
+BETA = {"host": "beta", "address": "10.77.0.2", "slots": 4}
+GAMMA = {"host": "gamma", "address": "fd00::3", "slots": 10, "directory": "/opt/a3c"}
+
+
+def tables(*hosts: dict[str, Any], **top: Any) -> dict[str, Any]:
+    """What a host file holds."""
+    return {"host": [dict(host) for host in hosts], **top}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "there is no host"),
+        (tables(HERE, hots=1), "the file has the unknown key 'hots': did you mean host?"),
+        (
+            tables({**HERE, "slot": 1}),
+            "host 'here' has the unknown key 'slot': did you mean slots?",
+        ),
+        (tables({"host": "here", "slots": 1}), "host 'here' has no address: give one"),
+        (tables({"host": "here", "address": "h"}), "host 'here' has no slots: give one"),
+        (tables(HERE, {**BETA, "slots": "2"}), "slots = '2' is not a whole number"),
+        (tables(HERE, {**BETA, "slots": True}), "slots = True is not a whole number"),
+        (tables(HERE, {**BETA, "slots": -1}), "slots = -1 is not allowed: give one from 0"),
+        (tables(HERE, {**BETA, "slots": 0}), "beta has no slots and no ps"),
+        (tables(BETA), "no slot is here, where worker-0 keeps the checkpoints"),
+        (tables({**HERE, "slots": 0}, BETA), "no slot is here, where worker-0 keeps"),
+        (tables(HERE, BETA, {**BETA, "address": "10.77.0.9"}), "host 'beta' is given twice"),
+        (tables(HERE, BETA, {**BETA, "host": "b2"}), "address '10.77.0.2' is given twice"),
+        (tables(HERE, {**BETA, "address": "10.77.0.2:22"}), "'10.77.0.2:22' is refused"),
+        (tables(HERE, {**BETA, "address": "127.0.0.1"}), "beta has the loopback address 127.0.0.1"),
+        (tables(HERE, {**BETA, "port": 0}), "port = 0 is not allowed: give one from 1 to 65535"),
+        (tables(HERE, {**BETA, "port": 65536}), "port = 65536 is not allowed"),
+        (tables(HERE, {**BETA, "host": "-oProxyCommand=x"}), "is no name: give one that ssh knows"),
+        (tables(HERE, {**BETA, "user": "a b"}), "user = 'a b' is no name"),
+        (tables(HERE, {**BETA, "user": ""}), "user = '' is empty or not printable"),
+        (tables(HERE, {**BETA, "options": "-v"}), "options = '-v' is not a list of texts"),
+        (tables(HERE, {**BETA, "options": ["a\nb"]}), "is empty or not printable"),
+        (tables(HERE, {**BETA, "directory": "a3c"}), "directory = 'a3c' is relative"),
+        (tables({**HERE, "python": "x"}), 'host "here" has the launcher\'s own python'),
+        (tables({**HERE, "port": 2200}), 'host "here" is reached without ssh: take port out'),
+        (tables(HERE, BETA, ps="gamma"), "ps = 'gamma' is none of the hosts: they are here, beta"),
+        (tables(HERE, BETA, ps=[]), "ps = [] is no host"),
+        ({"host": [3]}, "host 1 is no table"),
+        ({"host": "beta"}, "there is no host"),
+    ],
+)
+def test_a_fault_of_the_file_is_one_line_that_names_it(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        hostfile.parse(given)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_slots_are_filled_in_order_and_this_host_comes_first() -> None:
+    file = hostfile.parse(tables(BETA, HERE, GAMMA, ps=["beta", "gamma"]))
+    config = configure(workers=7, ps=3, trusted_network=True, max_workers=16)
+    placed = placement.place(file, config)
+    hosts = [placed.hosts[f"worker-{i}"].name for i in range(16)]
+    assert hosts == ["here"] * 2 + ["beta"] * 4 + ["gamma"] * 10
+    assert [placed.hosts[f"ps-{i}"].name for i in range(3)] == ["beta", "gamma", "beta"]
+    assert placed.cluster.ps == ("10.77.0.2:2222", "[fd00::3]:2222", "10.77.0.2:2223")
+    assert placed.cluster.workers[:3] == ("10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2224")
+
+
+def test_more_workers_than_slots_are_refused() -> None:
+    file = hostfile.parse(tables(HERE, BETA))
+    with pytest.raises(UserError, match="--workers 7: the hosts have 6 slots"):
+        placement.place(file, configure(workers=7, trusted_network=True))
+    with pytest.raises(UserError, match="--max-workers 9: the hosts have 6 slots"):
+        placement.place(file, configure(workers=2, max_workers=9, trusted_network=True))
+
+
+def test_a_private_network_has_to_be_trusted_and_excludes_isolation() -> None:
+    file = hostfile.parse(tables(HERE, BETA))
+    with pytest.raises(UserError, match="--trusted-network"):
+        placement.place(file, configure(workers=6))
+    with pytest.raises(UserError, match="--isolation on"):
+        placement.place(file, configure(workers=6, trusted_network=True, isolation="on"))
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The launcher with CartPole, run to its end."""
+    command = [sys.executable, "launch_cluster.py", "--env-id", "CartPole-v1", *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(
+        'ps = "beta"\n[[host]]\nhost = "here"\naddress = "10.77.0.1"\nslots = 1\n'
+        '[[host]]\nhost = "beta"\naddress = "10.77.0.2"\nslots = 15\n'
+        'directory = "/opt/a3c"\npython = "bin/python"\noptions = ["-i", "my key"]\n'
+    )
+    flags = ("--hosts", str(path), "--trusted-network", "--dry-run", "--run-dir", "/runs/mine")
+    done = launch(*flags, "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    hosts = {process["name"]: process["host"] for process in made["processes"]}
+    assert hosts == {"ps-0": "beta", "worker-0": "here"} | dict.fromkeys(
+        (f"worker-{i}" for i in range(1, 16)), "beta"
+    )
+    last = made["processes"][-1]
+    assert last["argv"][:2] == ["/opt/a3c/bin/python", "/opt/a3c/worker.py"]
+    assert last["argv"][last["argv"].index("--run-dir") + 1] == "/opt/a3c/runs/mine"
+
+    lines = launch(*flags, "--workers", "2", "--max-workers", "3").stdout.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["ssh", "env", "ssh", "#"]
+    assert lines[0].startswith("ssh -i 'my key' beta 'cd /opt/a3c && env ")
+
+    done = launch("--hosts", str(path), "--dry-run")
+    assert done.returncode == 2
+    assert "give --trusted-network" in done.stderr
+
+
+def test_a_plan_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
+    from a3c import plan
+
+    file = hostfile.parse(tables(HERE, GAMMA))
+    config = configure(workers=3, max_workers=5, trusted_network=True)
+    placed = placement.place(file, config)
+    run = RunDir(tmp_path)
+    made = plan.make(config, run, placed.cluster, placement=placed)
+    assert [process.name for process in made.reserved] == ["worker-3", "worker-4"]
+    made.save(run)
+    assert Plan.load(run) == made
