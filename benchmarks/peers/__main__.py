@@ -1,0 +1,137 @@
+"""Ours and its peers in turns on the same game, network and cores: env steps a second.
+
+    python -m benchmarks.peers --pairs 5 --seconds 30 --output benchmarks/results/peers.csv
+    python -m benchmarks.peers --search --seconds 8    # each peer's settings, and which are best
+    python -m benchmarks.peers --smoke                 # seconds of each that is installed already
+
+Wants a machine with nothing else to do. Peers' environments are made below --venvs where they are
+missing (some gigabytes). The best settings are those of the file that --search wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from a3c.drawing import pictures
+from a3c.rundir import REPOSITORY
+from benchmarks.peers import rows as table
+from benchmarks.peers import venvs
+from benchmarks.peers.catalogue import OURS, PEERS, Peer, Settings, named
+from benchmarks.peers.measure import Times, measure
+from benchmarks.peers.picture import figure
+from benchmarks.peers.rows import Row
+
+RESULTS = REPOSITORY / "benchmarks" / "results"
+SMOKE = Times(1.0, 3.0)
+
+
+def main() -> int:
+    """Make the environments, then search or compare; 1 where a run failed."""
+    arguments = parse()
+    peers = tuple(prepared(arguments))
+    if arguments.setup:
+        return 0
+    if arguments.search:
+        rows = search(peers, arguments)
+    else:
+        rows = compare(peers, arguments)
+        print("\n".join(table.summary(rows)))
+        path = arguments.picture or arguments.output.with_suffix(".png")
+        if any(row.env_steps for row in rows):
+            print(f"\npicture: {pictures.save(figure(rows), path)}")
+    return int(any(not row.env_steps for row in rows))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        "benchmarks.peers", description="Ours and its peers in turns: env steps a second."
+    )
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before each of them")
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/peers.csv"))
+    parser.add_argument("--picture", type=Path, help="default: beside the output")
+    parser.add_argument("--search", action="store_true", help="try each peer's settings instead")
+    parser.add_argument("--searched", type=Path, default=RESULTS / "peers-search.csv")
+    parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
+    parser.add_argument("--only", nargs="+", choices=[OURS, *(peer.name for peer in PEERS)])
+    parser.add_argument("--setup", action="store_true", help="only make the environments")
+    parser.add_argument("--smoke", action="store_true", help="seconds, of what is installed")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
+    return parser.parse_args()
+
+
+def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
+    """The peers that can run; the others are named, with the reason."""
+    for peer in named(arguments.only):
+        if arguments.smoke and not venvs.is_made(peer.name, arguments.venvs):
+            print(f"skipped: {peer.name} is not installed in {arguments.venvs}", flush=True)
+            continue
+        try:
+            venvs.make(peer.name, arguments.venvs)
+        except venvs.VenvError as error:
+            print(f"left out: {peer.name} can't be installed here:\n{error}", flush=True)
+            continue
+        yield peer
+
+
+def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
+    """All programs, one after the other, as often as asked for; the CSV grows with each."""
+    found: list[Row] = []
+    path = arguments.searched
+    best = table.best_settings(table.read(path)) if path.exists() else {}
+    times = SMOKE if arguments.smoke else Times(arguments.warm_up, arguments.seconds)
+    turns: list[tuple[Peer | None, Settings]] = [
+        (peer, best.get(peer.name, peer.grid[0])) for peer in peers
+    ]
+    if not arguments.only or OURS in arguments.only:
+        turns.insert(0, (None, {"workers": arguments.workers}))
+    for pair in range(1, 2 if arguments.smoke else 1 + arguments.pairs):
+        for peer, settings in turns:
+            found.append(measure(peer, settings, pair, arguments.venvs, times))
+            tell(found[-1])
+            table.write(arguments.output, found, command())
+    return found
+
+
+def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
+    """Each peer's settings, each once: a grid, then variations of what was best in it."""
+    path, chosen = arguments.searched, {peer.name for peer in peers}
+    kept = [row for row in table.read(path) if row.peer not in chosen] if path.exists() else []
+    found: list[Row] = []
+    times = Times(arguments.warm_up, arguments.seconds)
+    for peer in peers:
+        for settings in candidates(peer, found):
+            found.append(measure(peer, settings, 1, arguments.venvs, times))
+            tell(found[-1])
+            table.write(path, table.mark_best([*kept, *found]), command())
+    return found
+
+
+def candidates(peer: Peer, found: list[Row]) -> Iterator[Settings]:
+    """What to try next, in view of the rows that were found meanwhile."""
+    yield from peer.grid
+    for variation in peer.variations:
+        best = table.best_settings(table.mark_best(found)).get(peer.name, peer.grid[0])
+        if best | variation != best:
+            yield best | variation
+
+
+def tell(row: Row) -> None:
+    """One line about a run that has ended."""
+    speed = f"{row.env_steps_per_s:8,.1f} env steps/s" if row.env_steps else f"failed: {row.note}"
+    print(f"{row.pair} {row.peer:15} {speed}   {row.settings}", flush=True)
+
+
+def command() -> str:
+    """What was typed."""
+    return f"python -m benchmarks.peers {' '.join(sys.argv[1:])}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Run a peer's program, or a cluster of ours, for so long; and make a row of what it counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from a3c import metrics, rundir
+from a3c.rundir import REPOSITORY, RunDir
+from benchmarks.peers import venvs
+from benchmarks.peers.catalogue import OURS, Peer, Settings
+from benchmarks.peers.programs.stopwatch import RESULT
+from benchmarks.peers.rows import Row, pack
+from benchmarks.startup import cpu_model
+
+START_TIMEOUT_S = 180.0  # of a program, beyond its warm-up and measurement
+POLL_S = 0.2
+LOG_INTERVAL_S = 0.5  # of our own rows: how finely the measurement is cut
+
+
+class Times(NamedTuple):
+    """How long to look."""
+
+    warm_up_s: float
+    seconds: float
+
+    @property
+    def timeout_s(self) -> float:
+        """When to give up."""
+        return START_TIMEOUT_S + 3 * (self.warm_up_s + self.seconds)
+
+
+class Counted(NamedTuple):
+    """What a run came to, or why it came to nothing."""
+
+    env_steps: int = 0
+    seconds: float = 0.0
+    versions: str = ""
+    failure: str = ""
+
+
+def measure(peer: Peer | None, settings: Settings, pair: int, root: Path, times: Times) -> Row:
+    """One run of a peer, or of ours where it is None."""
+    began, load = time.strftime("%Y-%m-%d %H:%M:%S"), round(os.getloadavg()[0], 1)
+    found = run_ours(settings, times) if peer is None else run_peer(peer, settings, root, times)
+    return Row(
+        began,
+        rundir.git_commit() or "",
+        f"{os.cpu_count()} cores, {cpu_model()}",
+        load,
+        OURS if peer is None else peer.name,
+        found.versions,
+        pack(settings),
+        pair,
+        found.env_steps,
+        round(found.seconds, 3),
+        round(found.env_steps / found.seconds, 1) if found.seconds else 0.0,
+        found.failure,
+    )
+
+
+# --- a peer ---------------------------------------------------------------------------------------
+
+
+def run_peer(peer: Peer, settings: Settings, root: Path, times: Times) -> Counted:
+    """Run a peer's program in its own environment, and read the line that counts."""
+    command = [
+        str(venvs.python(peer.name, root)),
+        "-m",
+        f"benchmarks.peers.programs.{peer.program}",
+    ]
+    command += ["--settings", pack(settings)]
+    command += ["--warm-up", str(times.warm_up_s), "--seconds", str(times.seconds)]
+    with tempfile.TemporaryFile("w+") as output:
+        keywords = {"stdout": output, "stderr": subprocess.STDOUT}
+        with suppress(subprocess.TimeoutExpired), group(command, **keywords) as process:
+            process.wait(times.timeout_s)
+        output.seek(0)
+        return parse_result(output.read().splitlines())
+
+
+def parse_result(lines: Sequence[str]) -> Counted:
+    """What a program printed, found among what its libraries did."""
+    for line in reversed(lines):
+        if line.startswith(RESULT):
+            return Counted(**json.loads(line.removeprefix(RESULT)))
+    said = [line for line in lines if line.strip()]
+    return Counted(failure=said[-1][:200] if said else "it said nothing")
+
+
+@contextmanager
+def group(command: Sequence[str], **keywords: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a session of its own, of which nothing is left in the end."""
+    # Ray's workers import the program by its name.
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, start_new_session=True, text=True, **keywords
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+# --- ours -----------------------------------------------------------------------------------------
+
+
+def run_ours(settings: Settings, times: Times) -> Counted:
+    """Run a cluster as users do, and read its own rows of metrics."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = RunDir(Path(scratch) / "run")
+        command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
+        command += ["--preset", "pong", "--network", "a3c-ff", "--evaluation-episodes", "0"]
+        command += ["--run-dir", str(run.path), "--log-interval", str(LOG_INTERVAL_S)]
+        for name, value in settings.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd=REPOSITORY) as launcher:
+            try:
+                found = _wait_for_window(run, settings["workers"], times, launcher)
+            finally:
+                launcher.send_signal(signal.SIGINT)
+    return found
+
+
+def _wait_for_window(
+    run: RunDir, workers: int, times: Times, launcher: subprocess.Popen[bytes]
+) -> Counted:
+    deadline = time.monotonic() + times.timeout_s
+    path = run.metrics("worker-0")
+    while time.monotonic() < deadline and launcher.poll() is None:
+        rows = metrics.read_rows(path) if path.exists() else []
+        found = window(rows, workers, times)
+        if found is not None:
+            env_steps, seconds = found
+            versions = json.loads(run.config.read_text()).get("versions", {})
+            packages = ("tensorflow", "gymnasium", "ale-py", "numpy")
+            cell = " ".join(f"{name}=={versions[name]}" for name in packages if name in versions)
+            return Counted(env_steps, seconds, cell)
+        time.sleep(POLL_S)
+    return Counted(failure=f"no {workers} workers at work for so long; exit {launcher.poll()}")
+
+
+def window(
+    rows: Sequence[Mapping[str, Any]], workers: int, times: Times
+) -> tuple[int, float] | None:
+    """Env steps and seconds of the measurement; None while it is not over.
+
+    The warm-up begins with the first row in which all workers are attached.
+    """
+    ready = next((row["time"] for row in rows if row.get("cluster/workers") == workers), None)
+    if ready is None:
+        return None
+    begin = next((row for row in rows if row["time"] >= ready + times.warm_up_s), None)
+    if begin is None:
+        return None
+    end = next((row for row in rows if row["time"] >= begin["time"] + times.seconds), None)
+    if end is None:
+        return None
+    return int(end["env_steps"] - begin["env_steps"]), float(end["time"] - begin["time"])

@@ -1,0 +1,42 @@
+"""The picture of a comparison: a bar a program, a dot a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from a3c.drawing import pictures
+from a3c.drawing.pictures import COLOURS, INK
+from benchmarks.peers.catalogue import OURS
+from benchmarks.peers.rows import Row, compare
+
+WIDTH = 12.0  # inches
+BAR, REST = 0.75, 2.0
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Medians as bars, fastest on top, with every run on them and how far ahead ours is."""
+    compared = compare(rows)
+    pairs = len({row.pair for row in rows})
+    subtitle = f"{rows[0].machine} · median of {pairs} alternating runs, each a dot"
+    made = pictures.page(
+        "Env steps a second: Pong, 84×84×4, 16-32-256",
+        subtitle,
+        (WIDTH, REST + BAR * len(compared)),
+    )
+    axes = made.subplots()
+    ours = next((one.median for one in compared if one.peer == OURS), None)
+    for place, one in enumerate(reversed(compared)):
+        colour = COLOURS[1] if one.peer == OURS else COLOURS[0]
+        axes.barh(place, one.median, color=colour, alpha=0.85, height=0.6)
+        axes.plot(one.speeds, [place] * len(one.speeds), "o", color=INK, markersize=4, alpha=0.6)
+        text = f"  {one.median:,.0f}"
+        if ours is not None and one.peer != OURS:
+            text += f"   ours is {ours / one.median:.1f} × it"
+        axes.text(max(one.speeds), place, text, va="center", size=12, color=INK)
+    axes.set_xlim(0, 1.3 * max(max(one.speeds) for one in compared))
+    pictures.dress(axes, "env steps/s", "")
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks(range(len(compared)), [one.peer for one in reversed(compared)])
+    return made

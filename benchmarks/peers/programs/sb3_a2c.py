@@ -1,0 +1,83 @@
+"""stable-baselines3's A2C on its usual Atari wrappers, with the network of the A3C paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ale_py
+import gymnasium
+import torch
+from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+
+from benchmarks.peers.programs.stopwatch import Stopwatch, parse
+from benchmarks.peers.programs.torch_networks import PAPER, UNITS, trunk
+
+# Together what the tutorials and the zoo call PongNoFrameskip-v4, which ale-py no longer registers.
+GAME, KEYWORDS = "ALE/Pong-v5", {"frameskip": 1, "repeat_action_probability": 0.0}
+PACKAGES = ("stable-baselines3", "torch", "gymnasium", "ale-py", "numpy")
+
+
+class PaperTrunk(BaseFeaturesExtractor):
+    """16 and 32 filters, 256 units."""
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__(observation_space, UNITS[PAPER])
+        self.layers = trunk(PAPER, UNITS[PAPER])
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Features of observations that were scaled to 1 already."""
+        return self.layers(observations)
+
+
+class Watch(BaseCallback):
+    """Looks at the clock before each rollout, and ends training when the time is over."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        super().__init__()
+        self._stopwatch, self._over = stopwatch, False
+
+    def _on_rollout_start(self) -> None:
+        self._over = self._stopwatch.over(self.model.num_timesteps)
+
+    def _on_step(self) -> bool:
+        return not self._over
+
+
+def make_envs(num_envs: int, vec_env: str, seed: int = 0) -> VecEnv:
+    """Games in a process each (`subproc`), or all in this one (`dummy`)."""
+    gymnasium.register_envs(ale_py)
+    made = make_atari_env(
+        GAME,
+        n_envs=num_envs,
+        seed=seed,
+        env_kwargs=KEYWORDS,
+        vec_env_cls={"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[vec_env],
+        # Each would import torch anew with the default, for minutes where there are 32.
+        vec_env_kwargs={"start_method": "fork"} if vec_env == "subproc" else {},
+    )
+    return VecFrameStack(made, 4)
+
+
+def main() -> None:
+    """Train until the time is over."""
+    settings, stopwatch = parse()
+    torch.set_num_threads(settings["threads"])
+    envs = make_envs(settings["envs"], settings["vec_env"])
+    model = A2C(
+        "CnnPolicy",
+        envs,
+        n_steps=settings["steps"],
+        policy_kwargs={"features_extractor_class": PaperTrunk, "net_arch": []},
+        device="cpu",
+    )
+    model.learn(10**9, callback=Watch(stopwatch), log_interval=10**9)
+    stopwatch.print_result(*PACKAGES)
+    envs.close()
+
+
+if __name__ == "__main__":
+    main()

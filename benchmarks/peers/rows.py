@@ -1,0 +1,131 @@
+"""The table of measurements: one row a run, and what its medians say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.peers.catalogue import OURS, Settings
+
+
+class Row(NamedTuple):
+    """One run. A run that failed has 0 env steps, and says why in `note`."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float  # runnable tasks before the run began, mean of a minute
+    peer: str
+    versions: str
+    settings: str  # JSON
+    pair: int
+    env_steps: int
+    seconds: float
+    env_steps_per_s: float
+    note: str = ""  # "best" in a search
+
+
+class Compared(NamedTuple):
+    """A program in all pairs; ratios are ours to it, one for each pair in which both ran."""
+
+    peer: str
+    settings: str
+    speeds: list[float]
+    ratios: list[float]
+
+    @property
+    def median(self) -> float:
+        """Env steps a second."""
+        return statistics.median(self.speeds)
+
+
+BEST = "best"
+
+
+def pack(settings: Settings) -> str:
+    """Settings as a cell."""
+    return json.dumps(settings, separators=(",", ":"))
+
+
+def write(path: Path, rows: Iterable[Row], command: str) -> None:
+    """Write the CSV, with the command on top."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        file.write(f"# {command}\n")
+        writer = csv.writer(file)
+        writer.writerow(Row._fields)
+        writer.writerows(rows)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a CSV file."""
+    with path.open(newline="") as file:
+        lines = (line for line in file if not line.startswith("#"))
+        return [
+            Row(
+                **{
+                    **row,
+                    "load": float(row["load"]),
+                    "pair": int(row["pair"]),
+                    "env_steps": int(row["env_steps"]),
+                    "seconds": float(row["seconds"]),
+                    "env_steps_per_s": float(row["env_steps_per_s"]),
+                }  # type: ignore[arg-type]
+            )
+            for row in csv.DictReader(lines)
+        ]
+
+
+def mark_best(rows: Iterable[Row]) -> list[Row]:
+    """The same rows, where the fastest of each peer says that it is, and no other does."""
+    found = [row._replace(note="") if row.note == BEST else row for row in rows]
+    fastest: dict[str, Row] = {}
+    for row in found:
+        best = fastest.get(row.peer)
+        if row.env_steps and (best is None or row.env_steps_per_s > best.env_steps_per_s):
+            fastest[row.peer] = row
+    return [row._replace(note=BEST) if row is fastest.get(row.peer) else row for row in found]
+
+
+def best_settings(rows: Iterable[Row]) -> dict[str, Settings]:
+    """What a search found, by peer."""
+    return {row.peer: json.loads(row.settings) for row in rows if row.note == BEST}
+
+
+def compare(rows: Sequence[Row]) -> list[Compared]:
+    """Every program that ran, fastest first."""
+    worked = [row for row in rows if row.env_steps]
+    ours = {row.pair: row.env_steps_per_s for row in worked if row.peer == OURS}
+    found = []
+    for name in dict.fromkeys(row.peer for row in worked):
+        mine = [row for row in worked if row.peer == name]
+        ratios = [ours[row.pair] / row.env_steps_per_s for row in mine if row.pair in ours]
+        speeds = [row.env_steps_per_s for row in mine]
+        found.append(Compared(name, mine[-1].settings, speeds, ratios))
+    return sorted(found, key=lambda one: -one.median)
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Medians and ratios, as a table for the docs."""
+    compared = compare(rows)
+    ours = next((one.median for one in compared if one.peer == OURS), None)
+    lines = ["| program | settings | env steps/s, median (range) | ours ÷ it (range of pairs) |"]
+    lines.append("| --- | --- | --- | --- |")
+    for one in compared:
+        speed = f"{one.median:,.0f} ({min(one.speeds):,.0f} to {max(one.speeds):,.0f})"
+        ratio = ""
+        if one.peer != OURS and ours is not None and one.ratios:
+            ratio = f"{ours / one.median:.2f} ({min(one.ratios):.2f} to {max(one.ratios):.2f})"
+        lines.append(f"| {one.peer} | {describe(one.settings)} | {speed} | {ratio} |")
+    failed = [row for row in rows if not row.env_steps]
+    lines += [f"\nfailed: {row.peer} in pair {row.pair}: {row.note}" for row in failed]
+    return lines
+
+
+def describe(settings: str) -> str:
+    """A cell of settings as people read it."""
+    return ", ".join(f"{name} {value}" for name, value in json.loads(settings).items())
