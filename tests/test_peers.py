@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
-from benchmarks.peers.catalogue import OURS, PEERS
+from benchmarks.peers.catalogue import OURS, PEERS, Peer
 from benchmarks.peers.measure import Times, parse_result, window
 from benchmarks.peers.picture import figure
+from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.programs.stopwatch import Stopwatch
 from benchmarks.peers.rows import Row
+from benchmarks.time_to_solve import Solved, append, curve_of, left_to_do, read, summary
 
 
 def row(peer: str, speed: float, pair: int = 1, settings: str = '{"envs":1}') -> Row:
@@ -86,8 +90,61 @@ def test_picture_has_a_bar_for_each_program() -> None:
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_every_peer_has_a_program_and_nothing_but_pinned_versions(peer) -> None:  # type: ignore[no-untyped-def]
+def test_every_peer_has_a_program_and_nothing_but_pinned_versions(peer: Peer) -> None:
     assert (venvs.HERE / "programs" / f"{peer.program}.py").is_file()
     lines = venvs.requirements(peer.name).read_text().splitlines()
     assert all(line.count("==") == 1 and "+" not in line for line in lines)
     assert peer.grid
+
+
+def test_progress_is_solved_by_a_hundred_games_and_not_by_fewer(tmp_path: Path) -> None:
+    times = iter([1001.0, 1006.0, 1007.0])
+    progress = Progress(tmp_path / "curve.csv", 1000.0, 18.0, 600.0, clock=lambda: next(times))
+    assert not progress.over(100, [21.0] * 99)
+    assert not progress.over(200, [])
+    assert progress.over(300, [18.0])
+    assert progress.solved
+    lines = (tmp_path / "curve.csv").read_text().splitlines()
+    assert lines == [
+        "wall_s,env_steps,games,mean_return_100",
+        "6.0,200,99,21.0",
+        "7.0,300,100,20.97",
+    ]
+
+
+def test_progress_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "curve.csv", 1000.0, 18.0, 600.0, clock=lambda: 1600.0)
+    assert progress.over(100, [])
+    assert not progress.solved
+
+
+def solved(program: str, seed: int, wall_s: float = 600.0) -> Solved:
+    return Solved(
+        *("2026-01-01 00:00:00", "abc", "2 cores, a CPU", 1.5, program, "torch==1", "{}", seed),
+        *(True, wall_s, 2 * wall_s, 1000, 120, 18.25, "solved"),
+    )
+
+
+def test_runs_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    assert read(path) == []
+    for row in (found := [solved(OURS, 1), solved("sb3-ppo", 2)]):
+        append(path, row)
+    assert read(path) == found
+    arguments = Namespace(seeds=2, only=[OURS, "sb3-ppo"])
+    left = [(seed, one.name) for seed, one in left_to_do(arguments, found)]
+    assert left == [(1, "sb3-ppo"), (2, OURS)]
+
+
+def test_time_to_solve_is_summed_up_by_medians_over_seeds() -> None:
+    rows = [solved("sb3-ppo", seed, 60.0 * seed) for seed in (1, 2, 6)]
+    assert summary(rows)[-1] == "| sb3-ppo | 3 of 3 | 2.0 min | 4.0 min | 1,000 |"
+
+
+def test_our_curve_is_what_the_chief_wrote_of_the_cluster() -> None:
+    rows: list[dict[str, Any]] = [
+        {"time": 100.0, "env_steps": 0, "event": "attached"},
+        {"time": 105.0, "env_steps": 50, "cluster/episodes": 0},
+        {"time": 110.0, "env_steps": 90, "cluster/episodes": 2, "cluster/mean_return_100": -20.5},
+    ]
+    assert curve_of(rows, 95.0) == [(10.0, 50, 0, ""), (15.0, 90, 2, -20.5)]

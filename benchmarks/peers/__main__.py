@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from a3c.rundir import REPOSITORY
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, PEERS, Peer, Settings, named
-from benchmarks.peers.measure import Times, measure
+from benchmarks.peers.measure import Times, end_by_signal, measure
 from benchmarks.peers.picture import figure
 from benchmarks.peers.rows import Row
 
@@ -32,6 +33,7 @@ SMOKE = Times(1.0, 3.0)
 def main() -> int:
     """Make the environments, then search or compare; 1 where a run failed."""
     arguments = parse()
+    signal.signal(signal.SIGTERM, end_by_signal)
     peers = tuple(prepared(arguments))
     if arguments.setup:
         return 0

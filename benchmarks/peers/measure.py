@@ -24,6 +24,7 @@ from benchmarks.startup import cpu_model
 
 START_TIMEOUT_S = 180.0  # of a program, beyond its warm-up and measurement
 POLL_S = 0.2
+PACKAGES = ("tensorflow", "gymnasium", "ale-py", "numpy")
 LOG_INTERVAL_S = 0.5  # of our own rows: how finely the measurement is cut
 
 
@@ -97,6 +98,11 @@ def parse_result(lines: Sequence[str]) -> Counted:
     return Counted(failure=said[-1][:200] if said else "it said nothing")
 
 
+def end_by_signal(number: int, _frame: object) -> None:
+    """A handler with which an end from outside leaves no programs behind."""
+    raise SystemExit(128 + number)
+
+
 @contextmanager
 def group(command: Sequence[str], **keywords: Any) -> Iterator[subprocess.Popen[str]]:
     """Run a program in a session of its own, of which nothing is left in the end."""
@@ -120,11 +126,7 @@ def run_ours(settings: Settings, times: Times) -> Counted:
     """Run a cluster as users do, and read its own rows of metrics."""
     with tempfile.TemporaryDirectory() as scratch:
         run = RunDir(Path(scratch) / "run")
-        command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
-        command += ["--preset", "pong", "--network", "a3c-ff", "--evaluation-episodes", "0"]
-        command += ["--run-dir", str(run.path), "--log-interval", str(LOG_INTERVAL_S)]
-        for name, value in settings.items():
-            command += [f"--{name.replace('_', '-')}", str(value)]
+        command = launcher_command(run, {**settings, "log_interval": LOG_INTERVAL_S})
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd=REPOSITORY) as launcher:
             try:
@@ -132,6 +134,22 @@ def run_ours(settings: Settings, times: Times) -> Counted:
             finally:
                 launcher.send_signal(signal.SIGINT)
     return found
+
+
+def launcher_command(run: RunDir, settings: Settings) -> list[str]:
+    """What starts a cluster of ours with the network that the peers have."""
+    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
+    command += ["--preset", "pong", "--network", "a3c-ff", "--evaluation-episodes", "0"]
+    command += ["--run-dir", str(run.path)]
+    for name, value in settings.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    return command
+
+
+def our_versions(run: RunDir) -> str:
+    """Of what a run of ours stands on."""
+    known = json.loads(run.config.read_text()).get("versions", {})
+    return " ".join(f"{name}=={known[name]}" for name in PACKAGES if name in known)
 
 
 def _wait_for_window(
@@ -143,11 +161,7 @@ def _wait_for_window(
         rows = metrics.read_rows(path) if path.exists() else []
         found = window(rows, workers, times)
         if found is not None:
-            env_steps, seconds = found
-            versions = json.loads(run.config.read_text()).get("versions", {})
-            packages = ("tensorflow", "gymnasium", "ale-py", "numpy")
-            cell = " ".join(f"{name}=={versions[name]}" for name in packages if name in versions)
-            return Counted(env_steps, seconds, cell)
+            return Counted(*found, our_versions(run))
         time.sleep(POLL_S)
     return Counted(failure=f"no {workers} workers at work for so long; exit {launcher.poll()}")
 

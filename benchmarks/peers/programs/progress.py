@@ -1,0 +1,80 @@
+"""Games as they end in a program that is to solve Pong: the curve, and whether it is solved."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.programs.stopwatch import RESULT
+
+WINDOW = 100  # games in the mean that counts
+INTERVAL_S = 5.0  # between rows of the curve
+CURVE = ("wall_s", "env_steps", "games", "mean_return_100")
+
+
+class Progress:
+    """Scores of whole games, the newest of which are judged; wall time counts from `began`."""
+
+    def __init__(
+        self,
+        curve: Path,
+        began: float,
+        goal: float,
+        max_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._goal, self._max_s, self._clock = goal, max_s, clock
+        self._began, self._curve, self._written = began, curve, 0.0
+        self._scores: deque[float] = deque(maxlen=WINDOW)
+        self._games = 0
+        self._env_steps = 0
+        curve.parent.mkdir(parents=True, exist_ok=True)
+        curve.write_text(",".join(CURVE) + "\n")
+
+    @property
+    def solved(self) -> bool:
+        """Whether the last hundred games are good enough; never, while there were fewer."""
+        return len(self._scores) == WINDOW and sum(self._scores) / WINDOW >= self._goal
+
+    def over(self, env_steps: int, scores: Iterable[float]) -> bool:
+        """Take the games that ended since; whether to end, as solved or for lack of time."""
+        self._env_steps = env_steps
+        for score in scores:
+            self._games += 1
+            self._scores.append(score)
+        wall_s = self._clock() - self._began
+        over = self.solved or wall_s >= self._max_s
+        if over or wall_s - self._written >= INTERVAL_S:
+            self._written = wall_s
+            with self._curve.open("a", newline="") as file:
+                csv.writer(file).writerow(self._row(wall_s))
+        return over
+
+    def print_result(self, *packages: str) -> None:
+        """Say what came of it to whoever started this program."""
+        versions = " ".join(f"{name}=={version(name)}" for name in packages)
+        print(RESULT + json.dumps({"solved": self.solved, "versions": versions}), flush=True)
+
+    def _row(self, wall_s: float) -> tuple[Any, ...]:
+        mean = round(sum(self._scores) / len(self._scores), 2) if self._scores else ""
+        return round(wall_s, 1), self._env_steps, self._games, mean
+
+
+def parse() -> tuple[dict[str, Any], int, Progress]:
+    """The settings, the seed and the progress that a program was started with."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--settings", type=json.loads, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--curve", type=Path, required=True)
+    parser.add_argument("--began", type=float, required=True, help="seconds since the epoch")
+    parser.add_argument("--goal", type=float, required=True)
+    parser.add_argument("--max-s", type=float, required=True)
+    given = parser.parse_args()
+    return given.settings, given.seed, Progress(given.curve, given.began, given.goal, given.max_s)

@@ -1,0 +1,302 @@
+"""Pong from nothing until the mean of the last 100 whole games is 18: ours and its peers in turns.
+
+    python -m benchmarks.time_to_solve --seeds 3 --output benchmarks/results/time-to-solve.csv
+
+Every program plays with the settings that are published for it. A row is appended for each run that
+has ended, and what has a row is not run again: so the whole can be done in parts. Curves are kept
+beside the rows. Wall time counts from Enter. Wants a machine with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from a3c import metrics, rundir
+from a3c.rundir import REPOSITORY, RunDir
+from benchmarks.peers import venvs
+from benchmarks.peers.catalogue import OURS, Settings
+from benchmarks.peers.measure import end_by_signal, group, launcher_command, our_versions
+from benchmarks.peers.programs.progress import CURVE, WINDOW
+from benchmarks.peers.programs.stopwatch import RESULT
+from benchmarks.peers.rows import pack
+from benchmarks.startup import cpu_model
+
+POLL_S = 1.0
+GRACE_S = 60.0  # for a program to see that its time is over
+
+
+class Contestant(NamedTuple):
+    """A program with its settings; ours has none of the rest."""
+
+    name: str
+    venv: str = ""
+    program: str = ""
+    settings: Settings = {}  # noqa: RUF012 - never changed
+
+
+CONTESTANTS = (
+    Contestant(OURS),
+    Contestant(
+        "sb3-a2c", "sb3", "sb3_pong", {"algorithm": "a2c", "threads": 1, "vec_env": "subproc"}
+    ),
+    Contestant(
+        "sb3-ppo", "sb3", "sb3_pong", {"algorithm": "ppo", "threads": 2, "vec_env": "subproc"}
+    ),
+    Contestant("cleanrl-ppo", "cleanrl", "cleanrl_pong", {"threads": 2, "vec_env": "envpool"}),
+)
+
+
+class Solved(NamedTuple):
+    """One run, solved or not."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float  # before it began
+    program: str
+    versions: str
+    settings: str
+    seed: int
+    solved: bool
+    wall_s: float
+    cpu_s: float
+    env_steps: int
+    games: int
+    mean_return_100: float
+    note: str
+
+
+def main() -> int:
+    """Run what has no row yet, seed by seed; then sum up."""
+    arguments = parse()
+    signal.signal(signal.SIGTERM, end_by_signal)
+    done = read(arguments.output)
+    for seed, contestant in left_to_do(arguments, done):
+        if contestant.venv:
+            venvs.make(contestant.venv, arguments.venvs)
+        row = run(contestant, seed, arguments)
+        append(arguments.output, row)
+        done.append(row)
+        print(f"{row.program} seed {seed}: {row.note}, {row.wall_s:,.0f} s", flush=True)
+    print("\n".join(summary(done)))
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        "benchmarks.time_to_solve", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
+    parser.add_argument("--max-minutes", type=float, default=180.0, help="of each run")
+    parser.add_argument("--goal", type=float, default=18.0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
+    parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/time-to-solve.csv"))
+    return parser.parse_args()
+
+
+def left_to_do(
+    arguments: argparse.Namespace, done: Sequence[Solved]
+) -> Iterator[tuple[int, Contestant]]:
+    """Programs in turns, each seed once."""
+    have = {(row.program, row.seed) for row in done}
+    for seed in range(1, arguments.seeds + 1):
+        for contestant in CONTESTANTS:
+            wanted = not arguments.only or contestant.name in arguments.only
+            if wanted and (contestant.name, seed) not in have:
+                yield seed, contestant
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Solved:
+    """Train until it is solved or out of time."""
+    when, load = time.strftime("%Y-%m-%d %H:%M:%S"), round(os.getloadavg()[0], 1)
+    curve = curve_path(arguments.output, contestant.name, seed)
+    cpu_s, settings = children_cpu_s(), contestant.settings
+    if contestant.program:
+        versions, note = run_peer(contestant, seed, curve, arguments)
+    else:
+        settings = {"preset": "pong", "workers": arguments.workers}
+        versions, note = run_ours(seed, curve, arguments)
+    end = last_row(curve)
+    mean = float(end["mean_return_100"] or "nan")
+    solved = mean >= arguments.goal and int(end["games"]) >= WINDOW
+    return Solved(
+        when,
+        rundir.git_commit() or "",
+        f"{os.cpu_count()} cores, {cpu_model()}",
+        load,
+        contestant.name,
+        versions,
+        pack(settings),
+        seed,
+        solved,
+        float(end["wall_s"]),
+        round(children_cpu_s() - cpu_s, 1),
+        int(end["env_steps"]),
+        int(end["games"]),
+        mean,
+        "solved" if solved else note,
+    )
+
+
+def run_peer(
+    contestant: Contestant, seed: int, curve: Path, arguments: argparse.Namespace
+) -> tuple[str, str]:
+    """A peer's program in its environment, which writes the curve; versions, and how it ended."""
+    module = f"benchmarks.peers.programs.{contestant.program}"
+    command = [str(venvs.python(contestant.venv, arguments.venvs)), "-m", module]
+    command += ["--settings", pack(contestant.settings), "--seed", str(seed)]
+    command += ["--curve", str(curve.absolute()), "--began", str(time.time())]
+    max_s = 60 * arguments.max_minutes
+    command += ["--goal", str(arguments.goal), "--max-s", str(max_s)]
+    with tempfile.TemporaryFile("w+") as output:
+        keywords = {"stdout": output, "stderr": subprocess.STDOUT}
+        with suppress(subprocess.TimeoutExpired), group(command, **keywords) as process:
+            process.wait(max_s + GRACE_S)
+        output.seek(0)
+        said = [line for line in output.read().splitlines() if line.strip()]
+    for line in said:
+        if line.startswith(RESULT):
+            return json.loads(line.removeprefix(RESULT))["versions"], "out of time"
+    return "", f"failed: {said[-1][:200] if said else 'it said nothing'}"
+
+
+def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str, str]:
+    """A cluster as users start it; its own metrics are the curve."""
+    began = time.time()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = RunDir(Path(scratch) / "run")
+        settings = {"workers": arguments.workers, "seed": seed, "stop_at_return": arguments.goal}
+        command = launcher_command(directory, settings)
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd=REPOSITORY) as launcher:
+            deadline = began + 60 * arguments.max_minutes
+            try:
+                while launcher.poll() is None and time.time() < deadline:
+                    time.sleep(POLL_S)
+            finally:
+                launcher.send_signal(signal.SIGINT)
+        rows = metrics.read_rows(directory.metrics("worker-0"))
+        write_curve(curve, [*curve_of(rows, began), *solved_row(directory, rows, began)])
+        note = "out of time" if time.time() >= deadline else f"failed: exit {launcher.returncode}"
+        return our_versions(directory), note
+
+
+def curve_of(rows: Sequence[Mapping[str, Any]], began: float) -> list[tuple[Any, ...]]:
+    """The curve from the chief's rows."""
+    return [
+        (
+            round(row["time"] - began, 1),
+            row["env_steps"],
+            row["cluster/episodes"],
+            round(row["cluster/mean_return_100"], 2) if "cluster/mean_return_100" in row else "",
+        )
+        for row in rows
+        if "cluster/episodes" in row
+    ]
+
+
+def solved_row(
+    run: RunDir, rows: Sequence[Mapping[str, Any]], began: float
+) -> list[tuple[Any, ...]]:
+    """How a solved run ended, after its last row of metrics, by the time of its summary."""
+    if not run.summary.exists() or not (found := json.loads(run.summary.read_text()))["solved"]:
+        return []
+    games = max((row.get("cluster/episodes", 0) for row in rows), default=0)
+    wall_s = round(run.summary.stat().st_mtime - began, 1)
+    return [(wall_s, found["env_steps"], games, round(found["mean_return_100"], 2))]
+
+
+def children_cpu_s() -> float:
+    """User and system time of everything that was started here and has ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def curve_path(output: Path, program: str, seed: int) -> Path:
+    """Where the curve of a run is kept."""
+    return output.with_name(f"{output.stem}-curves") / f"{program}-{seed}.csv"
+
+
+def write_curve(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Write a curve as a peer's program does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([CURVE, *rows])
+
+
+def last_row(curve: Path) -> dict[str, str]:
+    """Where a curve ends; at nothing, where it has no rows."""
+    rows: list[dict[str, str]] = []
+    if curve.exists():
+        with curve.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    return rows[-1] if rows else dict.fromkeys(CURVE[:3], "0") | {"mean_return_100": ""}
+
+
+def append(path: Path, row: Solved) -> None:
+    """Add a row, under a heading where the file is new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(Solved._fields)
+        writer.writerow(row)
+
+
+def read(path: Path) -> list[Solved]:
+    """The rows so far."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [typed(row) for row in csv.DictReader(file)]
+
+
+def typed(row: Mapping[str, str]) -> Solved:
+    """A row of the file with numbers for what are numbers."""
+    numbers = {name: float(row[name]) for name in ("load", "wall_s", "cpu_s", "mean_return_100")}
+    counts = {name: int(row[name]) for name in ("seed", "env_steps", "games")}
+    return Solved(**{**row, **numbers, **counts, "solved": row["solved"] == "True"})  # type: ignore[arg-type]
+
+
+def summary(rows: Sequence[Solved]) -> list[str]:
+    """Medians over seeds, as a table for the docs."""
+    lines = ["| program | solved | wall time | CPU time | env steps |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for name in dict.fromkeys(row.program for row in rows):
+        mine = [row for row in rows if row.program == name]
+        wall, cpu, steps = (
+            statistics.median(getattr(row, field) for row in mine)
+            for field in ("wall_s", "cpu_s", "env_steps")
+        )
+        solved = f"{sum(row.solved for row in mine)} of {len(mine)}"
+        times = f"{wall / 60:,.1f} min | {cpu / 60:,.1f} min"
+        lines.append(f"| {name} | {solved} | {times} | {steps:,.0f} |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
