@@ -19,7 +19,7 @@ from typing import Any
 
 from a3c import console, options, plan, rundir
 from a3c.config import Config
-from a3c.errors import EXIT_OK, A3CError, UserError
+from a3c.errors import EXIT_OK, A3CError
 from a3c.hosting.placement import Placement
 from a3c.launching import cockpit, hosts, isolation, network_trial, preflight, report, verbs
 from a3c.launching.keepers import ChildKeepers
@@ -118,14 +118,14 @@ def start(arguments: list[str]) -> int:
     planned, warnings = _plan(config, path.absolute(), chosen, placement)
     for line in warnings:
         log.warning("warning: %s", line)
-    if placement and not chosen.dry_run:
-        raise UserError("--hosts: so far with --dry-run only: start the lines that it prints")
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
+    across = hosts.prepare(planned, config, chosen)
     in_tmux = _wants_tmux(chosen, path.name)
     with rundir.hold(path):
         run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
         planned.save(run)
+        hosts.keep(run, across)
         log.info("%s", report.opening(run, config, chosen.preset, planned))
         if not in_tmux:
             return _in_foreground(planned, run, config)

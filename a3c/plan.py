@@ -262,8 +262,44 @@ def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
 
 
 def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
-    """The command that keeps a process alive."""
-    spec = KeeperSpec(
+    """The command that keeps a process alive.
+
+    Of a process elsewhere that is a connection to its keeper there, which comes from
+    `far_keeper_command`.
+    """
+    if not process.is_here:
+        return keeper_options.command(_follower(process, run, **changes))
+    return keeper_options.command(_spec(process, run, **changes))
+
+
+def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
+    """The command that keeps a process alive on its own host, in the run's directory there."""
+    there = RunDir(Path(directory_of(host, run.name)))
+    far = replace(process, log=str(there.log(process.name)))
+    spec = _spec(far, there, cwd=Path(host.directory))
+    return keeper_options.command(spec, host.python)
+
+
+def _follower(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
+    """What keeps up the connection to a process elsewhere; it waits for its host as long as that
+    takes, and is not silent meanwhile.
+    """
+    return KeeperSpec(
+        record=run.record(process.name),
+        name=process.name,
+        role=process.role,
+        task=process.task,
+        address=process.address,
+        log=Path(process.log),
+        grace_s=FAR_GRACE_S,
+        argv=(sys.executable, "-m", "a3c.hosting.follow", str(run.path), process.name),
+        env=(("PYTHONPATH", str(REPOSITORY)),),
+        **changes,
+    )
+
+
+def _spec(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
+    return KeeperSpec(
         record=run.record(process.name),
         name=process.name,
         role=process.role,
@@ -278,7 +314,6 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
         network=run.network if process.isolated else None,
         **changes,
     )
-    return keeper_options.command(spec)
 
 
 def keeper_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -107,7 +107,7 @@ def read_record(path: Path) -> ProcessRecord | None:
     try:
         with path.open("rb") as file:
             data = json.loads(file.read(_MAX_RECORD_BYTES))
-        return _parse_record(data)
+        return parse_record(data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -268,7 +268,7 @@ def _look_in_proc(pid: int) -> _Seen | None:
     return _Seen(booted + ticks / os.sysconf("SC_CLK_TCK"), f"{boot_id}/{ticks}")
 
 
-def _parse_record(data: Any) -> ProcessRecord:
+def parse_record(data: Any) -> ProcessRecord:
     """A record out of parsed JSON; raises KeyError, TypeError or ValueError where it is none."""
     last_exit = data["last_exit"]
     keeper = data["keeper"]

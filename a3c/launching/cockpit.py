@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from a3c.config import Config
+from a3c.errors import UserError
+from a3c.hosting import sweep
 from a3c.launching import ending, report
 from a3c.launching.keepers import Keepers, Revival
 from a3c.launching.supervisor import Supervisor
@@ -25,7 +27,19 @@ def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> in
     with _view(run, config) as poll:
         outcome = Supervisor(plan, Revival(plan, keepers, run), poll).run()
     _leave_closed(terminals)
+    _end_elsewhere(run)
     return ending.conclude(run, config, outcome)
+
+
+def _end_elsewhere(run: RunDir) -> None:
+    """End what connections to other hosts have left there, as after a second Ctrl-C."""
+    try:
+        ended = sweep.end_left(run, now=True)
+    except UserError as error:
+        log.error("%s", error)
+    else:
+        if ended:
+            log.info("ended elsewhere: %s", ", ".join(ended))
 
 
 def _leave_closed(terminals: Iterable[TextIO]) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 from pathlib import Path
 
 from a3c import options, rundir
 from a3c.config import Config, validate
-from a3c.hosting import hostfile, placement
+from a3c.errors import UserError
+from a3c.hosting import asking, hostfile, placement, preflight
 from a3c.hosting.placement import Placement
+from a3c.plan import Plan
 from a3c.rundir import RunDir
+
+log = logging.getLogger(__name__)
 
 COPY = "hosts.toml"  # in the run directory
 
@@ -45,6 +50,32 @@ def _says_workers(chosen: argparse.Namespace) -> bool:
         return True
     layer = options.read_file(chosen.config) if chosen.config else {}
     return "workers" in layer.get("cluster", {})
+
+
+def prepare(plan: Plan, config: Config, chosen: argparse.Namespace) -> bytes | None:
+    """Find out whether the hosts can do what is planned, and show that; the text of the host file.
+
+    Raises UserError where they can't.
+    """
+    path = file_of(chosen)
+    if path is None:
+        return None
+    check(plan, config)
+    return path.read_bytes()
+
+
+def check(plan: Plan, config: Config) -> None:
+    """Ask the hosts, show what they say, and refuse what stands against the run."""
+    answers = asking.ask(plan)
+    for line in preflight.table(answers):
+        log.info("%s", line)
+    for line in preflight.warnings(answers, config):
+        log.warning("warning: %s", line)
+    faults = preflight.faults(answers)
+    for line in faults[:-1]:
+        log.error("%s", line)
+    if faults:
+        raise UserError(faults[-1])
 
 
 def keep(run: RunDir, text: bytes | None) -> None:

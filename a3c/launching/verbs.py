@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from a3c import console, processes, rundir
 from a3c.errors import EXIT_OK, UserError
+from a3c.hosting import sweep
 from a3c.options import Parser
 from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir
@@ -119,7 +120,8 @@ def stop(arguments: argparse.Namespace) -> int:
     found = rundir.find(arguments.run)
     alive = [r for r in processes.read_records(found.path) if processes.keeper_lives(r)]
     if not alive:
-        print(f"{found.name} is not running")
+        ended = sweep.end_left(found, now=arguments.now)
+        print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return EXIT_OK
     order = (
         [r for r in alive if r.role not in ("ps", "worker") or (r.role == "worker" and r.task)],
@@ -129,6 +131,7 @@ def stop(arguments: argparse.Namespace) -> int:
     for group in [alive] if arguments.now else order:
         _end(group, now=arguments.now)
     _close_session(found)
+    sweep.end_left(found, now=arguments.now)
     print(f"{found.name} is stopped")
     return EXIT_OK
 

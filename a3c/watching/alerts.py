@@ -32,6 +32,7 @@ def of(status: Status) -> list[str]:
         *_grouped((p.name, _failure(p, live)) for p in status.processes),
         *_grouped((p.name, _loop(p)) for p in status.processes),
         *_grouped((p.name, _waiting(p)) for p in status.processes),
+        *(_cut_off(status) if live else ()),
         *_losses(status),
         *_restarts(status),
         *(_silence(status) if live else ()),
@@ -77,6 +78,18 @@ def _waiting(p: ProcessStatus) -> str | None:
     """On whom it waits, as it said itself last."""
     _, waits, whom = (p.last_line or "").partition(" waiting for ")
     return f"waiting for {printable(whom)}" if waits and p.is_live else None
+
+
+def _cut_off(status: Status) -> Iterator[str]:
+    """Hosts that can't be reached; what runs there may be well."""
+    hosts: dict[str, list[ProcessStatus]] = {}
+    for p in status.processes:
+        if p.cut_off_s is not None and p.is_live:
+            hosts.setdefault(p.host, []).append(p)
+    for host, cut in hosts.items():
+        for_s = max(p.cut_off_s or 0.0 for p in cut)
+        names = _listed([p.name for p in cut])
+        yield f"no connection to {host} for {duration(for_s)}: {names} may be at work there"
 
 
 def _losses(status: Status) -> Iterator[str]:

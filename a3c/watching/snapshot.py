@@ -43,6 +43,7 @@ class ProcessStatus:
     memory_kind: str | None = None  # pss or rss
     last_exit: dict[str, Any] | None = None
     last_line: str | None = None
+    cut_off_s: float | None = None  # since the connection to its host was lost
 
     @property
     def is_live(self) -> bool:

@@ -7,10 +7,10 @@ nor libtmux is imported here, and psutil only where the cost of processes is ask
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,15 +18,15 @@ from a3c import checkpoint, past, processes, rundir, tails
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
-from a3c.processes import DEAD, ENDED_STATES, ProcessRecord
+from a3c.hosting import elsewhere
+from a3c.processes import DEAD, ENDED_STATES
 from a3c.rundir import RunDir
 from a3c.tails import Row
-from a3c.watching import alerts, disk, exposure, run_settings
+from a3c.watching import alerts, disk, exposure, reading, run_settings
 from a3c.watching.run_settings import Settings
 from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
-    RESTARTING,
     RUNNING,
     STARTING,
     WAITING,
@@ -70,6 +70,8 @@ class Reader:
         self._records = tails.Cache(processes.read_record)
         self._rows = tails.Cache(tails.last_rows)
         self._manifests = tails.Cache(_read_manifest)
+        self._elsewhere = tails.Cache(elsewhere.read)
+        self._far = functools.partial(elsewhere.path_of, run)
         self._summaries = tails.Cache(_read_summary)
         self._episodes = tails.EpisodeCounts(run.metrics("episodes"))
         self._sampler = Sampler()
@@ -117,9 +119,11 @@ class Reader:
             record = self._records.get(path)
             if record is None:
                 continue
-            life = _life(record, self._run, now)
+            life = reading.life(record, self._run, now)
+            if life.is_live and (seen := self._elsewhere.get(self._far(record.name))):
+                life = reading.far_life(life, seen, self._run, now)
             is_past = life.host == processes.this_host() and (
-                _timestamp(record.updated_at) < settings.started_at
+                reading.timestamp(record.updated_at) < settings.started_at
                 or record.task >= addresses.get(record.role, record.task + 1)
             )
             if life.is_live or not is_past:
@@ -178,55 +182,6 @@ def _read_manifest(path: Path) -> Manifest | None:
         return checkpoint.read_manifest(path.parent)
     except DamagedCheckpointError:
         return None
-
-
-def _life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
-    """What a record is worth now: its pid is believed with its create time only."""
-    state = processes.live_state(record)
-    if state == DEAD and rundir.is_held(run.path):
-        state = RESTARTING  # whoever sees the run through starts another keeper
-    lives = state in LIVE_STATES and record.pid is not None
-    if state == RESTARTING and record.host == processes.this_host():
-        lives = processes.child_lives(record)
-    return ProcessStatus(
-        name=record.name,
-        role=record.role,
-        task=record.task,
-        state=state,
-        pid=record.pid if lives else None,
-        keeper_pid=record.keeper.pid if state in LIVE_STATES else None,
-        restarts=record.restarts,
-        address=record.address,
-        host=record.host,
-        log=record.log,
-        uptime_s=max(0.0, now - record.create_time) if lives and record.create_time else None,
-        heartbeat_age_s=_age_s(run.heartbeat(record.name), now) if lives else None,
-        last_exit=dataclasses.asdict(record.last_exit) if record.last_exit else None,
-        last_line=_telling_line(record),
-    )
-
-
-def _telling_line(record: ProcessRecord) -> str | None:
-    """The last line of a process's first failure, or else the last it said itself."""
-    said = record.first_error or record.output_tail
-    own = [line for line in said if line.strip() and " keeper: " not in line]
-    return own[-1].strip() if own else None
-
-
-def _age_s(path: Path, now: float) -> float | None:
-    """Seconds since a heartbeat; keepers set it to 0 for a process that has not beaten yet."""
-    try:
-        touched = path.stat().st_mtime
-    except OSError:
-        return None
-    return max(0.0, now - touched) if touched else None
-
-
-def _timestamp(iso: str) -> float:
-    try:
-        return datetime.fromisoformat(iso).timestamp()
-    except ValueError:
-        return 0.0
 
 
 # --- putting it together --------------------------------------------------------------------------

@@ -1,0 +1,165 @@
+"""What a host says of itself before a run: sent over ssh as text, so it needs nothing but Python.
+
+One line of JSON comes in and one goes out, twice: what is there (versions, code, ports), then
+which addresses it reaches. Meanwhile it listens at the ports that the run will use, so that the
+others can try to reach them; each listener says a token, by which it is told from somebody else's.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import select
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")
+CONNECT_TIMEOUT_S = 5.0
+_NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages")
+
+
+def code_of(directory: str) -> dict[str, str]:
+    """A short hash of each Python file of a tree by its path; tests and environments apart."""
+    found = {}
+    for folder, folders, files in os.walk(directory):
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = sorted(f for f in folders if f[0] not in "._" and f not in _NO_CODE)
+        for file in files:
+            if file.endswith(".py"):
+                path = os.path.join(folder, file)  # noqa: PTH118
+                with open(path, "rb") as stream:  # noqa: PTH123
+                    digest = hashlib.sha256(stream.read()).hexdigest()[:12]
+                found[os.path.relpath(path, directory)] = digest
+    return found
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that all hosts must agree on, as far as they are there."""
+    import importlib.metadata as metadata
+
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def addresses() -> list[str]:
+    """The addresses of this machine that others might reach."""
+    try:
+        import psutil
+    except ImportError:
+        return []
+    every = [a for found in psutil.net_if_addrs().values() for a in found]
+    inet = [a.address for a in every if a.family in (socket.AF_INET, socket.AF_INET6)]
+    return [a for a in inet if not a.startswith(("127.", "fe80:")) and a != "::1"]
+
+
+def memory_mb() -> float:
+    """What memory is left."""
+    try:
+        with open("/proc/meminfo") as file:  # noqa: PTH123
+            rows = dict(line.split(":") for line in file)
+        return int(rows["MemAvailable"].split()[0]) / 1000
+    except (OSError, KeyError, ValueError):
+        return 0.0
+
+
+def listen(ports: list[int], token: str) -> dict[int, str]:
+    """Listen at the ports and say the token to who connects; why at which ports that fails."""
+    listeners, busy = [], {}
+    for port in ports:
+        try:
+            listeners.append(_listener(port))
+        except OSError as error:
+            busy[port] = "in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    threading.Thread(target=_answer, args=(listeners, token.encode()), daemon=True).start()
+    return busy
+
+
+def _listener(port: int) -> socket.socket:
+    """A listener on every address, as TensorFlow's servers are."""
+    try:
+        listener = socket.socket(socket.AF_INET6)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:
+        listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("", port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(128)
+    return listener
+
+
+def _answer(listeners: list[socket.socket], token: bytes) -> None:
+    while listeners:
+        for listener in select.select(listeners, [], [])[0]:
+            try:
+                visitor, _ = listener.accept()
+                with visitor:
+                    visitor.sendall(token)
+            except OSError:
+                continue
+
+
+def why_not(target: tuple[str, int, str]) -> str:
+    """Why an address isn't reached; empty where it is, and the right one answers."""
+    host, port, token = target
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
+            said = b""
+            while part := connection.recv(256):
+                said += part
+    except OSError as error:
+        return str(error.strerror or error)
+    return "" if said == token.encode() else "somebody else answers there"
+
+
+def _lines() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin.buffer:
+        yield json.loads(line)
+
+
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Answer both questions, and listen until the connection ends."""
+    lines = _lines()
+    task = next(lines)
+    directory = task["directory"]
+    there = os.path.isfile(os.path.join(directory, "worker.py"))  # noqa: PTH113, PTH118
+    _say(
+        {
+            "python": platform.python_version(),
+            "versions": versions(),
+            "code": code_of(directory) if there else None,
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_mb": memory_mb(),
+            "busy": listen(task["ports"], task["token"]),
+            "addresses": addresses(),
+        }
+    )
+    for question in lines:
+        with ThreadPoolExecutor(32) as pool:
+            _say({"reached": list(pool.map(why_not, question["targets"]))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,404 @@
+"""A private network of hosts on this machine: namespaces on veth links to one bridge.
+
+Each host has an address, a name, processes, a home, an /opt and an sshd of its own, and a second
+interface to the world outside. Nothing of it has a name on this machine: namespaces, devices and
+processes are gone with the test's process, however that ends. Only root can make them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from a3c.rundir import REPOSITORY
+
+PRIVATE, OUTSIDE = "10.77.0", "198.51.100"
+_CLONE_NEWNET = 0x40000000
+_SIOCETHTOOL = 0x8946
+_TX_CHECKSUMS_OFF, _SEGMENTS_OFF = (0x17, 0), (0x1F, 0)
+_HOME = "/opt/home"
+_MORTAL = ("setpriv", "--pdeathsig", "KILL")  # with the thread that starts it
+_OUTGOING = 4  # a frame that this side sends, as a packet socket sees it
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_SSHD_CONFIG = """\
+HostKey {keys}/host
+PermitRootLogin yes
+PasswordAuthentication no
+StrictModes no
+UsePAM no
+PidFile none
+LogLevel ERROR
+"""
+
+# What a host's first process does before it becomes sshd.
+_BOOT = """
+set -e
+hostname "$1"
+mount --make-rprivate /
+mount --bind "$2/opt" /opt
+mount --bind "$2/hosts" /etc/hosts
+mount --bind "$2/passwd" /etc/passwd
+mount -t tmpfs tmpfs /run
+mkdir /run/sshd
+exec /usr/sbin/sshd -D -e -f "$2/sshd_config"
+"""
+
+
+class Machine:
+    """A host; what is run on it has its address, its name, its files and its processes."""
+
+    def __init__(self, lan: Lan, number: int, name: str, root: Path) -> None:
+        self.name = name
+        self.number = number
+        self.address = f"{PRIVATE}.{number}"
+        self.outside_address = f"{OUTSIDE}.{number}"
+        self.root = root
+        self._lan = lan
+        self.namespace = new_namespace()
+        self._init: subprocess.Popen[bytes] | None = None
+        self._plug_in()
+
+    @property
+    def network(self) -> str:
+        """The path of its network namespace."""
+        return f"/proc/{os.getpid()}/fd/{self.namespace}"
+
+    def _plug_in(self) -> None:
+        for bridge, device, address in (
+            ("br0", "eth0", self.address),
+            ("br1", "eth1", self.outside_address),
+        ):
+            port = f"{device}-{self.number}"
+            self._lan.ip(
+                f"link add {port} type veth peer name {device} netns {self.network}",
+                f"link set {port} master {bridge} up",
+            )
+            ip(self.namespace, f"addr add {address}/24 dev {device}", f"link set {device} up")
+        ip(self.namespace, "link set lo up")
+        inside(self.namespace, lambda: plain_frames("eth0"))
+
+    def boot(self) -> None:
+        """Start sshd, and come back when it listens."""
+        enter = ["nsenter", f"--net={self.network}"]
+        apart = ["unshare", "--pid", "--fork", "--kill-child", "--uts", "--mount", "--mount-proc"]
+        self._init = subprocess.Popen(
+            [*_MORTAL, *enter, *apart, "sh", "-c", _BOOT, "sh", self.name, str(self.root)],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 30
+        while not inside(self.namespace, lambda: _listens(self.address, 22)):
+            assert time.monotonic() < deadline, f"{self.name}: no sshd"
+            time.sleep(0.05)
+
+    def crash(self) -> None:
+        """End every process at once, as when the power goes."""
+        if self._init is not None:
+            for pid in _children(self._init.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+            self._init.kill()
+            self._init.wait()
+            self._init = None
+
+    def command(self, argv: Sequence[str], directory: str = "/opt/a3c") -> list[str]:
+        """The command that runs `argv` on it."""
+        assert self._init is not None
+        first = _children(self._init.pid)[0]
+        enter = ["nsenter", f"--target={first}", "--net", "--pid", "--mount", "--uts"]
+        there = ["env", "-u", "SSH_AUTH_SOCK", "-C", directory, f"HOME={_HOME}"]
+        return [*enter, *there, *argv]
+
+    def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command on it to its end."""
+        return subprocess.run(
+            self.command(argv), capture_output=True, text=True, check=check, timeout=180
+        )
+
+    def python(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run Python on it, in the directory of the code."""
+        return self.run(sys.executable, *argv, check=check)
+
+    def cut(self) -> None:
+        """Pull its cable to the private network."""
+        self._lan.ip(f"link set eth0-{self.number} down")
+
+    def mend(self) -> None:
+        """Put it back."""
+        self._lan.ip(f"link set eth0-{self.number} up")
+
+    @contextlib.contextmanager
+    def slow_link(self, delay_s: float, rate: str) -> Iterator[None]:
+        """Each direction of its link takes so long, and carries no more than the rate."""
+        with self._lan.detour(f"eth0-{self.number}", delay_s):
+            self._lan.tc(f"qdisc add dev eth0-{self.number} root tbf rate {rate} {_BURST}")
+            tc(self.namespace, f"qdisc add dev eth0 root tbf rate {rate} {_BURST}")
+            try:
+                yield
+            finally:
+                tc(self.namespace, "qdisc del dev eth0 root")
+                self._lan.tc(f"qdisc del dev eth0-{self.number} root")
+
+    def close(self) -> None:
+        """End it."""
+        self.crash()
+        os.close(self.namespace)
+
+
+_BURST = "burst 32kbit latency 200ms"
+
+
+class Lan:
+    """The bridges that the hosts are plugged into, and somebody in the world outside."""
+
+    def __init__(self) -> None:
+        self.switch = new_namespace()
+        self.stranger = new_namespace()
+        self.ip("link set lo up", *(f"link add br{i} type bridge" for i in (0, 1)))
+        self.ip(*(f"link set br{i} up" for i in (0, 1)))
+        there = f"/proc/{os.getpid()}/fd/{self.stranger}"
+        self.ip(f"link add stranger type veth peer name eth1 netns {there}")
+        self.ip("link set stranger master br1 up")
+        ip(self.stranger, f"addr add {OUTSIDE}.99/24 dev eth1", "link set eth1 up")
+
+    def ip(self, *commands: str) -> None:
+        """Run `ip` where the bridges are."""
+        ip(self.switch, *commands)
+
+    def tc(self, command: str) -> None:
+        """Run `tc` where the bridges are."""
+        tc(self.switch, command)
+
+    def strangers_reach(self, machine: Machine, port: int) -> bool:
+        """Whether a port of a host answers to the world outside."""
+        return bool(inside(self.stranger, lambda: _listens(machine.outside_address, port)))
+
+    @contextlib.contextmanager
+    def detour(self, port: str, delay_s: float) -> Iterator[None]:
+        """Carry every frame between a port and the bridge by hand, so much later."""
+        self.ip("link add slow0 type veth peer name slow1", "link set slow1 master br0 up")
+        self.ip("link set slow0 up", f"link set {port} nomaster")
+        carrier = Carrier(self.switch, (port, "slow0"), delay_s)
+        try:
+            yield
+        finally:
+            carrier.close()
+            self.ip(f"link set {port} master br0", "link del slow0")
+
+    def close(self) -> None:
+        """Let the bridges go."""
+        os.close(self.switch)
+        os.close(self.stranger)
+
+
+class Carrier:
+    """Copies frames between two devices, each after a delay."""
+
+    def __init__(self, namespace: int, devices: tuple[str, str], delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._closed = threading.Event()
+        ends = [inside(namespace, functools.partial(_packets, name)) for name in devices]
+        self._threads = [
+            threading.Thread(target=self._carry, args=pair, daemon=True)
+            for pair in (ends, ends[::-1])
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._ends = ends
+
+    def _carry(self, taken: socket.socket, given: socket.socket) -> None:
+        waiting: list[tuple[float, bytes]] = []
+        while not self._closed.is_set():
+            wait_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 0.1
+            taken.settimeout(min(0.1, wait_s) or 1e-6)
+            with contextlib.suppress(TimeoutError, BlockingIOError):
+                frame, sender = taken.recvfrom(1 << 16)
+                if sender[2] != _OUTGOING:
+                    waiting.append((time.monotonic() + self._delay_s, frame))
+            while waiting and waiting[0][0] <= time.monotonic():
+                with contextlib.suppress(OSError):
+                    given.send(waiting.pop(0)[1])
+
+    def close(self) -> None:
+        """Stop."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join()
+        for end in self._ends:
+            end.close()
+
+
+def _packets(device: str) -> socket.socket:
+    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+    end.bind((device, 0))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    return end
+
+
+# --- namespaces -----------------------------------------------------------------------------------
+
+
+def in_thread(act: Callable[[], Any]) -> Any:
+    """Do something in a thread of its own, which may leave the network that the process is in."""
+    done: list[Any] = []
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            done.append(act())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def new_namespace() -> int:
+    """A descriptor of a new network namespace."""
+
+    def make() -> int:
+        if _libc.unshare(_CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "unshare")
+        return os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
+
+    return int(in_thread(make))
+
+
+def inside(namespace: int, act: Callable[[], Any]) -> Any:
+    """Do something in a network namespace."""
+
+    def enter() -> Any:
+        if _libc.setns(namespace, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+        return act()
+
+    return in_thread(enter)
+
+
+def ip(namespace: int, *commands: str) -> None:
+    """Run `ip` in a namespace."""
+    for command in commands:
+        _run(namespace, ["ip", *command.split()])
+
+
+def tc(namespace: int, command: str) -> None:
+    """Run `tc` in a namespace."""
+    _run(namespace, ["tc", *command.split()])
+
+
+def _run(namespace: int, argv: list[str]) -> None:
+    where = f"--net=/proc/{os.getpid()}/fd/{namespace}"
+    subprocess.run(["nsenter", where, *argv], check=True, capture_output=True)
+
+
+def plain_frames(device: str) -> None:
+    """Have a device fill in checksums and cut segments itself: we carry frames as they are."""
+    with socket.socket() as any_socket:
+        for command in (_TX_CHECKSUMS_OFF, _SEGMENTS_OFF):
+            value = ctypes.create_string_buffer(struct.pack("II", *command))
+            request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))
+            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as visitor:
+        visitor.settimeout(2.0)
+        return visitor.connect_ex((host, port)) == 0
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+# --- all together ---------------------------------------------------------------------------------
+
+
+def why_not() -> str:
+    """Why this machine can't have such hosts; empty if it can."""
+    if os.geteuid():
+        return "hosts as namespaces want root"
+    missing = [t for t in ("ip", "tc", "nsenter", "setpriv", "ssh-keygen") if not shutil.which(t)]
+    if not Path("/usr/sbin/sshd").exists():
+        missing.append("sshd")
+    if missing:
+        return f"{' and '.join(missing)} missing: apt-get install openssh-server iproute2"
+    try:
+        lan = Lan()
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None)
+        return f"the kernel gives no namespaces, bridges or veth: {(said or error)!r}"
+    lan.close()
+    return ""
+
+
+def copy_code(directory: Path) -> None:
+    """The code as a fresh clone of this tree would have it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        source = REPOSITORY / name
+        if source.is_file() and source.suffix not in (".png", ".gif", ".svg", ".csv", ".jsonl"):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, directory / name)
+
+
+def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
+    """A host's files: its code, its /etc/hosts, and a home whose key opens the others.
+
+    The home is by /etc/passwd, where ssh looks: what is in root's real one stays in sight.
+    """
+    ssh = root / "opt" / "home" / ".ssh"
+    ssh.mkdir(parents=True, mode=0o700)
+    shutil.copy(key, ssh / "id_ed25519")
+    shutil.copy(f"{key}.pub", ssh / "authorized_keys")
+    host_key = (key.parent / "host.pub").read_text().split()[:2]
+    known = [f"{n},{PRIVATE}.{i} {' '.join(host_key)}" for i, n in enumerate(names, start=1)]
+    (ssh / "known_hosts").write_text("\n".join(known) + "\n")
+    lines = ["127.0.0.1 localhost", *(f"{PRIVATE}.{i} {n}" for i, n in enumerate(names, start=1))]
+    (root / "hosts").write_text("\n".join(lines) + "\n")
+    (root / "passwd").write_text(f"root:x:0:0:root:{_HOME}:/bin/sh\nsshd:x:100:65534::/run/sshd:\n")
+    (root / "sshd_config").write_text(_SSHD_CONFIG.format(keys=key.parent))
+    copy_code(root / "opt" / "a3c")
+
+
+@contextlib.contextmanager
+def machines(directory: Path, names: Sequence[str]) -> Iterator[tuple[Lan, list[Machine]]]:
+    """Hosts of these names that are up and reach each other by ssh."""
+    keys = directory / "keys"
+    keys.mkdir(parents=True)
+    for name in ("host", "user"):
+        generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / name)]
+        subprocess.run(generate, check=True)
+    with contextlib.ExitStack() as stack:
+        lan = Lan()
+        stack.callback(lan.close)
+        made = []
+        for number, name in enumerate(names, start=1):
+            _furnish(directory / name, names, keys / "user")
+            made.append(Machine(lan, number, name, directory / name))
+            stack.callback(made[-1].close)
+            made[-1].boot()
+        yield lan, made
