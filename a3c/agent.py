@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
 
-from a3c import losses, observations, optimizers
+from a3c import calls, losses, observations, optimizers
 from a3c.config import Config
 from a3c.layout import Layout, balance
 from a3c.network import Network
@@ -84,10 +84,10 @@ class Agent:
         self._session.run(initialize)
         self._graph.finalize()
         self._outputs = outputs
-        self._act = self._session.make_callable(outputs, inputs)
-        self._value = self._session.make_callable(outputs.values, inputs)
-        self._assign = self._session.make_callable(assign, flat)
-        self._differentiate = self._session.make_callable(learn_outputs, learn_inputs)
+        self._act = calls.prepare(self._session, inputs, outputs)
+        self._value = calls.prepare(self._session, inputs, [outputs.values])
+        self._assign = calls.prepare(self._session, flat, targets=[assign])
+        self._differentiate = calls.prepare(self._session, learn_inputs, learn_outputs)
 
     # --- use ------------------------------------------------------------------------------------
 
@@ -101,7 +101,8 @@ class Agent:
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values of `[B, ...]` observations; the caller's recurrent state stays as it is."""
-        return self._value(observations_, state, starts)
+        (values,) = self._value(observations_, state, starts)
+        return values
 
     def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
         """The clipped gradient of the loss over one batch, with respect to the local weights."""
@@ -169,7 +170,8 @@ class Agent:
         with tf.name_scope("policy"):
             policy, parameters = self.network.policy, output.policy_parameters[0]
             actions = policy.mode(parameters) if greedy else policy.sample(parameters)
-        return [inputs, state, starts], Action(actions, output.values[0], output.state)
+        after = tf.identity(output.state)  # or it is the input itself, where nothing recurs
+        return [inputs, state, starts], Action(actions, output.values[0], after)
 
     def _build_layout(self, num_ps: int) -> Layout:
         variables = tf.compat.v1.trainable_variables()
