@@ -85,6 +85,7 @@ NETWORKS = {
     "a3c-lstm": Architecture(paper, recurrent=True, min_side=20),
     "nature": Architecture(nature, min_side=36),
     "universe": Architecture(universe, recurrent=True, min_side=1),
+    "universe-ff": Architecture(universe, min_side=1),
 }
 
 

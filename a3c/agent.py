@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
 
-from a3c import calls, losses, observations, optimizers
+from a3c import calls, losses, observations, optimizers, wire
 from a3c.config import Config
-from a3c.layout import Layout, balance
+from a3c.layout import Layout, cut
 from a3c.network import Network
 
 SCOPE = "network"
@@ -45,7 +45,8 @@ class Batch(NamedTuple):
 class Gradient(NamedTuple):
     """The gradient of one batch, clipped, and the parts of its loss."""
 
-    flat: np.ndarray  # [P], in the layout's order
+    packed: np.ndarray  # [P], in the layout's order, as it travels
+    unit: float  # what to multiply it by
     norm: float  # before clipping
     parts: dict[str, float]
 
@@ -77,7 +78,9 @@ class Agent:
             statistics = self._build_statistics()
             inputs, outputs = self._build_acting(statistics, greedy)
             self.layout: Layout = self._build_layout(num_ps)
-            assign, flat = self._build_assignment()
+            assignments = {
+                np.dtype(dtype): self._build_assignment(dtype) for dtype in (np.float32, np.float16)
+            }
             learn_inputs, learn_outputs = self._build_learning(statistics)
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
@@ -86,7 +89,10 @@ class Agent:
         self._outputs = outputs
         self._act = calls.prepare(self._session, inputs, outputs)
         self._value = calls.prepare(self._session, inputs, [outputs.values])
-        self._assign = calls.prepare(self._session, flat, targets=[assign])
+        self._assign = {
+            dtype: calls.prepare(self._session, feeds, targets=[assign])
+            for dtype, (assign, feeds) in assignments.items()
+        }
         self._differentiate = calls.prepare(self._session, learn_inputs, learn_outputs)
 
     # --- use ------------------------------------------------------------------------------------
@@ -106,13 +112,13 @@ class Agent:
 
     def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
         """The clipped gradient of the loss over one batch, with respect to the local weights."""
-        flat, norm, parts = self._differentiate(*batch, entropy_weight)
-        named = zip(self._part_names, parts.tolist(), strict=True)
-        return Gradient(flat, float(norm), dict(named))
+        packed, numbers = self._differentiate(*batch, entropy_weight)
+        unit, norm, *parts = numbers.tolist()
+        return Gradient(packed, unit, norm, dict(zip(self._part_names, parts, strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
         """Take over parameters and observation statistics as the ps sent them."""
-        self._assign(flat, statistics)
+        self._assign[flat.dtype](flat, statistics)
 
     def parameters(self) -> dict[str, np.ndarray]:
         """The local weights by name."""
@@ -175,16 +181,19 @@ class Agent:
 
     def _build_layout(self, num_ps: int) -> Layout:
         variables = tf.compat.v1.trainable_variables()
-        return balance({_short_name(v): tuple(v.shape.as_list()) for v in variables}, num_ps)
+        shapes = {_short_name(v): tuple(v.shape.as_list()) for v in variables}
+        if self._config.learning.critic_learning_rate_scale == 1:
+            return cut(shapes, num_ps)
+        return cut(shapes, num_ps, optimizers.is_value_only)
 
     def _in_wire_order(self) -> list[Any]:
         named = {_short_name(v): v for v in tf.compat.v1.trainable_variables()}
         return [named[name] for name in self.layout.names]
 
-    def _build_assignment(self) -> tuple[Any, list[Any]]:
-        flat = tf.compat.v1.placeholder(tf.float32, [self.layout.num_parameters], "parameters")
+    def _build_assignment(self, dtype: Any) -> tuple[Any, list[Any]]:
+        flat = tf.compat.v1.placeholder(dtype, [self.layout.num_parameters], "parameters")
         statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
-        parts = tf.split(flat, self.layout.sizes)
+        parts = tf.split(tf.cast(flat, tf.float32), self.layout.sizes)
         assigns = [
             variable.assign(tf.reshape(part, variable.shape), read_value=False)
             for variable, part in zip(self._in_wire_order(), parts, strict=True)
@@ -221,10 +230,13 @@ class Agent:
         gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         flat, norm = optimizers.clip_flat(flat, learning.max_gradient_norm)
+        clipped_norm = tf.minimum(norm, learning.max_gradient_norm or norm)
+        packed, unit = wire.pack(flat, clipped_norm, self._config.cluster.wire_dtype)
         parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
         parts |= {"entropy": loss.entropy, **loss.extras}
         self._part_names = tuple(f"loss/{name}" for name in parts)
-        return [*batch, entropy_weight], [flat, norm, tf.stack(list(parts.values()))]
+        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch costs less than ten
+        return [*batch, entropy_weight], [packed, numbers]
 
 
 def _short_name(variable: Any) -> str:

@@ -94,7 +94,16 @@ class NetworkConfig:
     network: str = option(
         "auto",
         "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
-        choices=("auto", "mlp", "mlp-lstm", "a3c-ff", "a3c-lstm", "nature", "universe"),
+        choices=(
+            "auto",
+            "mlp",
+            "mlp-lstm",
+            "a3c-ff",
+            "a3c-lstm",
+            "nature",
+            "universe",
+            "universe-ff",
+        ),
         own=True,
         everyday=True,
     )
@@ -178,6 +187,13 @@ class LearningConfig:
     )
     reward_scale: float = option(
         1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
+    )
+    minibatches: int = option(
+        1,
+        "updates that one rollout is cut into, each from other environments",
+        low=1,
+        high=4096,
+        everyday=True,
     )
     max_dropped_rollouts: int = option(
         100,
@@ -285,6 +301,12 @@ class ClusterConfig:
         high=2**40,
         flag="--max-worker-memory",
     )
+    wire_dtype: Literal["float32", "float16"] = option(
+        "float32", "how gradients and parameters travel; float16 halves the bytes"
+    )
+    overlap: bool = option(
+        False, "exchange with the ps while playing on, with weights that are one update older"
+    )
     trusted_network: bool = option(
         False,
         "allow addresses other than loopback: whoever reaches a port of the run can run code "
@@ -325,6 +347,11 @@ def validate(config: Config) -> Config:
         raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
     if not config.network.hidden_sizes and config.network.network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
+    if learning.minibatches > config.env.envs_per_worker:
+        raise UserError(
+            f"minibatches {learning.minibatches} is more than envs_per_worker "
+            f"{config.env.envs_per_worker}: each minibatch needs environments of its own"
+        )
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
     target = config.run.stop_at_return

@@ -1,13 +1,16 @@
-"""Where each parameter lies: its ps, and its place in the flat vectors that go over the wire.
+"""Where each parameter lies: its place in the flat vector, and which ps holds which stretch of it.
 
-A worker sends its gradient and gets its parameters as one flat tensor a ps: a tensor each would
-cost the ps one message and one piece of bookkeeping for each of them.
+The ps keep the parameters as one vector, cut into as many stretches of equal length: a stretch is
+one variable with one step of the optimizer, one message to the ps and one back. Ten variables would
+cost the ps ten of each, and one layer may hold nearly all parameters, so that sharing out whole
+variables would leave one ps with nearly all of the work.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +19,31 @@ from a3c.errors import UserError
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The parameters in wire order, grouped by ps.
+class Shard:
+    """A stretch of the flat vector: one variable on one ps."""
 
-    `names`, `shapes` and `ps` run in parallel; parameters of ps 0 come first, then those of ps 1.
+    name: str
+    ps: int
+    start: int
+    stop: int
+    apart: bool  # of the parameters that learn at a rate of their own
+
+    @property
+    def size(self) -> int:
+        """Its elements."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parameters in the order of the flat vector, and the shards that it is cut into.
+
+    `names` and `shapes` run in parallel; shards follow each other without gaps.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    ps: tuple[int, ...]
-    num_ps: int
+    shards: tuple[Shard, ...]
 
     @property
     def sizes(self) -> list[int]:
@@ -37,16 +55,9 @@ class Layout:
         """Elements of all parameters."""
         return sum(self.sizes)
 
-    def ps_sizes(self) -> list[int]:
-        """Elements on each ps; their order is the order of the flat vector."""
-        totals = [0] * self.num_ps
-        for ps, size in zip(self.ps, self.sizes, strict=True):
-            totals[ps] += size
-        return totals
-
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
-        """Views of the flat vector, one a ps."""
-        return np.split(flat, np.cumsum(self.ps_sizes())[:-1])
+        """Views of the flat vector, one a shard."""
+        return [flat[shard.start : shard.stop] for shard in self.shards]
 
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views of the flat vector, one a parameter, by name."""
@@ -54,26 +65,35 @@ class Layout:
         named = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.reshape(shape) for name, part, shape in named}
 
+    def flatten(self, named: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The flat vector of parameters by name."""
+        return np.concatenate([np.ravel(named[name]) for name in self.names])
 
-def balance(shapes: Mapping[str, tuple[int, ...]], num_ps: int) -> Layout:
-    """Put each parameter on the ps with the fewest elements so far, the largest first.
 
-    Raises UserError where that leaves a ps without any.
+def cut(
+    shapes: Mapping[str, tuple[int, ...]],
+    num_ps: int,
+    is_apart: Callable[[str], bool] = lambda _: False,
+) -> Layout:
+    """Lay the parameters out in their order and cut them into `num_ps` stretches of equal length.
+
+    Those that are apart come last and are cut by themselves. Raises UserError where a ps would get
+    nothing.
     """
-    if num_ps > len(shapes):
-        raise UserError(
-            f"--ps {num_ps} is too many: the network has {len(shapes)} variables to share out"
-        )
-    loads = [0] * num_ps
-    groups: list[list[str]] = [[] for _ in range(num_ps)]
-    for name in sorted(shapes, key=lambda name: -math.prod(shapes[name])):
-        lightest = loads.index(min(loads))
-        loads[lightest] += math.prod(shapes[name])
-        groups[lightest].append(name)
-    in_order = [(name, ps) for ps, group in enumerate(groups) for name in shapes if name in group]
-    return Layout(
-        names=tuple(name for name, _ in in_order),
-        shapes=tuple(tuple(shapes[name]) for name, _ in in_order),
-        ps=tuple(ps for _, ps in in_order),
-        num_ps=num_ps,
-    )
+    together = [name for name in shapes if not is_apart(name)]
+    apart = [name for name in shapes if is_apart(name)]
+    names = (*together, *apart)
+    length, total = (sum(math.prod(shapes[n]) for n in group) for group in (together, names))
+    if num_ps > total:
+        raise UserError(f"--ps {num_ps} is too many: the network has {total} parameters")
+    stretches = [*_stretches(0, length, num_ps, False), *_stretches(length, total, num_ps, True)]
+    shards = (Shard(f"parameters_{number}", *stretch) for number, stretch in enumerate(stretches))
+    return Layout(names, tuple(tuple(shapes[name]) for name in names), tuple(shards))
+
+
+def _stretches(start: int, stop: int, num_ps: int, apart: bool) -> list[tuple[int, int, int, bool]]:
+    """`num_ps` stretches from `start` to `stop`, as (ps, start, stop, apart); no empty ones."""
+    edges = [start + (stop - start) * ps // num_ps for ps in range(num_ps + 1)]
+    return [
+        (ps, *edge, apart) for ps, edge in enumerate(itertools.pairwise(edges)) if edge[0] < edge[1]
+    ]

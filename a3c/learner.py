@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from a3c import schedules
-from a3c.agent import Agent, Batch
+from a3c import exchange, schedules
+from a3c.agent import Agent, Batch, Gradient
 from a3c.config import Config
+from a3c.exchange import Answer
 from a3c.returns import gae
 from a3c.rollout import Rollout, Stopwatch
 from a3c.store import Reply, Store
@@ -23,11 +25,11 @@ REMEDIES = {
 
 
 class Update(NamedTuple):
-    """What one update did."""
+    """What learning from one rollout did."""
 
-    reply: Reply
-    pushed: bool
-    metrics: dict[str, float]
+    reply: Reply  # the newest answer of the ps
+    pushed: bool  # everything: nothing was dropped
+    metrics: dict[str, float]  # means over its minibatches
 
 
 class Learner:
@@ -36,16 +38,19 @@ class Learner:
     def __init__(self, agent: Agent, store: Store, config: Config, stopwatch: Stopwatch) -> None:
         self._agent = agent
         self._store = store
+        self._exchange = exchange.make(store, overlap=config.cluster.overlap)
         self._config = config
         self._stopwatch = stopwatch
+        self._rng = np.random.default_rng(config.run.seed)
+        self._staleness = 0
         self.reply = self._adopt(store.pull())
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights.
 
-        A rollout whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
+        A minibatch whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
         """
-        learning, step = self._config.learning, self.reply.global_step
+        step = self.reply.global_step
         learning_rate = schedules.learning_rate(self._config, step)
         entropy_weight = schedules.entropy_weight(self._config, step)
         advantages, returns = gae(
@@ -53,37 +58,71 @@ class Learner:
             rollout.values,
             rollout.bootstrap_value,
             rollout.discounts,
-            learning.gae_lambda,
+            self._config.learning.gae_lambda,
         )
-        gradient = self._agent.gradient(_batch(rollout, advantages, returns), entropy_weight)
-        self._stopwatch.lap("learn")
-        known = self.reply
-        if gradient.is_finite:
-            moments = self._agent.moments(rollout.observations, rollout.mask)
-            steps = rollout.num_env_steps
-            reply = self._store.exchange(gradient.flat, moments, steps, learning_rate)
-        else:
-            reply = self._store.pull()
-        self._adopt(reply)
-        self._stopwatch.lap("exchange")
+        whole = _batch(rollout, advantages, returns)
+        gradients = [
+            self._learn(batch, learning_rate, entropy_weight) for batch in self._minibatches(whole)
+        ]
         metrics = {
-            **gradient.parts,
-            "train/gradient_norm": gradient.norm,
+            **_means([gradient.parts for gradient in gradients]),
+            "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
             "train/learning_rate": learning_rate,
             "train/entropy_weight": entropy_weight,
             "train/epsilon": schedules.epsilon_greedy(self._config, step),
-            "train/staleness": reply.num_updates - known.num_updates - gradient.is_finite,
+            "train/staleness": self._staleness,
         }
-        return Update(reply, gradient.is_finite, metrics)
+        return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
 
     def refresh(self) -> Reply:
         """Take over what is new without an update."""
+        self.settle()
         return self._adopt(self._store.pull())
+
+    def settle(self) -> None:
+        """Wait until every push has reached the ps."""
+        self._hear(self._exchange.settle())
+
+    def _minibatches(self, whole: Batch) -> Iterator[Batch]:
+        """The parts that a batch is learned in, by environment and in random order."""
+        count = self._config.learning.minibatches
+        if count == 1:
+            yield whole
+            return
+        for columns in np.array_split(self._rng.permutation(whole.mask.shape[1]), count):
+            parts = {name: getattr(whole, name)[:, columns] for name in Batch._fields[:-1]}
+            yield Batch(**parts, state=whole.state[columns])
+
+    def _learn(self, batch: Batch, learning_rate: float, entropy_weight: float) -> Gradient:
+        """Push the gradient of a batch and take over what is new."""
+        gradient = self._agent.gradient(batch, entropy_weight)
+        self._stopwatch.lap("learn")
+        if gradient.is_finite:
+            moments = self._agent.moments(batch.observations, batch.mask)
+            num_steps = int(np.count_nonzero(batch.mask))
+            update = (gradient.packed, moments, num_steps, learning_rate, gradient.unit)
+            self._hear(self._exchange.push(self.reply, *update))
+        else:
+            known = self.reply
+            self._staleness = self.refresh().num_updates - known.num_updates
+        self._stopwatch.lap("exchange")
+        return gradient
+
+    def _hear(self, answer: Answer | None) -> None:
+        """Take over the answer to a push, if there is one."""
+        if answer:
+            self._staleness = answer.staleness
+            self._adopt(answer.reply)
 
     def _adopt(self, reply: Reply) -> Reply:
         self._agent.load(reply.parameters, reply.statistics)
         self.reply = reply
         return reply
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of every number over dictionaries with the same keys."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:

@@ -58,7 +58,7 @@ METRICS: dict[str, Metric] = {
     "train/learning_rate": Metric("", "learning rate of the update"),
     "train/entropy_weight": Metric("", "weight of the entropy in the loss"),
     "train/epsilon": Metric("", "chance of a random action"),
-    "train/staleness": Metric("updates", "updates by others between this worker's pull and push"),
+    "train/staleness": Metric("updates", "updates between a gradient's weights and its push"),
     "time/act": Metric("share", "choosing actions"),
     "time/env": Metric("share", "stepping environments"),
     "time/learn": Metric("share", "returns and gradients"),
@@ -212,17 +212,18 @@ class WorkerTracker:
         env_steps: int,
         pushed: bool,
         episodes: Iterable[Episode],
+        num_updates: int = 1,
     ) -> None:
-        """Count one update and the games that ended in its rollout."""
+        """Count the updates of one rollout, unless a part was dropped, and games that ended."""
         for episode in episodes:
             self._means.add(
                 {"episode/return": episode.episode_return, "episode/length": episode.length}
             )
         if pushed:
             self._means.add(metrics)
-            self._updates += 1
         else:
             self.dropped_rollouts += 1
+        self._updates += num_updates if pushed else 0
         self._env_steps += env_steps
 
     def row(
@@ -236,7 +237,7 @@ class WorkerTracker:
             **shares,
             "worker/env_steps_per_s": self._env_steps / elapsed,
             "worker/updates_per_s": self._updates / elapsed,
-            "train/parameter_norm": float(np.linalg.norm(parameters)),
+            "train/parameter_norm": float(np.linalg.norm(parameters.astype(np.float32))),
             "drops/rollouts": self.dropped_rollouts,
             "drops/reports": self.dropped_reports,
             "process/rss_mb": self._process.memory_info().rss / 1e6,

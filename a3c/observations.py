@@ -114,6 +114,8 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistic
     Only observations where `mask` `[T, B]` is true count, and of those only the ones that are
     finite in float32: a single NaN would stay in the sums for good.
     """
+    if is_image(space) and space.dtype == np.uint8:
+        return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))
     features = math.prod(space.shape)
     shape = statistics_shape(space)
     count, total, squares = 0, np.zeros(shape), np.zeros(shape)
@@ -127,6 +129,13 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistic
         total += rows.sum(axis=0)
         squares += (rows**2).sum(axis=0)
     return Statistics(np.float64(count), total, squares)
+
+
+def _byte_moments(frames: np.ndarray, highest: float) -> Statistics:
+    """Moments from how often each of 256 values occurs: no float is made of any pixel."""
+    counts = np.bincount(frames.ravel(), minlength=256)
+    values = np.arange(256) / highest
+    return Statistics(np.float64(frames.size), counts @ values, counts @ values**2)
 
 
 def picture(observation: np.ndarray, space: Box) -> np.ndarray:

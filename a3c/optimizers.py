@@ -19,6 +19,8 @@ import tensorflow as tf
 
 from a3c.config import LearningConfig
 
+VALUE_SUFFIX = "Value"  # of the name of the optimizer for variables that only the value uses
+
 
 class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
     """RMSProp without momentum whose mean squares start where they are told to.
@@ -54,12 +56,14 @@ class Optimizer:
     main: Any
     value_only: Any  # steps the variables that only the value function uses
 
-    def apply(self, gradients_and_variables: Sequence[tuple[Any, Any]]) -> Any:
-        """The operation that makes one step in each variable, on that variable's device."""
-        pairs = list(gradients_and_variables)
-        of_critic = [pair for pair in pairs if is_value_only(pair[1].name)]
-        others = [pair for pair in pairs if not is_value_only(pair[1].name)]
-        groups = ((self.main, others), (self.value_only, of_critic))
+    def apply(
+        self, together: Sequence[tuple[Any, Any]], value_only: Sequence[tuple[Any, Any]] = ()
+    ) -> Any:
+        """The operation that makes one step in each variable, on that variable's device.
+
+        Both are pairs of a gradient and a variable.
+        """
+        groups = ((self.main, together), (self.value_only, value_only))
         return tf.group(*(optimizer.apply_gradients(group) for optimizer, group in groups if group))
 
     def variables(self) -> list[Any]:
@@ -80,7 +84,7 @@ def make(config: LearningConfig, learning_rate: Any) -> Optimizer:
         critic_learning_rate = learning_rate * config.critic_learning_rate_scale
     return Optimizer(
         main=_make_one(config, learning_rate, ""),
-        value_only=_make_one(config, critic_learning_rate, "Value"),
+        value_only=_make_one(config, critic_learning_rate, VALUE_SUFFIX),
     )
 
 

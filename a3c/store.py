@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from a3c import optimizers
+from a3c import optimizers, wire
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import EXIT_RETRY, FatalError, RetryableError
@@ -26,6 +26,7 @@ from a3c.flags import FIRST_PS, Flags
 from a3c.lasting import LastingSession
 from a3c.layout import Layout
 from a3c.past import Life
+from a3c.shared_state import by_parameter, by_shard
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ LOST = (
 class Reply(NamedTuple):
     """What the ps answers to an exchange."""
 
-    parameters: np.ndarray  # [P], read after this worker's own push
+    parameters: np.ndarray  # [P], as they travel, read after this worker's own push
     statistics: np.ndarray
     global_step: int
     num_updates: int
@@ -79,6 +80,7 @@ class Store:
         self._layout = layout
         self._task = task
         self._config = config
+        self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
         self.graph = tf.Graph()
         with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, task, layout)):
@@ -111,15 +113,15 @@ class Store:
         This begins a life of the ps at the env step in `values`. `ready` is written last, so that
         a chief that dies in here leaves a ps that counts as blank.
         """
-        unknown = sorted(set(values) - set(self._inputs))
-        if unknown:
-            raise FatalError(f"the ps has no variable {unknown[0]!r}")
+        try:
+            held = by_shard(values, self._layout, self._inputs)
+        except KeyError as error:
+            raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
         with _or_lost():
             self._session.run(self._initializer)
-            names = sorted(values)
             self._session.run(
-                [self._assigns[name] for name in names],
-                {self._inputs[name]: values[name] for name in names},
+                [self._assigns[name] for name in held],
+                {self._inputs[name]: value for name, value in held.items()},
             )
             life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
             self._session.run(self._flags.set_life, {self._flags.new_life: life})
@@ -147,10 +149,18 @@ class Store:
             return self._reply(self._pull())
 
     def exchange(
-        self, gradient: np.ndarray, moments: np.ndarray, num_steps: int, learning_rate: float
+        self,
+        gradient: np.ndarray,
+        moments: np.ndarray,
+        num_steps: int,
+        learning_rate: float,
+        unit: float = 1.0,
     ) -> Reply:
-        """Push a gradient, count its steps, pull: one call to the cluster."""
-        header = np.concatenate([[learning_rate, num_steps], moments])
+        """Push a gradient, count its steps, pull: one call to the cluster.
+
+        The gradient is as it travels, a multiple of `unit`.
+        """
+        header = np.concatenate([[learning_rate, num_steps, unit], moments])
         with _or_lost():
             return self._reply(self._exchange(header, *self._layout.split(gradient)))
 
@@ -185,21 +195,22 @@ class Store:
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every variable that a checkpoint holds, by name."""
-        return {name: tuple(value.shape.as_list()) for name, value in self._saved.items()}
+        blank = {n: np.empty(v.shape.as_list(), np.int8) for n, v in self._saved.items()}
+        return {name: value.shape for name, value in by_parameter(blank, self._layout).items()}
 
     def snapshot(self) -> Snapshot:
         """Every variable that a checkpoint holds; pushes go on meanwhile.
 
-        Each variable is whole. Between two of them there may be pushes: those that ended while they
+        Each shard is whole. Between two of them there may be pushes: those that ended while they
         were read, and at most one a worker that was under way. A few tries are made for none.
         """
         best: Snapshot | None = None
         for _ in range(SNAPSHOT_TRIES):
             with _or_lost():
-                before, values, after = self._session.run(self._snapshot)
+                before, held, after = self._session.run(self._snapshot)
             torn = int(after - before)
             if best is None or torn < best.updates_during:
-                best = Snapshot(values, torn)
+                best = Snapshot(by_parameter(held, self._layout), torn)
             if not torn:
                 break
         assert best is not None
@@ -208,10 +219,8 @@ class Store:
     # --- building -------------------------------------------------------------------------------
 
     def _build_variables(self, statistics_size: int, num_workers: int) -> None:
-        layout = self._layout
         self._parameters = [
-            _variable(name, shape, tf.float32)
-            for name, shape in zip(layout.names, layout.shapes, strict=True)
+            _variable(shard.name, (shard.size,), tf.float32) for shard in self._layout.shards
         ]
         self.global_step = _variable("global_step", (), tf.int64)
         self._num_updates = _variable("num_updates", (), tf.int64)
@@ -219,18 +228,17 @@ class Store:
         self._flags = Flags(num_workers)
 
     def _build_exchange(self, statistics_size: int) -> tuple[list[Any], list[Any]]:
-        header = tf.compat.v1.placeholder(tf.float64, [2 + statistics_size], "header")
-        flats = [
-            tf.compat.v1.placeholder(tf.float32, [size], f"gradient_{ps}")
-            for ps, size in enumerate(self._layout.ps_sizes())
+        header = tf.compat.v1.placeholder(tf.float64, [3 + statistics_size], "header")
+        packed = [
+            tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
+            for number, shard in enumerate(self._layout.shards)
         ]
         with tf.device(FIRST_PS):
             learning_rate = tf.cast(header[0], tf.float32)
             num_steps = tf.cast(header[1], tf.int64)
-            moments = header[2:]
-        gradients = [g for ps, flat in enumerate(flats) for g in self._unpack(ps, flat)]
-        optimizer = optimizers.make(self._config.learning, learning_rate)
-        push = optimizer.apply(list(zip(gradients, self._parameters, strict=True)))
+            unit = tf.cast(header[2], tf.float32)
+            moments = header[3:]
+        push = self._build_push(packed, unit, learning_rate)
         with tf.control_dependencies([push]):
             counts = [
                 self.global_step.assign_add(num_steps, read_value=False),
@@ -238,27 +246,26 @@ class Store:
                 self._statistics.assign_add(moments, read_value=False),
             ]
         with tf.control_dependencies(counts):
-            return [header, *flats], self._build_pull()
+            return [header, *packed], self._build_pull()
 
-    def _unpack(self, ps: int, flat: Any) -> list[Any]:
-        """The parts of one ps's flat gradient, cut up on that ps."""
-        mine = [i for i, owner in enumerate(self._layout.ps) if owner == ps]
-        with tf.device(f"/job:ps/task:{ps}"):
-            parts = tf.split(flat, [self._layout.sizes[i] for i in mine])
-            shapes = [self._layout.shapes[i] for i in mine]
-            return [tf.reshape(p, s) for p, s in zip(parts, shapes, strict=True)]
+    def _build_push(self, packed: list[Any], unit: Any, learning_rate: Any) -> Any:
+        """One step of the optimizer in every shard."""
+        pairs: dict[bool, list[tuple[Any, Any]]] = {False: [], True: []}
+        for shard, variable, gradient in zip(
+            self._layout.shards, self._parameters, packed, strict=True
+        ):
+            with tf.device(variable.device):
+                unpacked = wire.unpack(gradient, unit, self._wire_dtype)
+            pairs[shard.apart].append((unpacked, variable))
+        optimizer = optimizers.make(self._config.learning, learning_rate)
+        return optimizer.apply(pairs[False], pairs[True])
 
     def _build_pull(self) -> list[Any]:
         """Reads of everything new, made under the caller's control dependencies."""
         flats = []
-        for ps in range(self._layout.num_ps):
-            with tf.device(f"/job:ps/task:{ps}"):
-                mine = [
-                    v
-                    for v, owner in zip(self._parameters, self._layout.ps, strict=True)
-                    if owner == ps
-                ]
-                flats.append(tf.concat([tf.reshape(v.read_value(), [-1]) for v in mine], axis=0))
+        for variable in self._parameters:
+            with tf.device(variable.device):
+                flats.append(wire.narrow(variable.read_value(), self._wire_dtype))
         with tf.device(FIRST_PS):
             counts = (self.global_step, self._num_updates, self._flags.finished)
             counters = tf.stack([v.read_value() for v in counts])
@@ -316,7 +323,7 @@ class Store:
 
 def _device_setter(cluster: Cluster, task: Task, layout: Layout) -> Callable[[Any], str]:
     """Variables on the ps that the layout gives them, everything else on this process's CPU."""
-    place = dict(zip(layout.names, layout.ps, strict=True))
+    place = {shard.name: shard.ps for shard in layout.shards}
     return tf.compat.v1.train.replica_device_setter(
         worker_device=f"/job:{task.job}/task:{task.index}",
         cluster=tf.train.ClusterSpec(cluster.as_dict()),

@@ -145,6 +145,7 @@ class Worker:
             if self._log_row_if_due(tracker) and self._pictures:
                 self._pictures.offer(update.reply.global_step, rollout.observations)
             self._stopwatch.lap("other")
+        self._learner.settle()
         reporter.flush()
         self._log_row(tracker)
         return reason
@@ -189,7 +190,13 @@ class Worker:
     def _account(
         self, tracker: WorkerTracker, reporter: _Reporter, rollout: Rollout, update: Update
     ) -> None:
-        tracker.add(update.metrics, rollout.num_env_steps, update.pushed, rollout.episodes)
+        tracker.add(
+            update.metrics,
+            rollout.num_env_steps,
+            update.pushed,
+            rollout.episodes,
+            self._config.learning.minibatches,
+        )
         if not update.pushed:
             log.warning(
                 "dropped a rollout: loss %s, gradient norm %s",

@@ -42,6 +42,8 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
     if option.name == "learning_rate_range":
         rates = st.lists(number(option, float), min_size=2, max_size=2).map(sorted)
         return st.just([]) | rates
+    if option.name == "minibatches":  # at most as many as environments
+        return st.just(1)
     if option.name == "heartbeat_timeout_s":
         longest = OPTIONS["ps_timeout_s"].field.metadata["high"]
         return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)

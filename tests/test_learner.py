@@ -12,9 +12,11 @@ import pytest
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from a3c import exchange
 from a3c.agent import Gradient
 from a3c.config import Config
 from a3c.distributions import for_space
+from a3c.errors import RetryableError
 from a3c.learner import Learner
 from a3c.metrics import METRICS
 from a3c.returns import gae
@@ -23,7 +25,9 @@ from a3c.store import Reply
 from tests.clusters import OBSERVATIONS, InProcessCluster, agent, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
 
-SGD = small_config(optimizer="sgd", learning_rate=0.5, max_gradient_norm=0.0, hidden_sizes=[4])
+PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
+PER_STEP = ("observations", "actions", "rewards", "discounts", "values", "mask", "starts")
+SGD = small_config(**PLAIN)
 SHAPED = small_config(
     optimizer="sgd",
     learning_rate=0.5,
@@ -180,6 +184,79 @@ def test_the_rate_of_an_update_is_that_of_the_step_it_was_pulled_at(sides: Sides
     assert rates == [pytest.approx(0.5 * (1 - step / 100)) for step in at]
 
 
+# --- how updates travel -------------------------------------------------------------------------
+
+
+def only(rollout: Rollout, column: int) -> Rollout:
+    """A rollout of one of its environments."""
+    kept = {name: getattr(rollout, name)[:, [column]] for name in PER_STEP}
+    bootstrap, state = rollout.bootstrap_value[[column]], rollout.state[[column]]
+    return rollout._replace(**kept, bootstrap_value=bootstrap, state=state)
+
+
+def test_minibatches_are_updates_of_one_environment_after_the_other(sides: Sides) -> None:
+    split, _ = sides(small_config(**{**PLAIN, "minibatches": 3}))
+    rollout = random_rollout(3)
+    update = split.learner.update(rollout)
+    after = split.named()
+    assert after["num_updates"] == 3
+    assert after["global_step"] == np.count_nonzero(rollout.mask)
+    assert update.pushed
+    whole, _ = sides(SGD)
+    ends = []
+    for order in itertools.permutations(range(3)):
+        whole.store.initialize(split.initial)
+        whole.learner.refresh()
+        for column in order:
+            whole.learner.update(only(rollout, column))
+        ends.append(whole.named()["hidden1/weights"])
+    assert any(np.allclose(after["hidden1/weights"], end, atol=1e-6) for end in ends)
+
+
+def test_overlapped_pushes_all_arrive_with_one_update_more_of_staleness(sides: Sides) -> None:
+    side, _ = sides(small_config(**{**PLAIN, "overlap": True}))
+    rollouts = [random_rollout(seed) for seed in range(4)]
+    updates = [side.learner.update(rollout) for rollout in rollouts]
+    side.learner.settle()
+    on_ps = side.named()
+    assert on_ps["num_updates"] == 4
+    assert on_ps["global_step"] == sum(np.count_nonzero(rollout.mask) for rollout in rollouts)
+    assert [update.metrics["train/staleness"] for update in updates] == [0, 0, 1, 1]
+    for name, value in side.agent.parameters().items():
+        np.testing.assert_array_equal(value, on_ps[name])
+
+
+def test_a_push_that_fails_in_the_background_is_raised_by_the_next_one() -> None:
+    class Lost(LoggedStore):
+        def exchange(self, *_: Any) -> Reply:
+            raise RetryableError("the ps is lost")
+
+    way = exchange.make(Lost([]), overlap=True)  # type: ignore[arg-type]
+    nothing = Reply(np.zeros(1), np.zeros(0), 0, 0, False)
+    assert way.push(nothing) is None
+    with pytest.raises(RetryableError, match="the ps is lost"):
+        way.push(nothing)
+
+
+@pytest.mark.parametrize("size", [1e-7, 1.0, 1e4])
+def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: float) -> None:
+    """Gradients below, within and above what half precision holds, to a 500th of their norm."""
+    rollout = random_rollout(2)
+    rewards, values = size * rollout.rewards, size * rollout.values
+    scaled = rollout._replace(rewards=rewards, values=values, bootstrap_value=values[0])
+    moves = []
+    for wire_dtype in ("float32", "float16"):
+        side, _ = sides(small_config(**PLAIN, entropy_weight=0.0, wire_dtype=wire_dtype))
+        side.store.initialize({})  # weights of zero: values and the policy add nothing of their own
+        side.learner.refresh()
+        side.learner.update(scaled)
+        moves.append(side.named()["value/biases"])
+        assert side.learner.reply.parameters.dtype == np.dtype(wire_dtype)
+    full, half = moves
+    assert abs(full) > 0
+    np.testing.assert_allclose(half, full, rtol=2e-3)
+
+
 # --- what is never pushed -----------------------------------------------------------------------
 
 
@@ -323,7 +400,7 @@ class LoggedAgent(ScriptedActor):
     def gradient(self, batch: Any, entropy_weight: float) -> Gradient:
         """A gradient that may be pushed, or not."""
         self.events.append("gradient")
-        return Gradient(np.zeros(1), 1.0 if self.is_finite else np.nan, {"loss/total": 0.0})
+        return Gradient(np.zeros(1), 1.0, 1.0 if self.is_finite else np.nan, {"loss/total": 0.0})
 
     def moments(self, observations: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """No statistics."""

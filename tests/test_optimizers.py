@@ -49,11 +49,17 @@ class Graph:
             self.learning_rate = tf.compat.v1.placeholder(tf.float32, [])
             self.optimizer = optimizers.make(config, self.learning_rate)
             with tf.compat.v1.name_scope(scope or None):
-                self.step = self.optimizer.apply(
-                    [(self.gradients[name], self.variables[name]) for name in SHAPES]
-                )
+                self.step = self.optimizer.apply(*self._pairs())
             self.slots = self.optimizer.variables()
             self.initialize = tf.compat.v1.global_variables_initializer()
+
+    def _pairs(self) -> tuple[list[Any], list[Any]]:
+        """Gradients and variables: of all but the value function, and of it."""
+        groups: dict[bool, list[Any]] = {False: [], True: []}
+        for name in SHAPES:
+            pair = (self.gradients[name], self.variables[name])
+            groups[optimizers.is_value_only(name)].append(pair)
+        return groups[False], groups[True]
 
     def run_step(
         self, session: Any, gradients: dict[str, Array], learning_rate: float = LEARNING_RATE

@@ -66,8 +66,7 @@ def load(agent: Agent, directory: Path) -> None:
                 f"{directory} is of another network: {name} is {there}, not of shape {shape}; "
                 "give the model.py that it was trained with"
             )
-    flat = np.concatenate([values[name].ravel() for name in agent.layout.names])
-    agent.load(flat, values["observation_statistics"])
+    agent.load(agent.layout.flatten(values), values["observation_statistics"])
 
 
 # --- playing ------------------------------------------------------------------------------------
