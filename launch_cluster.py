@@ -44,9 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("launch")
     group.add_argument(
         "--mode",
-        choices=("auto", "tmux", "child"),
+        choices=("auto", "tmux", "child", "compose"),
         default="auto",
-        help="tmux: in panes; child: here, in the foreground; auto: tmux where there is one",
+        help="tmux: in panes; child: here, in the foreground; auto: tmux where there is one; "
+        "compose: nothing is started, a compose file for containers is printed",
     )
     group.add_argument(
         "--replace", action="store_true", help="end the tmux session that has this run's name"
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = verbs.run(PROG, arguments)
             sys.stdout.flush()
             return code
+        if arguments[:1] == ["keep"]:
+            return keep_here(arguments[1:])
         return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
     except BrokenPipeError:
         return console.unread()
@@ -105,12 +108,22 @@ def complete(line: str, point: str) -> int:
     return EXIT_OK
 
 
+def keep_here(arguments: list[str]) -> int:
+    """Be the keeper of processes of a run that is spread over hosts or containers."""
+    import envs
+    from a3c.launching import keep
+
+    return keep.keep(arguments, f"{PROG} keep", envs.check)
+
+
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
     config, chosen = options.parse_config(
         _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments, **LAYOUT
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
+    if chosen.mode == "compose":
+        return _compose(config, path.name, chosen)
     _check(config, path, resume=chosen.resume)
     config, placement = hosts.take(config, chosen)
     if chosen.resume:
@@ -132,6 +145,20 @@ def start(arguments: list[str]) -> int:
     from a3c.launching import session
 
     return session.start(planned, run, script=Path(__file__).resolve())
+
+
+def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
+    """Print the run as a compose file, or its plan."""
+    import envs
+    from a3c.launching import compose
+
+    envs.check(config.env)
+    config, planned = compose.make_plan(config, run_name, chosen)
+    if chosen.dry_run:
+        return _show(planned, as_json=chosen.json)
+    compose.write(planned, config)
+    log.info("start it with: docker compose -f FILE up --detach")
+    return EXIT_OK
 
 
 def _wants_tmux(chosen: argparse.Namespace, run_name: str) -> bool:

@@ -22,20 +22,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c import console, options, signals
-from a3c.cluster import (
-    JOBS,
-    Cluster,
-    Task,
-    adopt_environment,
-    check_task,
-    from_tf_config,
-    make_cluster,
-    split_hosts,
-)
+from a3c.cluster import Cluster, Task, adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.heartbeat import Heartbeat
 from a3c.listeners import has_loopback_only
+from a3c.placing.place import add_host_arguments, add_task_arguments, place
 from a3c.quiet import import_tensorflow
 from a3c.turnstile import turnstile
 
@@ -47,33 +39,11 @@ STARTED = time.monotonic()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which process of which cluster this is."""
     group = parser.add_argument_group("this process (or TF_CONFIG in the environment)")
-    group.add_argument("--job", choices=JOBS, help="ps or worker")
-    group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
-    group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
-    group.add_argument("--worker-hosts", metavar="HOST:PORT,...", help="addresses of every worker")
+    add_task_arguments(group)
+    add_host_arguments(group)
     group.add_argument(
         "--run-dir", type=Path, default=Path("runs/by-hand"), help="where the run is kept"
     )
-
-
-def place(arguments: argparse.Namespace, config: Config) -> tuple[Cluster, Task]:
-    """Which cluster, and which process of it; flags win over TF_CONFIG."""
-    trusted = config.cluster.trusted_network
-    if arguments.ps_hosts is None and arguments.worker_hosts is None and "TF_CONFIG" in os.environ:
-        return from_tf_config(os.environ["TF_CONFIG"], trusted_network=trusted)
-    missing = [
-        "--" + name.replace("_", "-")
-        for name in ("job", "task", "ps_hosts", "worker_hosts")
-        if getattr(arguments, name) is None
-    ]
-    if missing:
-        raise UserError(f"{missing[0]} is missing: give it, or set TF_CONFIG")
-    cluster = make_cluster(
-        split_hosts(arguments.ps_hosts),
-        split_hosts(arguments.worker_hosts),
-        trusted_network=trusted,
-    )
-    return cluster, check_task(cluster, arguments.job, arguments.task)
 
 
 def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:

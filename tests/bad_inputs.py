@@ -137,6 +137,14 @@ CASES: dict[str, list[Case]] = {
         tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:70000"]),
         tf_config({"type": "ps", "index": 0}, ps="127.0.0.1:2222"),
         tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:2223"]),
+        Case("worker.py --cluster slurm"),
+        Case("worker.py --cluster slurm --job ps"),
+        Case("launch_cluster.py keep worker-3-1"),
+        Case("launch_cluster.py keep worker-0 --ps-hosts 127.0.0.1:2222"),
+        Case(
+            "launch_cluster.py keep worker-7 --ps-hosts 127.0.0.1:2222 "
+            "--worker-hosts 127.0.0.1:2223"
+        ),
     ],
     "Host files": [
         Case(f"{POLE} --hosts hosts.toml"),

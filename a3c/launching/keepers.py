@@ -49,11 +49,13 @@ class Keepers(Protocol):
 class ChildKeepers:
     """Keepers as children of this process, each in a session of its own.
 
-    Ctrl-C in the terminal must not reach them by itself: it is passed on in order.
+    Ctrl-C in the terminal must not reach them by itself: it is passed on in order. With `echo`
+    what their processes say is said here too.
     """
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, *, echo: bool = False) -> None:
         self._run = run
+        self._echo = echo
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, processes_: Iterable[Process]) -> None:
@@ -63,12 +65,14 @@ class ChildKeepers:
 
     def start_again(self, process: Process, restarts: int) -> None:
         """Start a keeper, of a process that was restarted so often before."""
-        command = planning.keeper_command(process, self._run, parent=os.getpid(), restarts=restarts)
+        command = planning.keeper_command(
+            process, self._run, parent=os.getpid(), restarts=restarts, echo=self._echo
+        )
         self._children[process.name] = subprocess.Popen(
             command,
             env=planning.keeper_environment(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=None if self._echo else subprocess.DEVNULL,
             start_new_session=True,
         )
 

@@ -1,0 +1,179 @@
+"""The cluster of a Slurm job, out of Slurm's variables."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a3c.cluster import Cluster, Task
+from a3c.config import ClusterConfig
+from a3c.errors import UserError
+from a3c.placing import slurm
+from tests.runs import REPOSITORY
+
+TRUSTED = ClusterConfig(trusted_network=True)
+STEP = {
+    "SLURM_STEP_NODELIST": "rack[1-2]n[08-09]",
+    "SLURM_STEP_NUM_TASKS": "10",
+    "SLURM_STEP_TASKS_PER_NODE": "3(x2),2(x2)",
+    "SLURM_PROCID": "4",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "157",
+    # Of the job around it, which may be larger.
+    "SLURM_JOB_NODELIST": "rack[1-9]n08",
+    "SLURM_NTASKS": "90",
+    "SLURM_TASKS_PER_NODE": "10(x9)",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n7", ["n7"]),
+        ("n[08-10],gpu-1", ["n08", "n09", "n10", "gpu-1"]),
+        ("n[1,3-4]-ib", ["n1-ib", "n3-ib", "n4-ib"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("n[9-10]", ["n9", "n10"]),
+    ],
+)
+def test_host_lists_are_expanded_as_slurm_writes_them(text: str, hosts: list[str]) -> None:
+    assert slurm.expand_hosts(text) == hosts
+
+
+@given(
+    st.lists(
+        st.tuples(st.from_regex(r"[a-z][a-z-]{0,5}", fullmatch=True), st.integers(0, 999)),
+        min_size=1,
+    ),
+    st.integers(1, 4),
+)
+def test_what_is_compressed_is_expanded_again(hosts: list[tuple[str, int]], width: int) -> None:
+    """Runs of numbers behind one name in brackets, as `scontrol show hostlist` makes them."""
+    names = [f"{prefix}{number:0{width}}" for prefix, number in hosts]
+    items = []
+    for prefix, group in itertools.groupby(hosts, key=lambda host: host[0]):
+        items.append(f"{prefix}[{','.join(f'{number:0{width}}' for _, number in group)}]")
+    assert slurm.expand_hosts(",".join(items)) == names
+
+
+@given(
+    st.text(alphabet="an1290,[]-x()", max_size=12),
+    st.sampled_from([slurm.expand_hosts, slurm.expand_counts]),
+)
+def test_any_text_is_a_list_or_refused_in_one_line(text: str, expand: object) -> None:
+    said, found = "", []
+    try:
+        found = expand(text)  # type: ignore[operator]
+    except UserError as error:
+        said = str(error)
+    assert bool(said) != bool(found)
+    assert "\n" not in said
+    assert len(found) <= slurm.MAX_HOSTS
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 4))
+def test_every_node_gets_its_tasks_however_they_are_dealt(counts: list[int], chunk: int) -> None:
+    for nodes in (slurm.deal(counts, None), slurm.deal(counts, chunk)):
+        assert [nodes.count(node) for node in range(len(counts))] == counts
+    assert slurm.deal(counts, None) == sorted(slurm.deal(counts, None))
+
+
+def test_tasks_are_dealt_as_the_distribution_says() -> None:
+    assert slurm.deal([3, 2, 1], 1) == [0, 1, 2, 0, 1, 0]
+    assert slurm.deal([3, 2, 1], 2) == [0, 0, 1, 1, 2, 0]
+    assert slurm.expand_counts("4(x2),3") == [4, 4, 3]
+
+
+def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
+    cluster, task = slurm.place(STEP, TRUSTED)
+    base = 10_000 + 128  # jobs 1, 157, 313 ... have these
+    assert cluster.ps == (f"rack1n08:{base}",)
+    assert cluster.workers == (
+        *(f"rack1n08:{base + i}" for i in (1, 2)),
+        *(f"rack1n09:{base + i}" for i in (0, 1, 2)),
+        *(f"rack2n08:{base + i}" for i in (0, 1)),
+        *(f"rack2n09:{base + i}" for i in (0, 1)),
+    )
+    assert task == Task("worker", 3)
+    settings = ClusterConfig(trusted_network=True, ps=2, base_port=7000)
+    cluster, task = slurm.place(STEP | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}, settings)
+    assert (cluster.ps, task) == (("rack1n08:7000", "rack1n08:7001"), Task("ps", 1))
+
+
+def test_every_task_of_a_cyclic_job_sees_the_same_cluster() -> None:
+    job = {
+        "SLURM_JOB_NODELIST": "n[1-3]",
+        "SLURM_NTASKS": "5",
+        "SLURM_TASKS_PER_NODE": "2(x2),1",
+        "SLURM_DISTRIBUTION": "cyclic:block",
+        "SLURM_JOB_ID": "1",
+    }
+    nodes = [0, 1, 2, 0, 1]
+    seen: list[tuple[Cluster, Task]] = [
+        slurm.place(job | {"SLURM_PROCID": str(i), "SLURM_NODEID": str(node)}, TRUSTED)
+        for i, node in enumerate(nodes)
+    ]
+    assert len({cluster for cluster, _ in seen}) == 1
+    assert [task.name for _, task in seen] == ["ps-0", *(f"worker-{i}" for i in range(4))]
+    assert [seen[0][0].addresses(t.job)[t.index].split(":")[0] for _, t in seen] == [
+        f"n{node + 1}" for node in nodes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"SLURM_STEP_NODELIST": "n[1-"}, "host list"),
+        ({"SLURM_STEP_NODELIST": "n[4-1]"}, "host list"),
+        ({"SLURM_STEP_NODELIST": "n[1-99999999]"}, "host list"),
+        ({"SLURM_STEP_NODELIST": "n[1-9999]m[1-9999]"}, "host list"),
+        ({"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST is missing"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "3(x99999999)"}, "tasks per node"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "10"}, "10 tasks are not 10 on 1 of 4 nodes"),
+        ({"SLURM_STEP_NUM_TASKS": "ten"}, "SLURM_STEP_NUM_TASKS 'ten' is not a number"),
+        ({"SLURM_PROCID": "10"}, "task 10 of 10 has no place"),
+        ({"SLURM_NODEID": "3"}, "--distribution=block"),
+        ({"SLURM_DISTRIBUTION": "arbitrary"}, "--distribution=block"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused_in_one_line(
+    changes: dict[str, str], says: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        slurm.place(STEP | changes, TRUSTED)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_of_one_task_has_no_room_for_a_worker() -> None:
+    alone = {
+        "SLURM_STEP_NODELIST": "n1",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_JOB_ID": "1",
+    }
+    with pytest.raises(UserError, match="--ntasks=2"):
+        slurm.place(alone, TRUSTED)
+
+
+def test_other_hosts_are_refused_without_trust() -> None:
+    with pytest.raises(UserError, match="--trusted-network"):
+        slurm.place(STEP, ClusterConfig())
+
+
+def test_a_worker_that_no_job_started_says_so_and_leaves_with_2() -> None:
+    command = [sys.executable, str(REPOSITORY / "worker.py"), "--cluster", "slurm"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "worker.py: --cluster slurm: SLURM_STEP_NODELIST is missing: start it with srun, in a job\n"
+    )
