@@ -1,0 +1,223 @@
+#!/usr/bin/env bash
+# Show on a real engine what docker/README.md promises: docker/test.sh, as root, on Debian.
+#
+# An engine is installed and started if none runs, and stopped afterwards. A base image is made
+# by debootstrap if BASE_IMAGE can't be pulled. What is kept for the next time: wheels in docker/wheels,
+# layers in A3C_DOCKER_CACHE. COMPOSE="docker compose" tests with that instead of docker-compose.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+CACHE=${A3C_DOCKER_CACHE:-/var/cache/a3c-cluster}
+BASE=${BASE_IMAGE:-$(sed -n 's/^ARG BASE_IMAGE=//p' docker/Dockerfile)}
+BUILD=${BUILD_IMAGE:-$BASE}
+PIP="${PYTHON:-.venv/bin/python} -m pip --disable-pip-version-check"
+COMPOSE=${COMPOSE:-docker-compose}
+WORK=$(mktemp -d)
+export DOCKER_BUILDKIT=0 DOCKER_CLI_HINTS=false
+export COMPOSE_PROJECT_NAME="a3ctest$$" IMAGE="a3c-cluster:test$$" WORKERS=3 RUN=cartpole
+export ENV_ID=CartPole-v1 ARGS="--checkpoint-interval 3 --log-interval 0.5"
+engine=
+
+say() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
+fail() { say "FAILED: $*"; compose logs --tail=40 2>&1 | tail -n 120; exit 1; }
+compose() { $COMPOSE -f docker/compose.yaml "$@"; }
+container() { compose ps -aq "$1"; }
+state() { docker inspect -f '{{.State.Status}} {{.State.ExitCode}} {{.RestartCount}}' "$(container "$1")"; }
+inside() { docker exec "$(container "$1")" "${@:2}"; }
+until_true() { # SECONDS WHAT COMMAND...
+    local deadline=$((SECONDS + $1)) what=$2
+    until "${@:3}"; do
+        [ "$SECONDS" -lt "$deadline" ] || fail "waited $1 s for: $what"
+        sleep 0.5
+    done
+    say "$what"
+}
+
+clean_up() {
+    trap - EXIT
+    compose down --volumes --timeout 5 >"$WORK/down.log" 2>&1 || cat "$WORK/down.log"
+    docker image rm "$IMAGE" >/dev/null 2>&1 || true
+    if [ -n "$engine" ]; then
+        kill "$engine" || true
+        wait "$engine" || true
+    fi
+    rm -rf "$WORK"
+}
+
+# --- an engine, a base, an image ------------------------------------------------------------------
+
+have_tools() {
+    local tool missing=
+    for tool in "$@"; do
+        command -v "${tool%:*}" >/dev/null || missing="$missing ${tool#*:}"
+    done
+    # shellcheck disable=SC2086
+    [ -z "$missing" ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } \
+        >"$WORK/apt.log" 2>&1 || { cat "$WORK/apt.log"; exit 1; }
+}
+
+start_engine() {
+    if docker info >/dev/null 2>&1; then
+        return
+    fi
+    have_tools dockerd:docker.io iptables:iptables
+    export DOCKER_HOST="unix://$WORK/engine.sock"
+    mkdir -p "$CACHE/engine"
+    dockerd --data-root "$CACHE/engine" --exec-root "$WORK/exec" --pidfile "$WORK/engine.pid" \
+        --host "$DOCKER_HOST" >"$WORK/engine.log" 2>&1 &
+    engine=$!
+    for _ in $(seq 120); do
+        docker info >/dev/null 2>&1 && return
+        kill -0 "$engine" 2>/dev/null || break
+        sleep 0.5
+    done
+    tail -n 20 "$WORK/engine.log"
+    fail "no engine"
+}
+
+take_base() {
+    if docker image inspect "$BASE" >/dev/null 2>&1 || timeout 120 docker pull -q "$BASE" >/dev/null 2>&1; then
+        return
+    fi
+    say "$BASE can't be pulled: making a base of this Debian"
+    BASE=a3c-base:local BUILD=a3c-base:local
+    if ! docker image inspect "$BASE" >/dev/null 2>&1; then
+        have_tools debootstrap:debootstrap
+        # shellcheck disable=SC1091
+        debootstrap --variant=minbase --include=python3,python3-venv,binutils \
+            "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$WORK/base" >"$WORK/base.log" 2>&1 ||
+            { tail "$WORK/base.log"; fail "debootstrap"; }
+        (cd "$WORK/base" && rm -rf var/cache/apt/* var/lib/apt/lists/* usr/share/{doc,man,locale}/*)
+        tar -C "$WORK/base" -c . | docker import - "$BASE" >/dev/null
+        rm -rf "$WORK/base"
+    fi
+}
+
+take_wheels() { # so that the build needs no index, and no certificates of this machine
+    local version
+    version=$(docker run --rm --entrypoint python3 "$BASE" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    sed 's/^tensorflow==/tensorflow-cpu==/' requirements.lock >"$WORK/wanted.txt"
+    echo "# $version" >>"$WORK/wanted.txt"
+    cmp -s "$WORK/wanted.txt" docker/wheels/.made-for && return
+    rm -f docker/wheels/*.whl
+    # shellcheck disable=SC2086
+    $PIP download --quiet --only-binary :all: --python-version "$version" --dest docker/wheels \
+        --requirement "$WORK/wanted.txt" 2>"$WORK/pip.log" || { cat "$WORK/pip.log"; fail "no wheels"; }
+    cp "$WORK/wanted.txt" docker/wheels/.made-for
+}
+
+build() {
+    docker build --target runtime --tag "$IMAGE" --file docker/Dockerfile --build-arg "BASE_IMAGE=$BASE" \
+        --build-arg "BUILD_IMAGE=$BUILD" . >"$WORK/build.log" 2>&1 || { tail -n 40 "$WORK/build.log"; fail "no image"; }
+}
+
+# --- what is claimed ------------------------------------------------------------------------------
+
+has_checkpoint() { inside worker-0 sh -c 'ls /runs/cartpole/checkpoints/*/manifest.json' >/dev/null 2>&1; }
+is_well() { inside "$1" python -m a3c.keeping.health /runs >/dev/null 2>&1; }
+came_back() { case $(state "$1") in "running 0 "[1-9]*) is_well "$1" ;; *) false ;; esac; }
+noticed_a_loss() { inside worker-0 grep -q env_steps /runs/cartpole/metrics/losses.jsonl 2>/dev/null; }
+ended_well() { case $(state "$1") in "exited 0 "*) true ;; "exited "*) fail "$1 is $(state "$1")" ;; *) false ;; esac; }
+kill_container() { kill -KILL "$(docker inspect -f '{{.State.Pid}}' "$(container "$1")")"; }
+
+check_rights() {
+    local name found
+    for name in ps-0 worker-0 worker-1 worker-2 evaluator-0 tensorboard-0; do
+        found=$(inside "$name" sh -c 'id -u; grep -h -e CapEff -e CapBnd -e NoNewPrivs /proc/self/status; touch /a3c/x 2>&1')
+        [ "$(echo "$found" | tr -d '\n\t ' | sed 's/touch.*Read-onlyfilesystem/read-only/')" = \
+            1000CapEff:0000000000000000CapBnd:0000000000000000NoNewPrivs:1read-only ] || fail "$name has rights: $found"
+    done
+    say "uid 1000, no capabilities, no new privileges, read-only root"
+}
+
+addresses() { # of ps and workers
+    local name
+    for name in ps-0 worker-0 worker-1 worker-2; do
+        docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}' "$(container "$name")"
+    done
+}
+
+# Tries every address that it is told; ends with 0 where one answers.
+KNOCK='
+import socket, sys
+def answers(host):
+    try:
+        socket.create_connection((host, 2222), 1.5).close()
+    except OSError:
+        return False
+    return True
+sys.exit(not any([answers(host) for host in sys.argv[1:]]))'
+
+check_ports() {
+    local all
+    all=$(addresses | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    inside worker-1 python -c "$KNOCK" $all || fail "the test of ports finds none from inside either"
+    # shellcheck disable=SC2086
+    if python3 -c "$KNOCK" $all 127.0.0.1 "$(hostname)"; then fail "a port answers on the host"; fi
+    # shellcheck disable=SC2086
+    if docker run --rm --entrypoint python "$IMAGE" -c "$KNOCK" $all; then fail "a port answers another container"; fi
+    # shellcheck disable=SC2086
+    if inside tensorboard-0 python -c "$KNOCK" $all; then fail "a port answers TensorBoard"; fi
+    [ "$(for name in $(compose ps -aq); do docker port "$name"; done | sed 's/.*-> //')" = "127.0.0.1:$TENSORBOARD_PORT" ] ||
+        fail "published: $(docker ps --format '{{.Names}} {{.Ports}}')"
+    say "no port of the run answers from the host, another container, or TensorBoard's"
+}
+
+board_answers() {
+    python3 -c "import urllib.request as r; r.build_opener(r.ProxyHandler({})).open('http://127.0.0.1:$TENSORBOARD_PORT', timeout=5)" 2>/dev/null
+}
+
+check_summary() {
+    docker cp "$(container worker-0):/runs/cartpole/summary.json" "$WORK/summary.json" >/dev/null
+    python3 - "$WORK/summary.json" <<'PYTHON' || fail "$(cat "$WORK/summary.json")"
+import json, sys
+summary = json.load(open(sys.argv[1]))
+evaluation = summary["evaluation"]
+assert summary["state"] == "done" and summary["solved"] is True, summary
+assert evaluation["mean"] >= 300, evaluation
+print(f"        {summary['env_steps']:,} env steps, mean return {summary['mean_return_100']:.1f}, "
+      f"{evaluation['episodes']} games: {evaluation['mean']:.1f}")
+PYTHON
+}
+
+check_nothing_left() {
+    local filter="label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" left
+    left=$(docker ps -aq --filter "$filter"; docker volume ls -q --filter "$filter"; docker network ls -q --filter "$filter")
+    [ -z "$left" ] || fail "left over: $left"
+    say "down: nothing is left"
+}
+
+main() {
+    [ "$(id -u)" = 0 ] || { echo "docker/test.sh: needs root for an engine: run it as root" >&2; exit 2; }
+    have_tools docker:docker.io "${COMPOSE%% *}:docker-compose"
+    start_engine
+    trap clean_up EXIT
+    say "engine $(docker version -f '{{.Server.Version}}'), $($COMPOSE version --short)"
+    take_base
+    take_wheels
+    build
+    say "image of $(($(docker image inspect -f '{{.Size}}' "$IMAGE") / 1000000)) MB"
+
+    TENSORBOARD_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+    export TENSORBOARD_PORT
+    compose up --detach >"$WORK/up.log" 2>&1 || { cat "$WORK/up.log"; fail "up"; }
+    until_true 120 "a first checkpoint" has_checkpoint
+    kill_container worker-1
+    check_rights
+    check_ports
+    until_true 90 "the killed worker container is back" came_back worker-1
+    kill_container ps-0
+    until_true 90 "the killed ps container is back" came_back ps-0
+    until_true 60 "its loss is noticed, and the run restored" noticed_a_loss
+    until_true 60 "TensorBoard answers on 127.0.0.1" board_answers
+    until_true 300 "the chief has ended the run" ended_well worker-0
+    for name in worker-1 worker-2 worker-3 worker-7 ps-0 evaluator-0; do
+        until_true 90 "$name has left with 0" ended_well "$name"
+    done
+    check_summary
+    compose down --volumes >"$WORK/down.log" 2>&1 || { cat "$WORK/down.log"; fail "down"; }
+    check_nothing_left
+}
+
+main
