@@ -1,0 +1,244 @@
+"""One plan, whoever starts it: containers, pods and Slurm's tasks work out the same cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kubernetes_validate
+import pytest
+import yaml
+
+import launch_cluster
+from a3c.cluster import split_address
+from tests.runs import REPOSITORY
+
+DOCKER = REPOSITORY / "docker"
+MANIFESTS = ("namespace", "service", "network-policy", "ps", "worker")
+WORKERS = 16
+NAMES = ["ps-0", *(f"worker-{i}" for i in range(WORKERS))]
+SETTINGS = ("--env-id", "ALE/Pong-v5", "--workers", str(WORKERS))
+NODES = {
+    "SLURM_JOB_NODELIST": "n[08-11]",
+    "SLURM_NTASKS": str(WORKERS + 1),
+    "SLURM_TASKS_PER_NODE": "5,4(x3)",
+    "SLURM_JOB_ID": "8",
+}
+
+
+class Planned(NamedTuple):
+    """A process without what depends on the place: paths, and where all the others are."""
+
+    role: str
+    task: int
+    settings: list[str]
+    environment: dict[str, str]
+    limits: tuple[float, float]
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    """The ps and workers of the plan that a command shows as JSON, if it is sound in itself."""
+    assert launch_cluster.main([*arguments, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    cast = [p for p in plan["processes"] if p["role"] in ("ps", "worker")]
+    assert [p["name"] for p in cast] == NAMES
+    assert len({p["address"] for p in cast}) == len(cast)
+    for process in cast:
+        for role in ("ps", "worker"):
+            told = value_of(process["argv"], f"--{role}-hosts").split(",")
+            assert told == [p["address"] for p in cast if p["role"] == role]
+        assert value_of(process["argv"], "--job") == process["role"]
+        assert value_of(process["argv"], "--task") == str(process["task"])
+    return cast
+
+
+def value_of(argv: list[str], flag: str) -> str:
+    """What follows a flag."""
+    return argv[argv.index(flag) + 1]
+
+
+def stripped(cast: list[dict[str, Any]]) -> dict[str, Planned]:
+    """What must be the same wherever it runs."""
+    return {
+        p["name"]: Planned(
+            p["role"],
+            p["task"],
+            sorted(word for word in p["argv"][2:] if word.startswith("--") and "=" in word),
+            p["environment"],
+            (p["heartbeat_timeout_s"], p["max_memory_mb"]),
+        )
+        for p in cast
+    }
+
+
+def keep_arguments(command: list[str]) -> list[str]:
+    """The arguments of `keep` in a container's command."""
+    return command[command.index("keep") :]
+
+
+def from_compose(text: str) -> dict[str, list[str]]:
+    """The command of each ps and worker service."""
+    services = yaml.safe_load(text)["services"]
+    commands = {}
+    for name, service in services.items():
+        if name.startswith(("ps", "worker")):
+            entrypoint = service["entrypoint"]
+            words = shlex.split(entrypoint) if isinstance(entrypoint, str) else entrypoint
+            commands[name] = keep_arguments([*words, *service["command"]])
+            assert service["hostname"] == name
+    return commands
+
+
+def with_env(text: str, **env: str) -> str:
+    """A compose file with its variables put in."""
+    return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: env.get(m[1], m[2]), text)
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """The Kubernetes resources by file name."""
+    return {
+        name: yaml.safe_load((DOCKER / "k8s" / f"{name}.yaml").read_text()) for name in MANIFESTS
+    }
+
+
+def settings_of_pods() -> tuple[dict[str, str], int]:
+    """What kustomization.yaml tells pods, and how many workers it makes."""
+    found = yaml.safe_load((DOCKER / "k8s" / "kustomization.yaml").read_text())
+    literals = dict(text.split("=") for text in found["configMapGenerator"][0]["literals"])
+    return literals, next(r["count"] for r in found["replicas"] if r["name"] == "worker")
+
+
+def pod_arguments(pod: str) -> list[str]:
+    """The arguments of a pod, as Kubernetes would put them in."""
+    env = settings_of_pods()[0] | {"POD_NAME": pod}
+    kind = pod.rpartition("-")[0]
+    container = manifests()[kind]["spec"]["template"]["spec"]["containers"][0]
+    return [re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], word) for word in container["args"]]
+
+
+@pytest.fixture
+def reference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> dict[str, Planned]:
+    """The plan of the launcher on one machine."""
+    cast = dry_run(capsys, *SETTINGS, "--trusted-network", "--run-dir", str(tmp_path / "pong"))
+    return stripped(cast)
+
+
+def test_a_generated_compose_file_is_the_plan_task_by_task(
+    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+) -> None:
+    shown = dry_run(capsys, "--mode", "compose", *SETTINGS, "--run-dir", "runs/pong")
+    assert stripped(shown) == reference
+    assert launch_cluster.main(["--mode", "compose", *SETTINGS, "--run-dir", "runs/pong"]) == 0
+    commands = from_compose(capsys.readouterr().out)
+    assert list(commands) == NAMES
+    for name in ("ps-0", "worker-0", "worker-15"):
+        cast = dry_run(capsys, *commands[name])
+        assert [p["address"] for p in cast] == [p["address"] for p in shown]
+        assert stripped(cast) == reference
+        assert split_address(cast[NAMES.index(name)]["address"])[0] == name
+
+
+def test_the_compose_file_here_is_the_same_plan(
+    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+) -> None:
+    text = (DOCKER / "compose.yaml").read_text()
+    commands = from_compose(with_env(text, WORKERS=str(WORKERS), ENV_ID="ALE/Pong-v5"))
+    for name, command in commands.items():
+        cast = dry_run(capsys, *command)
+        assert stripped(cast) == reference
+        assert split_address(cast[NAMES.index(name)]["address"])[0] == name
+
+
+def test_pods_work_out_the_same_plan_from_their_names(
+    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+) -> None:
+    service = manifests()["service"]["metadata"]["name"]
+    for name in ("ps-0", "worker-0", "worker-7", "worker-15"):
+        cast = dry_run(capsys, *pod_arguments(name))
+        assert stripped(cast) == reference
+        host, port = split_address(cast[NAMES.index(name)]["address"])
+        assert (host, port) == (f"{name}.{service}", 2222)
+
+
+def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    reference: dict[str, Planned],
+) -> None:
+    nodes = [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
+    for name, value in NODES.items():
+        monkeypatch.setenv(name, value)
+    for number in (0, 1, 5, 16):
+        monkeypatch.setenv("SLURM_PROCID", str(number))
+        monkeypatch.setenv("SLURM_NODEID", str(nodes[number]))
+        cast = dry_run(capsys, "keep", "--cluster", "slurm", "--trusted-network", *SETTINGS)
+        assert stripped(cast) == reference
+        hosts = [split_address(p["address"])[0] for p in cast]
+        assert hosts == [f"n{node + 8:02}" for node in nodes]
+
+
+def test_tf_config_gives_the_same_plan(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    reference: dict[str, Planned],
+) -> None:
+    """As Kubeflow's operator sets it, with a chief apart from the workers."""
+    cluster = {
+        "ps": ["run-ps-0.ns.svc:2222"],
+        "chief": ["run-chief-0.ns.svc:2222"],
+        "worker": [f"run-worker-{i}.ns.svc:2222" for i in range(WORKERS - 1)],
+    }
+    task = {"type": "worker", "index": 4}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    cast = dry_run(capsys, "keep", "--trusted-network", *SETTINGS)
+    assert stripped(cast) == reference
+    assert check_task_of(cast, 5) == "run-worker-4.ns.svc:2222"
+
+
+def check_task_of(cast: list[dict[str, Any]], task: int) -> str:
+    """The address of a worker."""
+    return next(p["address"] for p in cast if (p["role"], p["task"]) == ("worker", task))
+
+
+def test_manifests_are_valid_by_the_schemas_of_kubernetes() -> None:
+    for version in ("1.29", kubernetes_validate.latest_version()):
+        for name, resource in manifests().items():
+            assert kubernetes_validate.validate(resource, version, strict=True), name
+
+
+def test_pods_may_do_nothing_and_only_their_own_reach_them() -> None:
+    found = manifests()
+    literals, count = settings_of_pods()
+    assert int(literals["WORKERS"]) == count
+    policy, service = found["network-policy"]["spec"], found["service"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    for kind in ("ps", "worker"):
+        spec = found[kind]["spec"]
+        labels = spec["template"]["metadata"]["labels"]
+        own = policy["podSelector"]["matchLabels"]
+        assert own.items() <= labels.items()
+        assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": own}}]
+        assert service["selector"].items() <= labels.items()
+        assert spec["serviceName"] == found["service"]["metadata"]["name"]
+        pod = spec["template"]["spec"]
+        container = pod["containers"][0]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert container["ports"][0]["containerPort"] == 2222
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.host.yaml"])
+def test_containers_may_do_nothing(name: str) -> None:
+    services = yaml.safe_load((DOCKER / name).read_text())["services"]
+    for service in services.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["init"]
+        published = [str(port) for port in service.get("ports", [])]
+        assert all(port.startswith("127.0.0.1:") for port in published)
