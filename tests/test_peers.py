@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
+from benchmarks.peers.__main__ import next_candidate
 from benchmarks.peers.catalogue import OURS, PEERS, Peer
 from benchmarks.peers.measure import Times, parse_result, window
 from benchmarks.peers.picture import figure
@@ -70,6 +71,16 @@ def test_best_of_a_search_is_marked_for_each_peer_that_ran() -> None:
 def test_faster_find_takes_the_mark_from_an_older_one() -> None:
     old = table.mark_best([row("sb3", 400.0)])
     assert [one.note for one in table.mark_best([*old, row("sb3", 500.0)])] == ["", "best"]
+
+
+def test_search_tries_the_grid_and_then_variations_of_the_best_until_none_is_new() -> None:
+    peer = Peer("sb3", "sb3_a2c", ({"envs": 8}, {"envs": 16}), ({"threads": 1}, {"envs": 16}))
+    found: list[Row] = []
+    speeds = {'{"envs":8}': 400.0, '{"envs":16}': 300.0, '{"envs":8,"threads":1}': 500.0}
+    while (settings := next_candidate(peer, found)) is not None:
+        cell = table.pack(settings)
+        found.append(row("sb3", speeds.get(cell, 200.0), 1, cell))
+    assert [one.settings for one in found] == [*speeds, '{"envs":16,"threads":1}']
 
 
 def test_ratio_is_of_medians_and_its_range_of_pairs() -> None:

@@ -11,10 +11,11 @@ missing (some gigabytes). The best settings are those of the file that --search 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c.drawing import pictures
@@ -102,26 +103,24 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
 
 
 def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
-    """Each peer's settings, each once: a grid, then variations of what was best in it."""
-    path, chosen = arguments.searched, {peer.name for peer in peers}
-    kept = [row for row in table.read(path) if row.peer not in chosen] if path.exists() else []
-    found: list[Row] = []
+    """Each peer's settings, each once; what the file has a row of already is not run again."""
+    path = arguments.searched
+    found = table.read(path) if path.exists() else []
     times = Times(arguments.warm_up, arguments.seconds)
     for peer in peers:
-        for settings in candidates(peer, found):
+        while (settings := next_candidate(peer, found)) is not None:
             found.append(measure(peer, settings, 1, arguments.venvs, times))
             tell(found[-1])
-            table.write(path, table.mark_best([*kept, *found]), command())
+            table.write(path, table.mark_best(found), command())
     return found
 
 
-def candidates(peer: Peer, found: list[Row]) -> Iterator[Settings]:
-    """What to try next, in view of the rows that were found meanwhile."""
-    yield from peer.grid
-    for variation in peer.variations:
-        best = table.best_settings(table.mark_best(found)).get(peer.name, peer.grid[0])
-        if best | variation != best:
-            yield best | variation
+def next_candidate(peer: Peer, found: Sequence[Row]) -> Settings | None:
+    """What to try next: a setting of the grid, or a variation of the best so far."""
+    tried = [json.loads(row.settings) for row in found if row.peer == peer.name]
+    best = table.best_settings(table.mark_best(found)).get(peer.name, peer.grid[0])
+    candidates = [*peer.grid, *(best | variation for variation in peer.variations)]
+    return next((settings for settings in candidates if settings not in tried), None)
 
 
 def tell(row: Row) -> None:

@@ -13,8 +13,8 @@ OURS = "a3c-cluster"
 class Peer(NamedTuple):
     """Another program for the same task.
 
-    The search tries every setting of `grid`, then lays each of `variations` in turn over the best
-    so far, and keeps what is better.
+    The search tries every setting of `grid`, then lays each of `variations` over the best so far,
+    until nothing of that is new.
     """
 
     name: str  # also that of its environment and its file of versions
@@ -40,7 +40,7 @@ PEERS = (
         "sb3",
         "sb3_a2c",
         _grid(envs=(16, 8, 32), steps=(20, 5, 40), threads=(2,), vec_env=("subproc",)),
-        ({"threads": 1}, {"vec_env": "dummy"}, {"vec_env": "dummy", "threads": 2}),
+        ({"threads": 1}, {"vec_env": "dummy"}, {"envs": 64}),
     ),
     Peer(
         "sample-factory",
@@ -52,6 +52,7 @@ PEERS = (
         ),
         (
             {"num_envs_per_worker": 16, "batch_size": 640},
+            {"num_envs_per_worker": 32, "batch_size": 1280},
             {"num_workers": 1},
             {"rollout": 40, "batch_size": 1280},
             {"worker_num_splits": 1},
@@ -61,14 +62,14 @@ PEERS = (
         "cleanrl",
         "cleanrl_ppo",
         _grid(envs=(16, 8, 32), steps=(20,), threads=(2,), vec_env=("envpool",)),
-        ({"vec_env": "sync"}, {"threads": 1}, {"steps": 5}, {"steps": 128}),
+        ({"vec_env": "sync"}, {"threads": 1}, {"steps": 5}, {"steps": 128}, {"envs": 64}),
     ),
     Peer("pytorch-a3c", "pytorch_a3c", _grid(processes=(2, 4), steps=(20,))),
     Peer(
         "rllib",
         "rllib_impala",
         _grid(runners=(1, 2), envs=(8,), steps=(20,), batch=(320,)),
-        ({"envs": 16}, {"steps": 50, "batch": 800}),
+        ({"envs": 16, "batch": 640}, {"envs": 32, "batch": 1280}, {"steps": 50}),
     ),
 )
 
