@@ -119,6 +119,19 @@ def pod_arguments(pod: str) -> list[str]:
     return [re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], word) for word in container["args"]]
 
 
+HOSTS = """
+[[host]]
+host = "here"
+address = "10.9.0.1"
+slots = 4
+[[host]]
+host = "beta"
+address = "10.9.0.2"
+slots = 12
+directory = "/opt/a3c"
+"""
+
+
 @pytest.fixture
 def reference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> dict[str, Planned]:
     """The plan of the launcher on one machine."""
@@ -178,6 +191,35 @@ def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
         assert stripped(cast) == reference
         hosts = [split_address(p["address"])[0] for p in cast]
         assert hosts == [f"n{node + 8:02}" for node in nodes]
+
+
+def test_a_host_file_is_the_same_plan_task_by_task(
+    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned], tmp_path: Path
+) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text(HOSTS)
+    more = ("--trusted-network", "--run-dir", str(tmp_path / "pong"))
+    cast = dry_run(capsys, "--hosts", str(file), *SETTINGS, *more)
+    assert stripped(cast) == reference
+    hosts = [split_address(p["address"])[0] for p in cast]
+    assert hosts == ["10.9.0.1"] * 5 + ["10.9.0.2"] * 12
+
+
+def test_every_host_with_containers_works_out_the_same_plan(
+    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+) -> None:
+    """The three hosts of the walk-through, with twelve workers; sixteen on two here."""
+    workers = [f"10.9.0.{1 + i // 8}:{2223 + i % 8}" for i in range(WORKERS)]
+    text = (DOCKER / "compose.host.yaml").read_text()
+    env = {"ENV_ID": "ALE/Pong-v5", "PS_HOSTS": "10.9.0.1:2222", "WORKER_HOSTS": ",".join(workers)}
+    for tasks in ("0-7", "8-15"):
+        filled = with_env(re.sub(r":\?is missing", ":-", text), **env, TASKS=tasks)
+        service = yaml.safe_load(filled)["services"]["workers"]
+        command = keep_arguments([*shlex.split(service["entrypoint"]), *service["command"]])
+        assert command[-1] == f"worker-{tasks}"
+        cast = dry_run(capsys, *command)
+        assert stripped(cast) == reference
+        assert [p["address"] for p in cast if p["role"] == "worker"] == workers
 
 
 def test_tf_config_gives_the_same_plan(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from a3c.errors import UserError
 from a3c.keeping import health
 from a3c.launching import keep
 from a3c.placing.place import expand
+from a3c.plan import Process
 from a3c.rundir import RunDir
 from tests.runs import DEADLINE_S, REPOSITORY, wait_until
 
@@ -86,7 +91,7 @@ def keeping(
     run: RunDir, hosts: Sequence[str], *names: str
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """A `keep` for each of some names at work; whatever is left is killed."""
-    settings = ("--env-id", "CartPole-v1", "--max-env-steps", "4000", "--stop-at-return", "none")
+    settings = ("--env-id", "CartPole-v1", "--max-env-steps", "20000", "--stop-at-return", "none")
     more = ("--evaluation-episodes", "2", "--run-dir", str(run.path), *settings)
     with contextlib.ExitStack() as stack:
         kept = []
@@ -112,16 +117,17 @@ def test_a_run_in_pieces_ends_with_a_summary_and_stays_over(tmp_path: Path) -> N
         *("--worker-hosts", ",".join(f"127.0.0.1:{port}" for port in ports[1:])),
     )
     with keeping(run, hosts, "ps-0", "worker-0", "worker-1-2") as kept:
-        records = wait_until(lambda: all_running(run), "all four to run")
-        assert health.judge(records)[0]
+        wait_until(lambda: is_well(run), "all that has started to be well")
         said = [process.communicate(timeout=DEADLINE_S)[0] for process in kept]
     assert [process.returncode for process in kept] == [0, 0, 0], said
-    assert {record.state for record in processes.read_records(run.path)} == {"done"}
+    states = {record.name: record.state for record in processes.read_records(run.path)}
+    assert states["ps-0"] == states["worker-0"] == "done"
+    assert set(states.values()) <= {"done", "stopped"}  # of workers too late for so short a run
     assert health.main([str(tmp_path)]) == 0
     summary = json.loads(run.summary.read_text())
     assert summary["state"] == "done"
     assert summary["evaluation"]["episodes"] == 2
-    assert summary["env_steps"] >= 4000
+    assert summary["env_steps"] >= 20_000
     assert "played" in said[1] or "mean" in said[1]
 
     for name in ("worker-0", "worker-2", "ps-0"):
@@ -135,10 +141,57 @@ def test_a_run_in_pieces_ends_with_a_summary_and_stays_over(tmp_path: Path) -> N
     )
 
 
-def all_running(run: RunDir) -> list[processes.ProcessRecord]:
-    """The records of a run once its four processes have beaten, else none."""
-    records = processes.read_records(run.path)
-    return records if [record.state for record in records] == ["running"] * 4 else []
+SLEEP = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)")
+
+
+def a_process(name: str, run: RunDir, argv: tuple[str, ...]) -> Process:
+    """A process of a plan that does something else."""
+    role, _, task = name.rpartition("-")
+    return Process(name, role, int(task), "127.0.0.1:1", argv, {}, str(run.log(name)))
+
+
+def in_a_moment(act: Callable[[], object]) -> threading.Timer:
+    """Let something happen while something else is waited for."""
+    timer = threading.Timer(1.0, act)
+    timer.start()
+    return timer
+
+
+def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
+    assert keep.Company([quick], run).run() == (0, 0)
+    chief = processes.read_record(run.record("worker-0"))
+    assert chief is not None
+    later = dataclasses.replace(chief, updated_at="9999")
+    timer = in_a_moment(lambda: processes.write_record(run.record("worker-0"), later))
+    late = keep.Company([a_process("worker-1", run, SLEEP)], run, late_s=0.2)
+    assert late.run() == (0, 0)
+    timer.join()
+    record = processes.read_record(run.record("worker-1"))
+    assert record is not None
+    assert record.state == "stopped"
+
+
+def test_a_signal_ends_all_that_is_kept_and_says_so(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    mine = [a_process(name, run, SLEEP) for name in ("worker-1", "worker-2")]
+    timer = in_a_moment(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert keep.Company(mine, run).run() == (128 + signal.SIGTERM, signal.SIGTERM)
+    timer.join()
+    assert {record.state for record in processes.read_records(tmp_path)} == {"stopped"}
+
+
+def test_the_code_of_what_fails_is_what_all_leave_with(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    bad = a_process("worker-2", run, (sys.executable, "-c", "raise SystemExit(70)"))
+    good = a_process("worker-1", run, (sys.executable, "-c", "pass"))
+    assert keep.Company([good, bad], run).run() == (70, 0)
+
+
+def is_well(run: RunDir) -> bool:
+    """Whether the health check of a container would be content with this run."""
+    return bool(processes.read_records(run.path)) and health.main([str(run.path)]) == 0
 
 
 def test_nothing_is_well_where_nothing_is_kept(

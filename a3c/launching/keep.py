@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import json
 import logging
-import os
+import math
 import re
 import signal
 import sys
@@ -29,6 +29,7 @@ from a3c import plan as planning
 from a3c.cluster import Cluster
 from a3c.config import Config, EnvConfig, validate
 from a3c.errors import EXIT_OK, UserError
+from a3c.keeping.record import now_text
 from a3c.launching import ending, report
 from a3c.launching.keepers import ChildKeepers, Revival
 from a3c.launching.supervisor import Outcome
@@ -41,6 +42,7 @@ log = logging.getLogger("a3c")
 CHIEF = "worker-0"
 BOARD_PORT = 6006
 POLL_S = 0.2
+LATE_S = 20.0  # after the chief has left
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
 _NUMBERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
@@ -81,7 +83,8 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
     elif not chosen.resume and _is_over(run, names):
         log.info("%s is over: give --resume to go on with it, or another --run-dir", run.name)
     else:
-        check(config.env)
+        if CHIEF in names:
+            check(config.env)  # seconds and megabytes, once
         code = _keep(mine, planned, config, chosen)
         if code != EXIT_OK:
             return code
@@ -169,10 +172,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
             return _conduct(mine, planned, config, chosen)
     if mine[0].role not in ("ps", "worker"):
         _wait_for_run(run)
-    if len(mine) == 1 and not chosen.stay:
-        command = planning.keeper_command(mine[0], run, echo=True)
-        os.execvpe(command[0], command, planning.keeper_environment())
-    return _see_through(mine, run)[0]
+    return Company(mine, run).run()[0]
 
 
 def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
@@ -184,43 +184,71 @@ def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argpars
     run = rundir.create(path, config, chosen.preset, resume=again)
     planned.save(run)
     log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
-    code, signum = _see_through(mine, run)
+    code, signum = Company(mine, run).run()
     failed = None if signum or code == EXIT_OK else CHIEF
     return ending.conclude(run, config, Outcome(code, failed=failed, stopped=bool(signum)))
 
 
-def _see_through(mine: list[Process], run: RunDir) -> tuple[int, int]:
-    """Keep processes as children until they end; an exit code, and the signal that asked for it.
+class Company:
+    """Keepers as children of this process, until all of them have left.
 
     A first signal ends them in order, a second at once; a keeper that is killed is started again.
+    A ps or worker that is still there `late_s` after the chief has ended the run waits in vain.
     """
-    keepers = ChildKeepers(run, echo=True)
-    revival = Revival(Plan(str(run.path), tuple(mine)), keepers, run)
-    names = [process.name for process in mine]
-    asked: list[int] = []
-    woken = threading.Event()
 
-    def ask(number: int, _frame: object) -> None:
-        asked.append(number)
-        woken.set()
+    def __init__(self, mine: Sequence[Process], run: RunDir, late_s: float = LATE_S) -> None:
+        self._keepers = ChildKeepers(run, echo=True)
+        self._revival = Revival(Plan(str(run.path), tuple(mine)), self._keepers, run)
+        self._mine = mine
+        self._names = [process.name for process in mine]
+        self._chief = run.record(CHIEF)
+        self._since = now_text()
+        self._late_s = late_s
+        self._late_at: float | None = None
+        self._asked: list[int] = []
+        self._woken = threading.Event()
 
-    previous = {s: signal.signal(s, ask) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    keepers.start(mine)
-    passed_on = 0
-    while any(revival.exit_code(name) is None for name in names):
-        if len(asked) > passed_on:
-            passed_on = len(asked)
-            revival.stop()
-            for name in names:
-                revival.end(name, now=passed_on > 1)
-        revival.poll()
-        woken.wait(POLL_S)
-        woken.clear()
-    for number, handler in previous.items():
-        signal.signal(number, handler)
-    codes = [revival.exit_code(name) or EXIT_OK for name in names]
-    signum = asked[0] if asked else 0
-    return (128 + signum if signum else max(codes)), signum
+    def run(self) -> tuple[int, int]:
+        """Come back when they have left: an exit code, and the signal that asked for it or 0."""
+        handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        previous = {number: signal.signal(number, self._on_signal) for number in handled}
+        self._keepers.start(self._mine)
+        passed_on = 0
+        while self._left():
+            if len(self._asked) > passed_on:
+                passed_on = len(self._asked)
+                self._end(now=passed_on > 1)
+            self._see_who_is_late()
+            self._revival.poll()
+            self._woken.wait(POLL_S)
+            self._woken.clear()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if self._asked:
+            return 128 + self._asked[0], self._asked[0]
+        return max(self._revival.exit_code(name) or EXIT_OK for name in self._names), 0
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._asked.append(number)
+        self._woken.set()
+
+    def _left(self) -> list[str]:
+        return [name for name in self._names if self._revival.exit_code(name) is None]
+
+    def _end(self, *, now: bool) -> None:
+        self._revival.stop()
+        for name in self._left():
+            self._revival.end(name, now=now)
+
+    def _see_who_is_late(self) -> None:
+        """End those that a run which is over, as can be seen here, leaves waiting for its ps."""
+        if self._late_at is None:
+            chief = processes.read_record(self._chief)
+            if chief and chief.state == "done" and chief.updated_at > self._since:
+                self._late_at = time.monotonic() + self._late_s
+        elif time.monotonic() >= self._late_at and self._mine[0].role in ("ps", "worker"):
+            self._late_at = math.inf
+            self._end(now=False)
 
 
 def _wait_for_run(run: RunDir) -> None:
