@@ -53,6 +53,7 @@ def main() -> None:
     model = make_model(settings["algorithm"], seed, settings["threads"], settings["vec_env"])
     model.learn(ENV_STEPS, callback=Judge(progress), log_interval=10**9)
     progress.print_result(*PACKAGES)
+    model.env.close()  # waits for its processes, whose CPU time counts
 
 
 if __name__ == "__main__":
