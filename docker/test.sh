@@ -3,8 +3,9 @@
 #
 # An engine is installed and started if none runs, and stopped afterwards. A base image is made
 # by debootstrap if BASE_IMAGE can't be pulled. What is kept for the next time: wheels in docker/wheels,
-# layers in A3C_DOCKER_CACHE. COMPOSE="docker compose" tests with that instead of docker-compose.
-set -euo pipefail
+# layers in A3C_DOCKER_CACHE. COMPOSE="docker compose" tests with that instead of docker-compose, and
+# USE_IMAGE=a3c-cluster takes an image as it is.
+set -eEuo pipefail
 cd "$(dirname "$0")/.."
 
 CACHE=${A3C_DOCKER_CACHE:-/var/cache/a3c-cluster}
@@ -14,12 +15,12 @@ PIP="${PYTHON:-.venv/bin/python} -m pip --disable-pip-version-check"
 COMPOSE=${COMPOSE:-docker-compose}
 WORK=$(mktemp -d)
 export DOCKER_BUILDKIT=0 DOCKER_CLI_HINTS=false
-export COMPOSE_PROJECT_NAME="a3ctest$$" IMAGE="a3c-cluster:test$$" WORKERS=3 RUN=cartpole
+export COMPOSE_PROJECT_NAME="a3ctest$$" IMAGE="${USE_IMAGE:-a3c-cluster:test$$}" WORKERS=3 RUN=cartpole
 export ENV_ID=CartPole-v1 ARGS="--checkpoint-interval 3 --log-interval 0.5"
 engine=
 
 say() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
-fail() { say "FAILED: $*"; compose logs --tail=40 2>&1 | tail -n 120; exit 1; }
+fail() { trap - ERR; say "FAILED: $*"; compose logs --tail=40 2>&1 | tail -n 120; exit 1; }
 compose() { $COMPOSE -f docker/compose.yaml "$@"; }
 container() { compose ps -aq "$1"; }
 state() { docker inspect -f '{{.State.Status}} {{.State.ExitCode}} {{.RestartCount}}' "$(container "$1")"; }
@@ -36,7 +37,7 @@ until_true() { # SECONDS WHAT COMMAND...
 clean_up() {
     trap - EXIT
     compose down --volumes --timeout 5 >"$WORK/down.log" 2>&1 || cat "$WORK/down.log"
-    docker image rm "$IMAGE" >/dev/null 2>&1 || true
+    [ -n "${USE_IMAGE:-}" ] || docker image rm "$IMAGE" >/dev/null 2>&1 || true
     if [ -n "$engine" ]; then
         kill "$engine" || true
         wait "$engine" || true
@@ -123,45 +124,52 @@ kill_container() { kill -KILL "$(docker inspect -f '{{.State.Pid}}' "$(container
 check_rights() {
     local name found
     for name in ps-0 worker-0 worker-1 worker-2 evaluator-0 tensorboard-0; do
-        found=$(inside "$name" sh -c 'id -u; grep -h -e CapEff -e CapBnd -e NoNewPrivs /proc/self/status; touch /a3c/x 2>&1')
+        found=$(inside "$name" sh -c 'id -u; grep -h -e CapEff -e CapBnd -e NoNewPrivs /proc/self/status; touch /a3c/x 2>&1; true')
         [ "$(echo "$found" | tr -d '\n\t ' | sed 's/touch.*Read-onlyfilesystem/read-only/')" = \
             1000CapEff:0000000000000000CapBnd:0000000000000000NoNewPrivs:1read-only ] || fail "$name has rights: $found"
     done
     say "uid 1000, no capabilities, no new privileges, read-only root"
 }
 
-addresses() { # of ps and workers
-    local name
-    for name in ps-0 worker-0 worker-1 worker-2; do
-        docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}' "$(container "$name")"
-    done
-}
-
-# Tries every address that it is told; ends with 0 where one answers.
-KNOCK='
+# Says a word to whoever comes, and: which of some addresses say it? A proxy in between may accept any
+# connection, and even speak HTTP/2 like a server of TensorFlow.
+SAY='
+import socket, sys
+listener = socket.create_server(("", 2300))
+while True:
+    caller, _ = listener.accept()
+    caller.sendall(sys.argv[1].encode())
+    caller.close()'
+ASK='
 import socket, sys
 def answers(host):
     try:
-        socket.create_connection((host, 2222), 1.5).close()
+        with socket.create_connection((host, 2300), 2) as connection:
+            connection.settimeout(2)
+            return connection.recv(99) == sys.argv[1].encode()
     except OSError:
         return False
-    return True
-sys.exit(not any([answers(host) for host in sys.argv[1:]]))'
+print(sum(map(answers, sys.argv[2:])))'
 
 check_ports() {
-    local all
-    all=$(addresses | tr '\n' ' ')
-    # shellcheck disable=SC2086
-    inside worker-1 python -c "$KNOCK" $all || fail "the test of ports finds none from inside either"
-    # shellcheck disable=SC2086
-    if python3 -c "$KNOCK" $all 127.0.0.1 "$(hostname)"; then fail "a port answers on the host"; fi
-    # shellcheck disable=SC2086
-    if docker run --rm --entrypoint python "$IMAGE" -c "$KNOCK" $all; then fail "a port answers another container"; fi
-    # shellcheck disable=SC2086
-    if inside tensorboard-0 python -c "$KNOCK" $all; then fail "a port answers TensorBoard"; fi
-    [ "$(for name in $(compose ps -aq); do docker port "$name"; done | sed 's/.*-> //')" = "127.0.0.1:$TENSORBOARD_PORT" ] ||
-        fail "published: $(docker ps --format '{{.Names}} {{.Ports}}')"
-    say "no port of the run answers from the host, another container, or TensorBoard's"
+    local name found word="word-$RANDOM$RANDOM" all=()
+    for name in ps-0 worker-0 worker-2; do
+        docker exec --detach "$(container "$name")" python -c "$SAY" "$word"
+        all+=("$(docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(container "$name")")")
+    done
+    sleep 2
+    found=$(inside worker-2 python -c "$ASK" "$word" "${all[@]}")
+    [ "$found" = 3 ] || fail "$found of 3 answer from inside: nothing is shown by silence outside"
+    found="$(python3 -c "$ASK" "$word" "${all[@]}") $(
+        docker run --rm --entrypoint python "$IMAGE" -c "$ASK" "$word" "${all[@]}") $(
+        inside tensorboard-0 python -c "$ASK" "$word" "${all[@]}")"
+    [ "$found" = "0 0 0" ] || fail "answer the host, another container, TensorBoard: $found"
+    if python3 -c 'import socket; socket.create_connection(("127.0.0.1", 2222), 2)' 2>/dev/null; then
+        fail "port 2222 of the host answers"
+    fi
+    found=$(for name in $(compose ps -aq); do docker port "$name"; done | sed 's/.*-> //')
+    [ "$found" = "127.0.0.1:$TENSORBOARD_PORT" ] || fail "published: $found"
+    say "ps and workers answer each other, not the host, another container, or TensorBoard"
 }
 
 board_answers() {
@@ -193,10 +201,13 @@ main() {
     have_tools docker:docker.io "${COMPOSE%% *}:docker-compose"
     start_engine
     trap clean_up EXIT
+    trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
     say "engine $(docker version -f '{{.Server.Version}}'), $($COMPOSE version --short)"
-    take_base
-    take_wheels
-    build
+    if [ -z "${USE_IMAGE:-}" ]; then
+        take_base
+        take_wheels
+        build
+    fi
     say "image of $(($(docker image inspect -f '{{.Size}}' "$IMAGE") / 1000000)) MB"
 
     TENSORBOARD_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')

@@ -160,13 +160,13 @@ def in_a_moment(act: Callable[[], object]) -> threading.Timer:
 def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
-    assert keep.Company([quick], run).run() == (0, 0)
+    assert keep.Company([quick], run).run() == ({"worker-0": 0}, 0)
     chief = processes.read_record(run.record("worker-0"))
     assert chief is not None
     later = dataclasses.replace(chief, updated_at="9999")
     timer = in_a_moment(lambda: processes.write_record(run.record("worker-0"), later))
     late = keep.Company([a_process("worker-1", run, SLEEP)], run, late_s=0.2)
-    assert late.run() == (0, 0)
+    assert late.run() == ({"worker-1": 0}, 0)
     timer.join()
     record = processes.read_record(run.record("worker-1"))
     assert record is not None
@@ -177,16 +177,16 @@ def test_a_signal_ends_all_that_is_kept_and_says_so(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     mine = [a_process(name, run, SLEEP) for name in ("worker-1", "worker-2")]
     timer = in_a_moment(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert keep.Company(mine, run).run() == (128 + signal.SIGTERM, signal.SIGTERM)
+    assert keep.Company(mine, run).run()[1] == signal.SIGTERM
     timer.join()
     assert {record.state for record in processes.read_records(tmp_path)} == {"stopped"}
 
 
-def test_the_code_of_what_fails_is_what_all_leave_with(tmp_path: Path) -> None:
+def test_each_keeper_leaves_with_the_code_of_its_process(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     bad = a_process("worker-2", run, (sys.executable, "-c", "raise SystemExit(70)"))
     good = a_process("worker-1", run, (sys.executable, "-c", "pass"))
-    assert keep.Company([good, bad], run).run() == (70, 0)
+    assert keep.Company([good, bad], run).run() == ({"worker-1": 0, "worker-2": 70}, 0)
 
 
 def is_well(run: RunDir) -> bool:

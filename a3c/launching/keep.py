@@ -160,19 +160,27 @@ def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]
 
 def _is_over(run: RunDir, names: Sequence[str]) -> bool:
     """Whether the run has ended, as far as can be seen from here, and is summed up."""
-    records = {name: processes.read_record(run.record(name)) for name in (*names, CHIEF)}
-    done = {name for name, record in records.items() if record and record.state == "done"}
-    return bool(done) and (done != {CHIEF} or CHIEF not in names or run.summary.exists())
+    if CHIEF in names:
+        return _is_done(run, CHIEF) and run.summary.exists()
+    return any(_is_done(run, name) for name in (*names, CHIEF))
+
+
+def _is_done(run: RunDir, name: str) -> bool:
+    record = processes.read_record(run.record(name))
+    return record is not None and record.state == "done"
 
 
 def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
     run = RunDir(Path(planned.run_dir))
     if any(process.name == CHIEF for process in mine):
         with rundir.hold(run.path):
+            if _is_done(run, CHIEF) and not chosen.resume:  # lost while it was summed up
+                return ending.conclude(run, config, Outcome(EXIT_OK))
             return _conduct(mine, planned, config, chosen)
     if mine[0].role not in ("ps", "worker"):
         _wait_for_run(run)
-    return Company(mine, run).run()[0]
+    codes, signum = Company(mine, run).run()
+    return 128 + signum if signum else max(codes.values())
 
 
 def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
@@ -184,9 +192,11 @@ def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argpars
     run = rundir.create(path, config, chosen.preset, resume=again)
     planned.save(run)
     log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
-    code, signum = Company(mine, run).run()
-    failed = None if signum or code == EXIT_OK else CHIEF
-    return ending.conclude(run, config, Outcome(code, failed=failed, stopped=bool(signum)))
+    codes, signum = Company(mine, run).run()
+    if signum:
+        return ending.conclude(run, config, Outcome(128 + signum, stopped=True))
+    code = codes[CHIEF]
+    return ending.conclude(run, config, Outcome(code, failed=CHIEF if code else None))
 
 
 class Company:
@@ -208,8 +218,8 @@ class Company:
         self._asked: list[int] = []
         self._woken = threading.Event()
 
-    def run(self) -> tuple[int, int]:
-        """Come back when they have left: an exit code, and the signal that asked for it or 0."""
+    def run(self) -> tuple[dict[str, int], int]:
+        """Come back when they have left: their exit codes, and the signal that asked, or 0."""
         handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         previous = {number: signal.signal(number, self._on_signal) for number in handled}
         self._keepers.start(self._mine)
@@ -224,9 +234,8 @@ class Company:
             self._woken.clear()
         for number, handler in previous.items():
             signal.signal(number, handler)
-        if self._asked:
-            return 128 + self._asked[0], self._asked[0]
-        return max(self._revival.exit_code(name) or EXIT_OK for name in self._names), 0
+        codes = {name: self._revival.exit_code(name) or EXIT_OK for name in self._names}
+        return codes, self._asked[0] if self._asked else 0
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._asked.append(number)
