@@ -26,6 +26,7 @@ SIZE = ("-x", "220", "-y", "60")  # of a session that nobody has attached to yet
 
 # What tmux sets for each pane, or what belongs to the launcher's own terminal and shell.
 _NOT_PASSED_ON = PROXY_VARIABLES | {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+_REPORT = ("-P", "-F", "#{window_id} #{pane_id}")
 _WINDOW_OPTIONS = {
     "remain-on-exit": "on",
     "pane-border-status": "top",
@@ -162,7 +163,7 @@ def _quoted(word: str) -> str:
 
 def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:
     first, *others = window.panes
-    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", str(directory))
+    report = (*_REPORT, "-c", str(directory))
     place = ("-d", "-t", f"{session}:", "-n", window.name)
     window_id, pane_id = _run_in(server, ("new-window", *place, *report), first, "").split()
     _set_title(server, pane_id, first.title)
@@ -205,6 +206,26 @@ def respawn(server: libtmux.Server, run_name: str, pane: Pane) -> bool:
             _said(server, "respawn-pane", "-t", pane_id, *argv)
             return True
     return False
+
+
+def add(server: libtmux.Server, run_name: str, pane: Pane, *, window: str) -> None:
+    """Open one more pane, in the last window of that kind, or in a new one where that is full."""
+    session = find_session(server, run_name)
+    if session is None:
+        return
+    form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
+    lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
+    windows = [line.split(" ", 2) for line in lines if f" {window}-" in line]
+    directory = Path(lines[0].split(" ", 2)[2].rpartition(" ")[0])
+    room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
+    if not room:
+        more = Window(f"{window}-{len(windows) + 1}", (pane,))
+        _open_window(server, session, more, directory)
+        return
+    split = ("split-window", "-d", "-t", room[-1], *_REPORT, "-c", str(directory))
+    _, pane_id = _run_in(server, split, pane, room[-1]).split()
+    _set_title(server, pane_id, pane.title)
+    _said(server, "select-layout", "-t", room[-1], "tiled")
 
 
 def close_session(server: libtmux.Server, run_name: str) -> bool:

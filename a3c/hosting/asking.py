@@ -40,18 +40,22 @@ class Answer:
     also_at: set[str] = field(default_factory=set)  # its other addresses that answer as well
 
 
-def ask(plan: Plan) -> list[Answer]:
-    """The answers of all hosts that get a process now."""
+def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
+    """The answers of this host and of all that get a process now.
+
+    `at_work` are processes that are there already, and that each of these has to reach.
+    """
     by_host = {host.name: [p for p in plan.processes if p.host == host.name] for host in plan.hosts}
     cluster = {name: [p for p in ps if p.role in ("ps", "worker")] for name, ps in by_host.items()}
-    answers = [Answer(host, cluster[host.name]) for host in plan.hosts if cluster[host.name]]
+    taking = [host for host in plan.hosts if host.is_here or cluster[host.name]]
+    answers = [Answer(host, cluster[host.name]) for host in taking]
     with contextlib.ExitStack() as stack:
         links = [_Link(answer) for answer in answers]
         for link in links:
             stack.callback(link.close)
         _collect(links, FACTS_TIMEOUT_S, "facts")
         for link in links:
-            link.ask_whom_it_reaches(answers)
+            link.ask_whom_it_reaches(answers, at_work)
         _collect(links, REACH_TIMEOUT_S, "reached")
     return answers
 
@@ -121,7 +125,7 @@ class _Link:
             elif other is not None and not why:
                 other.also_at.add(target[0])
 
-    def ask_whom_it_reaches(self, answers: Sequence[Answer]) -> None:
+    def ask_whom_it_reaches(self, answers: Sequence[Answer], at_work: Sequence[Process]) -> None:
         """Send it to whomever its processes talk to, and to other addresses of the other hosts."""
         mine = {process.role for process in self._answer.processes}
         for other in answers:
@@ -133,11 +137,14 @@ class _Link:
                     name = f"{process.name} at {process.address}"
                     if str(port) not in busy:
                         self._targets.append((name, (host, port, other.token), None))
-            if other is not self._answer:
+            if other is not self._answer and other.processes:
                 port = split_address(other.processes[0].address)[1]
                 for address in other.facts.get("addresses", ()):
                     if address != other.host.address:
                         self._targets.append(("", (address, port, other.token), other))
+        for process in at_work if self._answer.processes else ():
+            name = f"{process.name} at {process.address}"
+            self._targets.append((name, (*split_address(process.address), ""), None))
         targets = [target for _, target, _ in self._targets]
         self._send(json.dumps({"targets": targets}).encode() + b"\n")
 

@@ -50,7 +50,7 @@ def _takes(answer: Answer) -> str:
     servers = [p.name for p in answer.processes if p.role == "ps"]
     if len(workers) > 1:
         return ", ".join([*servers, f"{workers[0].name} to {workers[-1].task}"])
-    return ", ".join([*servers, *(p.name for p in workers)])
+    return ", ".join([*servers, *(p.name for p in workers)]) or "-"
 
 
 def faults(answers: Sequence[Answer]) -> list[str]:

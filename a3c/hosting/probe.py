@@ -117,12 +117,15 @@ def _answer(listeners: list[socket.socket], token: bytes) -> None:
 
 
 def why_not(target: tuple[str, int, str]) -> str:
-    """Why an address isn't reached; empty where it is, and the right one answers."""
+    """Why an address isn't reached; empty where it is, and the right one answers.
+
+    Without a token anybody may.
+    """
     host, port, token = target
     try:
         with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
             said = b""
-            while part := connection.recv(256):
+            while token and (part := connection.recv(256)):
                 said += part
     except OSError as error:
         return str(error.strerror or error)

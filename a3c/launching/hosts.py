@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from a3c import options, rundir
@@ -12,7 +13,7 @@ from a3c.config import Config, validate
 from a3c.errors import UserError
 from a3c.hosting import asking, hostfile, placement, preflight
 from a3c.hosting.placement import Placement
-from a3c.plan import Plan
+from a3c.plan import Plan, Process
 from a3c.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,14 @@ def prepare(plan: Plan, config: Config, chosen: argparse.Namespace) -> bytes | N
     return path.read_bytes()
 
 
-def check(plan: Plan, config: Config) -> None:
+def check_more(plan: Plan, newcomers: Sequence[Process], config: Config) -> None:
+    """Likewise for processes that come to a run which is at work; they have to reach its ps."""
+    check(dataclasses.replace(plan, processes=tuple(newcomers)), config, at_work=plan.of_role("ps"))
+
+
+def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     """Ask the hosts, show what they say, and refuse what stands against the run."""
-    answers = asking.ask(plan)
+    answers = asking.ask(plan, at_work)
     for line in preflight.table(answers):
         log.info("%s", line)
     for line in preflight.warnings(answers, config):

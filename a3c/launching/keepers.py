@@ -20,6 +20,7 @@ from a3c import plan as planning
 from a3c import processes
 from a3c.errors import EXIT_FATAL, EXIT_OK
 from a3c.keeping.restarts import Limits, Patience, Verdict
+from a3c.launching.elastic import Newcomers
 from a3c.plan import Plan, Process
 from a3c.processes import Identity, ProcessRecord
 from a3c.rundir import RunDir
@@ -106,13 +107,15 @@ class RecordedKeepers:
         self._run = run
         self._restart = restart
         self._since = time.monotonic()
+        self._begun: dict[str, float] = {}
         self._replaced: dict[str, tuple[Identity, float]] = {}
 
     def exit_code(self, name: str) -> int | None:
         """What a keeper left with; one that vanished without a word has failed."""
         record = processes.read_record(self._run.record(name))
         if record is None:
-            late = time.monotonic() - self._since > FIRST_RECORD_S
+            since = self._begun.get(name, self._since)
+            late = time.monotonic() - since > FIRST_RECORD_S
             return EXIT_FATAL if late else None
         state = self._state(record)
         if state in ("done", "stopped"):
@@ -138,8 +141,10 @@ class RecordedKeepers:
     def start_again(self, process: Process, restarts: int) -> None:
         """Have a keeper started, of a process that was restarted so often before."""
         record = processes.read_record(self._run.record(process.name))
-        if record and self._restart:
+        self._begun[process.name] = time.monotonic()
+        if record:
             self._replaced[process.name] = (record.keeper, time.monotonic())
+        if self._restart:
             self._restart(process, restarts)
 
     def end(self, name: str, *, now: bool) -> None:
@@ -161,8 +166,10 @@ class Revival:
         self._keepers = keepers
         self._run = run
         self._processes = {process.name: process for process in plan.processes}
-        self._patience = {name: Patience(limits or Limits()) for name in self._processes}
+        self._limits = limits or Limits()
+        self._patience = {name: Patience(self._limits) for name in self._processes}
         self._started = dict.fromkeys(self._processes, time.monotonic())
+        self._newcomers = Newcomers(run)
         self._due: dict[str, float] = {}
         self._given_up: set[str] = set()
         self._over = False
@@ -183,10 +190,13 @@ class Revival:
         """Start none again from now on: the run is ending."""
         self._over = True
 
-    def poll(self) -> None:
-        """Start again what is due; looks once a second, for in tmux mode that reads many files."""
+    def poll(self) -> list[str]:
+        """Start again what is due, and start newcomers, whose names it gives.
+
+        Looks once a second, for in tmux mode that reads many files.
+        """
         if time.monotonic() - self._looked_at < LOOK_INTERVAL_S:
-            return
+            return []
         self._looked_at = time.monotonic()
         for name, process in self._processes.items():
             if self._over or name in self._given_up or not self._keepers.is_killed(name):
@@ -198,6 +208,18 @@ class Revival:
                 del self._due[name]
                 self._started[name] = now
                 self._keepers.start_again(process, self._restarts(name) + 1)
+        return [] if self._over else [self._welcome(new) for new in self._newcomers.take()]
+
+    def _welcome(self, process: Process) -> str:
+        """Start a keeper of a process that was not there so far, or had left."""
+        name = process.name
+        log.info("%s comes in, at %s", name, process.address)
+        self._processes[name] = process
+        self._patience[name] = Patience(self._limits)
+        self._started[name] = time.monotonic()
+        self._given_up.discard(name)
+        self._keepers.start_again(process, restarts=0)
+        return name
 
     def _decide(self, name: str, now: float) -> None:
         lived_s = now - self._started[name]

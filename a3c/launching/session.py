@@ -54,8 +54,10 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
-    """Start a keeper again in the pane where the one before was killed."""
-    panes.respawn(libtmux.Server(), run.name, _pane(process, run, restarts=restarts))
+    """Start a keeper in the pane where the one before has ended, or in a new one."""
+    server, pane = libtmux.Server(), _pane(process, run, restarts=restarts)
+    if not panes.respawn(server, run.name, pane):
+        panes.add(server, run.name, pane, window="workers")
 
 
 def _windows(plan: Plan, run: RunDir, script: Path) -> Iterator[Window]:

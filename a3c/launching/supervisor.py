@@ -133,7 +133,7 @@ class Supervisor:
             self._pause()
 
     def _pause(self) -> None:
-        self._keepers.poll()
+        self._workers += [name for name in self._keepers.poll() if name not in self._workers]
         self._on_poll()
         self._woken.wait(POLL_S)
         self._woken.clear()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from a3c import console, processes, rundir
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosting import sweep
+from a3c.launching import elastic
 from a3c.options import Parser
 from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir
@@ -181,6 +182,21 @@ def restart(arguments: argparse.Namespace) -> int:
     raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
 
 
+def add(arguments: argparse.Namespace) -> int:
+    """Have more workers started in a run."""
+    for process in elastic.add(rundir.find(arguments.run), arguments.count):
+        where = "" if process.is_here else f" on {process.host}"
+        print(f"{process.name} starts{where}, at {process.address}")
+    return EXIT_OK
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    """Have a worker leave a run in order."""
+    elastic.remove(rundir.find(arguments.run), arguments.process)
+    print(f"{arguments.process} has left")
+    return EXIT_OK
+
+
 def attach(arguments: argparse.Namespace) -> int:
     """Become tmux, attached to the run's session."""
     import libtmux
@@ -245,6 +261,11 @@ def _of_restart(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
 
 
+def _of_add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
+
+
 def _of_nothing(_parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -265,6 +286,8 @@ VERBS: dict[str, Verb] = {
     "logs": Verb(_of_logs, logs, "what its processes said; -f goes on with what comes"),
     "stop": Verb(_of_stop, stop, "end it in order, with a last checkpoint"),
     "restart": Verb(_of_restart, restart, "have a process of it end and start again"),
+    "add": Verb(_of_add, add, "start N more workers in it, up to --max-workers"),
+    "remove": Verb(_of_restart, remove, "have a worker leave it; `add` brings it back"),
     "list": Verb(_of_nothing, list_runs, "the runs of this folder"),
     "completion": Verb(_of_nothing, completion, 'for bash: eval "$(... completion)"'),
 }

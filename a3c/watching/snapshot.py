@@ -231,10 +231,13 @@ def _listening(status: Status) -> str:
 
 def _table(processes: Sequence[ProcessStatus]) -> list[str]:
     rows = [_COLUMNS, *map(_cells, processes)]
+    if len({p.host for p in processes if p.host}) > 1:
+        hosts = ["host", *(printable(p.host) or NOTHING for p in processes)]
+        rows = [(row[0], host, *row[1:]) for row, host in zip(rows, hosts, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
+            cell.ljust(width) if column <= rows[0].index("state") else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
