@@ -19,7 +19,7 @@ from typing import Any
 
 from a3c import console, options, plan, rundir
 from a3c.config import Config
-from a3c.errors import EXIT_OK, A3CError
+from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.hosting.placement import Placement
 from a3c.launching import cockpit, hosts, isolation, network_trial, preflight, report, verbs
 from a3c.launching.keepers import ChildKeepers
@@ -122,6 +122,8 @@ def start(arguments: list[str]) -> int:
         _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments, **LAYOUT
     )
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
+    if chosen.mode == "compose" and chosen.hosts:
+        raise UserError("--mode compose: a compose file is for one host: take --hosts out")
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
     _check(config, path, resume=chosen.resume)

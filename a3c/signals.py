@@ -1,4 +1,8 @@
-"""Leaving when asked to: the first signal asks, the second insists, and a deadline makes sure."""
+"""Leaving when asked to: the first signal asks, the second insists, and a deadline makes sure.
+
+A machine that goes down sends SIGTERM to everybody, and so to a process and to its keeper, which
+passes it on: SIGTERM twice within a second is one wish.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 log = logging.getLogger(__name__)
 
 LEAVE_WITHIN_S = 9.0
 FLUSH_WITHIN_S = 0.5
+SAME_WITHIN_S = 1.0
 
 
 class StopRequest:
@@ -26,6 +32,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.signal: int | None = None
+        self._came_at = 0.0
 
     @property
     def requested(self) -> bool:
@@ -50,15 +57,21 @@ class StopRequest:
             for number in reader.recv(64):
                 if number not in (signal.SIGTERM, signal.SIGINT):
                     continue
-                if self.requested:
-                    leave_now(128 + number)
-                self.signal = number
+                if self.signal is not None:
+                    self._insist(number)
+                    continue
+                self.signal, self._came_at = number, time.monotonic()
                 _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + number]))
                 # In a thread: where nobody reads the log, this may block for ever.
                 name = signal.Signals(number).name
                 said = _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
                 said.join(FLUSH_WITHIN_S)
                 self._event.set()
+
+    def _insist(self, number: int) -> None:
+        is_same = number == self.signal == signal.SIGTERM
+        if not is_same or time.monotonic() - self._came_at > SAME_WITHIN_S:
+            leave_now(128 + number)
 
 
 def leave_on_signals() -> None:

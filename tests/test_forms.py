@@ -284,3 +284,18 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert service["init"]
         published = [str(port) for port in service.get("ports", [])]
         assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_a_host_file_gives_the_same_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, reference: dict[str, Planned]
+) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text(
+        '[[host]]\nhost = "here"\naddress = "10.77.0.1"\nslots = 4\n'
+        '[[host]]\nhost = "beta"\naddress = "10.77.0.2"\nslots = 12\ndirectory = "/opt/a3c"\n'
+    )
+    run = str(tmp_path / "pong")
+    cast = dry_run(capsys, *SETTINGS, "--hosts", str(hosts), "--trusted-network", "--run-dir", run)
+    assert stripped(cast) == reference
+    assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
+    assert cast[-1]["address"] == "10.77.0.2:2233"

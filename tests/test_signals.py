@@ -30,7 +30,7 @@ libc.pthread_mutex_lock(mutex)
 ready()
 libc.pthread_mutex_lock(mutex)
 """
-IN_C = START + STUCK
+IN_C = START + "signals.SAME_WITHIN_S = 0.0\n" + STUCK
 QUICK = START + "signals.LEAVE_WITHIN_S = 0.2\n" + STUCK
 ORDERLY = START + "ready(); stop.wait(60); print('left', stop.signal, stop.requested)"
 POLLING = START + "ready()\nwhile not stop.requested: time.sleep(0.01)\nprint('left', stop.signal)"
@@ -98,6 +98,13 @@ def test_the_second_signal_ends_a_process_that_is_stuck_in_c_at_once(
     assert time.monotonic() - began < 8  # less than the deadline: the second signal did it
 
 
+def test_sigterm_twice_at_once_is_one_wish(start: Start) -> None:
+    """As when a machine goes down: its keeper gets it as well, and passes it on."""
+    process = start(ORDERLY.replace("print(", "time.sleep(0.5); print("))
+    signal_until_gone(process, [signal.SIGTERM, signal.SIGTERM])
+    assert end_of(process)[:2] == (0, "left 15 True\n")
+
+
 def test_a_process_that_does_not_leave_is_ended_at_the_deadline(start: Start) -> None:
     process = start(QUICK)
     process.send_signal(signal.SIGTERM)
@@ -131,7 +138,7 @@ try:
 except BlockingIOError:
     pass
 os.set_blocking(2, True)
-signals.LEAVE_WITHIN_S = 60
+signals.LEAVE_WITHIN_S, signals.SAME_WITHIN_S = 60, 0.0
 threading.Thread(target=logging.info, args=("holds the lock of the log for ever",)).start()
 ready()
 stop.wait(60)

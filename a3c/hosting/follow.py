@@ -148,10 +148,11 @@ class Follower:
     def _places(self) -> dict[str, int]:
         """How much of each file is here already."""
         places = {"log": self._log_place} if self._was_attached else {}
-        for root in ("metrics", "events"):
-            for path in (self._run.path / root).rglob("*"):
-                if path.is_file():
-                    places[str(path.relative_to(self._run.path))] = path.stat().st_size
+        name = self._process.name
+        events = self._run.path / "events" / name
+        for path in (self._run.metrics(name), *events.rglob("*")):
+            if path.is_file():
+                places[str(path.relative_to(self._run.path))] = path.stat().st_size
         return places
 
     _log_place = 0

@@ -113,7 +113,8 @@ def _exposed(answers: Sequence[Answer]) -> Iterator[str]:
         more = f" and {len(places) - _PLACES} more" if places[_PLACES:] else ""
         yield (
             f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well: "
-            "close them there with a firewall, for whoever reaches them can run code"
+            "whoever reaches them can run code there, so close them by a firewall, as in "
+            "docs/multi-host.md"
         )
 
 

@@ -54,7 +54,7 @@ def add(run: RunDir, count: int) -> Iterator[Process]:
     chosen = _choose(run, plan, count)
     if any(not process.is_here for process in chosen):
         hosts.check_more(plan, chosen, rundir.read_config(run))
-    _move(plan, chosen).save(run)
+    with_newcomers(plan, chosen).save(run)
     _wanted(run).mkdir(mode=0o700, exist_ok=True)
     for process in chosen:
         (_wanted(run) / process.name).touch(mode=0o600)
@@ -90,8 +90,8 @@ def _has_left(run: RunDir, process: Process) -> bool:
     return record is not None and record.state in ENDED_STATES
 
 
-def _move(plan: Plan, chosen: Sequence[Process]) -> Plan:
-    """The plan with those among its processes, in the order of tasks."""
+def with_newcomers(plan: Plan, chosen: Sequence[Process]) -> Plan:
+    """The plan with newcomers among its processes, in the order of tasks."""
     reserved = tuple(process for process in plan.reserved if process not in chosen)
     more = [process for process in chosen if process in plan.reserved]
     workers = sorted([*plan.of_role("worker"), *more], key=lambda process: process.task)

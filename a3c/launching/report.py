@@ -11,6 +11,7 @@ from typing import Any
 from a3c import checkpoint, past, processes, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config
+from a3c.hosting.placement import directory_of
 from a3c.plan import Plan
 from a3c.playing import best
 from a3c.rundir import RunDir
@@ -26,6 +27,11 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
         f"training {env.env_id}: {cluster.ps} ps, {cluster.workers} workers x "
         f"{env.envs_per_worker} environments, {f'preset {preset}' if preset else 'no preset'}",
         f"run directory {_nice(run.path)}",
+    ]
+    lines += [
+        f"  on {host.name:10} {directory_of(host, run.name)} (logs and metrics, copied to here)"
+        for host in plan.hosts
+        if any(process.host == host.name and not process.is_here for process in plan.processes)
     ]
     lines += [f"TensorBoard   http://{board.address}/" for board in plan.of_role("tensorboard")]
     return "\n".join(lines)

@@ -7,7 +7,6 @@ Nothing has a name: namespaces, devices and thread are gone with the process, ho
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import heapq
 import itertools
@@ -23,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.namespaces import in_thread, leave_network
+
 NETWORK = "10.77.0"
 MTU = 9000
-_CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_WITHOUT_HEADER = 0x1001
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Host:
     def __init__(self, number: int) -> None:
         self.address = f"{NETWORK}.{number}"
         self.weather = Weather()
-        self.namespace, self.device = _in_thread(_make_namespace)
+        self.namespace, self.device = in_thread(_make_namespace)
         for command in (
             "ip link set lo up",
             f"ip addr add {self.address}/24 dev tun0",
@@ -66,20 +65,10 @@ class Host:
 
 def _make_namespace() -> tuple[int, int]:
     """A new network namespace and the TUN device in it; only for a thread that ends after that."""
-    if _libc.unshare(_CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "unshare")
-    namespace = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
+    namespace = leave_network()
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_WITHOUT_HEADER))
     return namespace, device
-
-
-def _in_thread(make: object) -> tuple[int, int]:
-    made: list[tuple[int, int]] = []
-    thread = threading.Thread(target=lambda: made.append(make()))  # type: ignore[operator]
-    thread.start()
-    thread.join()
-    return made[0]
 
 
 class Wires:

@@ -8,31 +8,21 @@ processes are gone with the test's process, however that ends. Only root can mak
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
-import functools
 import os
 import shutil
-import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from a3c.rundir import REPOSITORY
+from tests.hosts.links import Carrier, children, ip, listens, plain_frames, tc
+from tests.namespaces import inside, new_namespace
 
 PRIVATE, OUTSIDE = "10.77.0", "198.51.100"
-_CLONE_NEWNET = 0x40000000
-_SIOCETHTOOL = 0x8946
-_TX_CHECKSUMS_OFF, _SEGMENTS_OFF = (0x17, 0), (0x1F, 0)
 _HOME = "/opt/home"
 _MORTAL = ("setpriv", "--pdeathsig", "KILL")  # with the thread that starts it
-_OUTGOING = 4  # a frame that this side sends, as a packet socket sees it
-_libc = ctypes.CDLL(None, use_errno=True)
 
 _SSHD_CONFIG = """\
 HostKey {keys}/host
@@ -101,14 +91,14 @@ class Machine:
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 30
-        while not inside(self.namespace, lambda: _listens(self.address, 22)):
+        while not inside(self.namespace, lambda: listens(self.address, 22)):
             assert time.monotonic() < deadline, f"{self.name}: no sshd"
             time.sleep(0.05)
 
     def crash(self) -> None:
         """End every process at once, as when the power goes."""
         if self._init is not None:
-            for pid in _children(self._init.pid):
+            for pid in children(self._init.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, 9)
             self._init.kill()
@@ -118,7 +108,7 @@ class Machine:
     def command(self, argv: Sequence[str], directory: str = "/opt/a3c") -> list[str]:
         """The command that runs `argv` on it."""
         assert self._init is not None
-        first = _children(self._init.pid)[0]
+        first = children(self._init.pid)[0]
         enter = ["nsenter", f"--target={first}", "--net", "--pid", "--mount", "--uts"]
         there = ["env", "-u", "SSH_AUTH_SOCK", "-C", directory, f"HOME={_HOME}"]
         return [*enter, *there, *argv]
@@ -185,7 +175,7 @@ class Lan:
 
     def strangers_reach(self, machine: Machine, port: int) -> bool:
         """Whether a port of a host answers to the world outside."""
-        return bool(inside(self.stranger, lambda: _listens(machine.outside_address, port)))
+        return bool(inside(self.stranger, lambda: listens(machine.outside_address, port)))
 
     @contextlib.contextmanager
     def detour(self, port: str, delay_s: float) -> Iterator[None]:
@@ -205,130 +195,6 @@ class Lan:
         os.close(self.stranger)
 
 
-class Carrier:
-    """Copies frames between two devices, each after a delay."""
-
-    def __init__(self, namespace: int, devices: tuple[str, str], delay_s: float) -> None:
-        self._delay_s = delay_s
-        self._closed = threading.Event()
-        ends = [inside(namespace, functools.partial(_packets, name)) for name in devices]
-        self._threads = [
-            threading.Thread(target=self._carry, args=pair, daemon=True)
-            for pair in (ends, ends[::-1])
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._ends = ends
-
-    def _carry(self, taken: socket.socket, given: socket.socket) -> None:
-        waiting: list[tuple[float, bytes]] = []
-        while not self._closed.is_set():
-            wait_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 0.1
-            taken.settimeout(min(0.1, wait_s) or 1e-6)
-            with contextlib.suppress(TimeoutError, BlockingIOError):
-                frame, sender = taken.recvfrom(1 << 16)
-                if sender[2] != _OUTGOING:
-                    waiting.append((time.monotonic() + self._delay_s, frame))
-            while waiting and waiting[0][0] <= time.monotonic():
-                with contextlib.suppress(OSError):
-                    given.send(waiting.pop(0)[1])
-
-    def close(self) -> None:
-        """Stop."""
-        self._closed.set()
-        for thread in self._threads:
-            thread.join()
-        for end in self._ends:
-            end.close()
-
-
-def _packets(device: str) -> socket.socket:
-    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
-    end.bind((device, 0))
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-    return end
-
-
-# --- namespaces -----------------------------------------------------------------------------------
-
-
-def in_thread(act: Callable[[], Any]) -> Any:
-    """Do something in a thread of its own, which may leave the network that the process is in."""
-    done: list[Any] = []
-    failed: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            done.append(act())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
-
-
-def new_namespace() -> int:
-    """A descriptor of a new network namespace."""
-
-    def make() -> int:
-        if _libc.unshare(_CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "unshare")
-        return os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
-
-    return int(in_thread(make))
-
-
-def inside(namespace: int, act: Callable[[], Any]) -> Any:
-    """Do something in a network namespace."""
-
-    def enter() -> Any:
-        if _libc.setns(namespace, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
-        return act()
-
-    return in_thread(enter)
-
-
-def ip(namespace: int, *commands: str) -> None:
-    """Run `ip` in a namespace."""
-    for command in commands:
-        _run(namespace, ["ip", *command.split()])
-
-
-def tc(namespace: int, command: str) -> None:
-    """Run `tc` in a namespace."""
-    _run(namespace, ["tc", *command.split()])
-
-
-def _run(namespace: int, argv: list[str]) -> None:
-    where = f"--net=/proc/{os.getpid()}/fd/{namespace}"
-    subprocess.run(["nsenter", where, *argv], check=True, capture_output=True)
-
-
-def plain_frames(device: str) -> None:
-    """Have a device fill in checksums and cut segments itself: we carry frames as they are."""
-    with socket.socket() as any_socket:
-        for command in (_TX_CHECKSUMS_OFF, _SEGMENTS_OFF):
-            value = ctypes.create_string_buffer(struct.pack("II", *command))
-            request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))
-            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
-
-
-def _listens(host: str, port: int) -> bool:
-    with socket.socket() as visitor:
-        visitor.settimeout(2.0)
-        return visitor.connect_ex((host, port)) == 0
-
-
-def _children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
-
-
 # --- all together ---------------------------------------------------------------------------------
 
 
@@ -336,11 +202,16 @@ def why_not() -> str:
     """Why this machine can't have such hosts; empty if it can."""
     if os.geteuid():
         return "hosts as namespaces want root"
-    missing = [t for t in ("ip", "tc", "nsenter", "setpriv", "ssh-keygen") if not shutil.which(t)]
+    missing = [
+        t
+        for t in ("ip", "tc", "nsenter", "setpriv", "iptables", "pkill", "ssh-keygen")
+        if not shutil.which(t)
+    ]
     if not Path("/usr/sbin/sshd").exists():
         missing.append("sshd")
     if missing:
-        return f"{' and '.join(missing)} missing: apt-get install openssh-server iproute2"
+        packages = "openssh-server iproute2 iptables procps"
+        return f"{' and '.join(missing)} missing: apt-get install {packages}"
     try:
         lan = Lan()
     except (OSError, subprocess.CalledProcessError) as error:

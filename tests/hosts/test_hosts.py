@@ -1,0 +1,267 @@
+"""A run on three hosts, through a host file: it trains, and lives through what hosts do to it.
+
+One cluster on hosts of their own goes through all of it, test after test: the ps and a worker on
+beta, the chief and the launcher on alpha, a worker and a free slot on gamma.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from a3c.hosting import elsewhere
+from a3c.processes import ProcessRecord
+from a3c.rundir import RunDir
+from tests.hosts import lan
+from tests.hosts.lan import Lan, Machine
+from tests.runs import manifest, wait_until
+
+pytestmark = pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not())
+
+CODE = "/opt/a3c"
+PORTS = range(2222, 2227)
+FLAGS = (
+    *("--mode", "child", "--env-id", "CartPole-v1", "--hosts", "hosts.toml", "--trusted-network"),
+    *("--run-dir", "runs/mine", "--log-interval", "0.5", "--evaluation-episodes", "0"),
+)
+ENDLESS = ("--stop-at-return", "none", "--max-env-steps", "1000000000")
+PATIENT = ("--ps-timeout", "10", "--checkpoint-interval", "2")
+
+
+class Net(NamedTuple):
+    """The hosts by name, and what is between them."""
+
+    lan: Lan
+    alpha: Machine
+    beta: Machine
+    gamma: Machine
+
+    @property
+    def run(self) -> RunDir:
+        """The run's directory where the launcher is."""
+        return RunDir(self.alpha.root / "opt/a3c/runs/mine")
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """All three."""
+        return (self.alpha, self.beta, self.gamma)
+
+    def launch(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The launcher on alpha, run to its end."""
+        return self.alpha.python("launch_cluster.py", *arguments, check=check)
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
+    """Three hosts that are up."""
+    with lan.machines(tmp_path_factory.mktemp("hosts"), ("alpha", "beta", "gamma")) as (
+        made,
+        found,
+    ):
+        yield Net(made, *found)
+
+
+def write_host_file(net: Net, address_of_gamma: str = "10.77.0.3") -> None:
+    """The host file on alpha."""
+    entries = [("here", "10.77.0.1", 1), ("beta", "10.77.0.2", 1), ("gamma", address_of_gamma, 2)]
+    text = 'ps = "beta"\n' + "".join(
+        f'[[host]]\nhost = "{name}"\naddress = "{address}"\nslots = {slots}\n'
+        for name, address, slots in entries
+    )
+    (net.alpha.root / "opt/a3c/hosts.toml").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def cluster(net: Net) -> Iterator[subprocess.Popen[str]]:
+    """A launcher whose three workers train; a fourth may come."""
+    write_host_file(net)
+    for machine in net.machines:
+        firewall = ("-p", "tcp", "--dport", "2222:2299", "!", "-s", "10.77.0.0/24", "-j", "DROP")
+        machine.run("iptables", "-I", "INPUT", *firewall)
+    flags = (*FLAGS, *ENDLESS, *PATIENT, "--workers", "3", "--max-workers", "4")
+    command = net.alpha.command([sys.executable, "launch_cluster.py", *flags])
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: trains(net, range(3)), "training on all hosts")
+            yield process
+        finally:
+            process.kill()
+
+
+# --- what the run's files say ---------------------------------------------------------------------
+
+
+def trains(net: Net, workers: Sequence[int]) -> bool:
+    """Whether those workers have written rows."""
+    files = [net.run.metrics(f"worker-{i}") for i in workers]
+    return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
+
+
+def gain(net: Net, *names: str, what: str) -> None:
+    """Wait until workers have written more metrics, as they reach the launcher's host."""
+    files = [net.run.metrics(name) for name in names]
+    sizes = [file.stat().st_size for file in files]
+    wait_until(
+        lambda: all(f.stat().st_size > s + 500 for f, s in zip(files, sizes, strict=True)), what
+    )
+
+
+def far(net: Net, name: str) -> ProcessRecord:
+    """The record of a process on another host, as it is known on the launcher's."""
+    seen = elsewhere.read(elsewhere.path_of(net.run, name))
+    assert seen
+    assert seen.record
+    return seen.record
+
+
+def processes_of(machine: Machine) -> str:
+    """The command lines of everything on a host that runs our code."""
+    lines = machine.run("ps", "-eo", "args").stdout.splitlines()
+    return "\n".join(line for line in lines if "worker.py" in line or "a3c." in line)
+
+
+# --- before the start -----------------------------------------------------------------------------
+
+
+def test_every_fault_is_said_before_anything_starts(net: Net) -> None:
+    write_host_file(net, address_of_gamma="10.77.0.9")
+    code = net.beta.root / "opt/a3c/envs.py"
+    kept = code.read_text()
+    listen = "import socket, time; s = socket.create_server(('', 2223)); time.sleep(60)"
+    with subprocess.Popen(net.beta.command([sys.executable, "-c", listen])) as squatter:
+        try:
+            code.write_text(kept + "# mine\n")
+            said = net.launch(*FLAGS, check=False)
+        finally:
+            code.write_text(kept)
+            squatter.kill()
+    assert said.returncode == 2
+    assert "beta   10.77.0.2  ps-0, worker-1" in said.stderr
+    assert "beta: other code than here in /opt/a3c (envs.py): copy it there anew" in said.stderr
+    assert "beta: port 2223 is in use" in said.stderr
+    assert "beta doesn't reach worker-2 at 10.77.0.9:2222" in said.stderr
+    assert "answer at 198.51.100.1 (here), 198.51.100.2 (beta)" in said.stderr
+    assert not net.run.path.exists()
+
+    net.gamma.crash()
+    said = net.launch(*FLAGS, check=False)
+    net.gamma.boot()
+    assert said.returncode == 2
+    assert "gamma: ssh fails" in said.stderr.splitlines()[-1]
+    assert "try `ssh gamma true`" in said.stderr.splitlines()[-1]
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def test_the_run_is_on_three_hosts_and_looked_at_from_one(
+    net: Net, cluster: subprocess.Popen[str]
+) -> None:
+    status = json.loads(net.launch("status", "runs/mine", "--json").stdout)
+    hosts = {p["name"]: p["host"] for p in status["processes"]}
+    assert hosts == {"ps-0": "beta", "worker-0": "alpha", "worker-1": "beta", "worker-2": "gamma"}
+    assert {p["state"] for p in status["processes"]} == {"running"}
+    logs = net.launch("logs", "ps-0", "--run", "runs/mine").stdout
+    assert "connected to beta: ps-0 is started" in logs
+    assert "serving at 10.77.0.2:2222" in logs
+    wait_until(lambda: list(net.run.checkpoints.glob("*/manifest.json")), "a checkpoint")
+    for machine in (net.beta, net.gamma):
+        assert not (machine.root / "opt/a3c/runs/mine/checkpoints").exists()
+    assert cluster.poll() is None
+
+
+def test_no_port_of_the_run_answers_to_the_world_outside(
+    net: Net, cluster: subprocess.Popen[str]
+) -> None:
+    open_ports = [
+        (machine.name, port)
+        for machine in net.machines
+        for port in PORTS
+        if net.lan.strangers_reach(machine, port)
+    ]
+    assert open_ports == []
+    assert net.lan.strangers_reach(net.beta, 22)  # it is no broken wire that keeps them out
+    assert cluster.poll() is None
+
+
+def test_a_worker_comes_later_and_leaves_in_order_on_sigterm(
+    net: Net, cluster: subprocess.Popen[str]
+) -> None:
+    pid = far(net, "ps-0").pid
+    said = net.launch("add", "--run", "runs/mine").stdout
+    assert "worker-3 starts on gamma, at 10.77.0.3:2223" in said
+    wait_until(lambda: trains(net, [3]), "training of the worker that came later")
+    # As when the machine goes down: everything of the worker gets the signal at once.
+    net.gamma.run("pkill", "-TERM", "-f", "worker.py --job worker --task 3|keeper .*worker-3.json")
+    wait_until(lambda: far(net, "worker-3").state == "stopped", "the end of it", timeout_s=15)
+    log = net.launch("logs", "worker-3", "--run", "runs/mine").stdout
+    assert "SIGTERM: leaving" in log
+    gain(net, "worker-0", "worker-1", "worker-2", what="the others' training on")
+    assert far(net, "ps-0").pid == pid
+    assert cluster.poll() is None
+
+
+def test_lost_connections_end_nothing(net: Net, cluster: subprocess.Popen[str]) -> None:
+    names = ("ps-0", "worker-1", "worker-2")
+    before = {name: far(net, name).pid for name in names}
+    net.alpha.run("pkill", "-f", "^ssh -T")
+    gain(net, "worker-1", "worker-2", what="word from the others")
+    assert {name: far(net, name).pid for name in names} == before
+    assert "is at work already" in net.launch("logs", "worker-2", "--run", "runs/mine").stdout
+    assert cluster.poll() is None
+
+
+def test_training_goes_on_over_50_ms_and_20_mbit(net: Net, cluster: subprocess.Popen[str]) -> None:
+    before = {name: far(net, name).restarts for name in ("ps-0", "worker-1", "worker-2")}
+    with net.beta.slow_link(delay_s=0.025, rate="20mbit"):  # there, and back again
+        gain(net, "worker-0", "worker-2", what="training over a slow link")
+    assert {name: far(net, name).restarts for name in before} == before
+    assert cluster.poll() is None
+
+
+def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str]) -> None:
+    net.gamma.cut()
+    began = time.monotonic()
+    gain(net, "worker-0", "worker-1", what="training without a host")
+    wait_until(
+        lambda: "no connection to gamma" in net.launch("status", "runs/mine").stdout,
+        "word of the lost connection",
+    )
+    time.sleep(max(0.0, began + 15 - time.monotonic()))  # longer than --ps-timeout
+    net.gamma.mend()
+    gain(net, "worker-2", what="the host's return")
+    assert far(net, "worker-2").restarts >= 1
+    assert cluster.poll() is None
+
+
+def test_the_host_of_the_ps_reboots(net: Net, cluster: subprocess.Popen[str]) -> None:
+    steps = manifest(net.run.path).step
+    net.beta.crash()
+    net.beta.boot()
+    gain(net, "worker-0", "worker-2", what="training after the reboot")
+    wait_until(lambda: manifest(net.run.path).step > steps, "a new checkpoint")
+    assert "restored the ps from" in net.run.log("worker-0").read_text()
+    assert cluster.poll() is None
+
+
+def test_stop_ends_everything_everywhere(net: Net, cluster: subprocess.Popen[str]) -> None:
+    assert "mine is stopped" in net.launch("stop", "runs/mine").stdout
+    assert cluster.wait(timeout=60) == 0
+    assert [processes_of(machine) for machine in net.machines] == ["", "", ""]
+    assert manifest(net.run.path).reason == "interrupted"
+
+
+def test_it_goes_on_across_the_same_hosts_until_it_is_solved(net: Net) -> None:
+    """Without `--hosts`: the run knows its own."""
+    flags = ("--stop-at-return", "475", "--mode", "child", "--run-dir", "runs/mine", "--resume")
+    done = net.launch(*flags, "--max-workers", "none")
+    assert "gamma  10.77.0.3  worker-2" in done.stderr
+    summary = json.loads(net.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("done", True)
+    assert [processes_of(machine) for machine in net.machines] == ["", "", ""]
