@@ -41,6 +41,8 @@ def life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
 
 def far_life(here: ProcessStatus, seen: Elsewhere, run: RunDir, now: float) -> ProcessStatus:
     """A process whose keeper here only keeps a connection: what is known of the one over there."""
+    if not here.is_live:
+        return dataclasses.replace(here, host=seen.host)
     far = seen.record
     cut_off_s = seen.cut_off_s()
     if far is None:

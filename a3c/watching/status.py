@@ -120,7 +120,7 @@ class Reader:
             if record is None:
                 continue
             life = reading.life(record, self._run, now)
-            if life.is_live and (seen := self._elsewhere.get(self._far(record.name))):
+            if seen := self._elsewhere.get(self._far(record.name)):
                 life = reading.far_life(life, seen, self._run, now)
             is_past = life.host == processes.this_host() and (
                 reading.timestamp(record.updated_at) < settings.started_at
@@ -164,7 +164,9 @@ class Reader:
             }
         )
         return [
-            dataclasses.replace(p, **samples[p.pid]._asdict()) if p.pid in samples else p
+            dataclasses.replace(p, **samples[p.pid]._asdict())
+            if p.pid in samples and p.host == here
+            else p
             for p in lives
         ]
 
