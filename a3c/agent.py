@@ -16,6 +16,7 @@ from gymnasium.spaces import Box
 
 from a3c import calls, losses, observations, optimizers, wire
 from a3c.config import Config
+from a3c.errors import UserError
 from a3c.layout import Layout, cut
 from a3c.network import Network
 
@@ -260,8 +261,17 @@ def _upstream(graph: Any, outputs: Iterable[Any]) -> Any:
 
 
 def _session_config(config: Config) -> Any:
-    return tf.compat.v1.ConfigProto(
+    settings = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=config.cluster.worker_threads,
         inter_op_parallelism_threads=1,
-        device_count={"GPU": 0},
     )
+    if config.cluster.device == "gpu":
+        if not tf.config.list_physical_devices("GPU"):
+            raise UserError(
+                "device gpu: TensorFlow sees no GPU here: install tensorflow[and-cuda] and a "
+                "driver, or give --device cpu"
+            )
+        settings.gpu_options.allow_growth = True  # workers on one machine share it
+    else:
+        settings.device_count["GPU"] = 0
+    return settings

@@ -267,7 +267,9 @@ def wait_for_peer(
             raise RetryableError(f"asked to leave while waiting for {name} at {address}")
 
 
-def process_environment(base: Mapping[str, str], threads: int) -> dict[str, str]:
+def process_environment(
+    base: Mapping[str, str], threads: int, *, gpu: bool = False
+) -> dict[str, str]:
     """The environment of a cluster process: the user's own, less what harms, plus thread counts.
 
     The thread counts have to be there before TensorFlow is imported.
@@ -275,16 +277,17 @@ def process_environment(base: Mapping[str, str], threads: int) -> dict[str, str]
     environment = {key: value for key, value in base.items() if key not in PROXY_VARIABLES}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)
-    environment["CUDA_VISIBLE_DEVICES"] = "-1"  # looking for a GPU costs memory and noise
+    if not gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # looking for one costs memory and noise
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # faults come as exceptions
     environment.setdefault("GRPC_VERBOSITY", "ERROR")
     environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
 
 
-def adopt_environment(threads: int) -> None:
+def adopt_environment(threads: int, *, gpu: bool = False) -> None:
     """Apply `process_environment` to this process, before TensorFlow is imported."""
-    wanted = process_environment(os.environ, threads)
+    wanted = process_environment(os.environ, threads, gpu=gpu)
     for name in set(os.environ) - set(wanted):
         del os.environ[name]
     os.environ.update(wanted)

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,6 +49,11 @@ def option(
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -244,7 +250,13 @@ class RunConfig:
 class ClusterConfig:
     """How many processes, where, and how long they wait for each other."""
 
-    workers: int = option(2, "worker processes", low=1, high=100_000, everyday=True)
+    workers: int = option(
+        usable_cores(),
+        "worker processes (one a core of this machine if unset)",
+        low=1,
+        high=100_000,
+        everyday=True,
+    )
     max_workers: int | None = option(
         None,
         "reserve addresses for so many workers; those beyond --workers may come later, see `add`",
@@ -303,6 +315,9 @@ class ClusterConfig:
     )
     wire_dtype: Literal["float32", "float16"] = option(
         "float32", "how gradients and parameters travel; float16 halves the bytes"
+    )
+    device: Literal["cpu", "gpu"] = option(
+        "cpu", "where workers act and learn; the ps are always on the CPU"
     )
     overlap: bool = option(
         False, "exchange with the ps while playing on, with weights that are one update older"

@@ -240,12 +240,16 @@ def _process(
         task=task.index,
         address=here.addresses(task.job)[task.index],
         argv=argv,
-        environment=cluster.process_environment({}, threads),
+        environment=cluster.process_environment({}, threads, gpu=_uses_gpu(task, config)),
         log=str(run.log(task.name)),
         **_limits(task, config.cluster),
         isolated=isolated,
         **there.fields,
     )
+
+
+def _uses_gpu(task: Task, config: Config) -> bool:
+    return task.job == "worker" and config.cluster.device == "gpu"
 
 
 def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:

@@ -160,9 +160,10 @@ class Store:
 
         The gradient is as it travels, a multiple of `unit`.
         """
+        first, *others = self._layout.split(gradient)
         header = np.concatenate([[learning_rate, num_steps, unit], moments])
         with _or_lost():
-            return self._reply(self._exchange(header, *self._layout.split(gradient)))
+            return self._reply(self._exchange(wire.put_header(header, first), *others))
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
@@ -228,17 +229,19 @@ class Store:
         self._flags = Flags(num_workers)
 
     def _build_exchange(self, statistics_size: int) -> tuple[list[Any], list[Any]]:
-        header = tf.compat.v1.placeholder(tf.float64, [3 + statistics_size], "header")
+        length = 3 + statistics_size
+        extra = [wire.header_size(length, self._wire_dtype)] + [0] * (len(self._layout.shards) - 1)
         packed = [
-            tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
-            for number, shard in enumerate(self._layout.shards)
+            tf.compat.v1.placeholder(self._wire_dtype, [shard.size + more], f"gradient_{number}")
+            for number, (shard, more) in enumerate(zip(self._layout.shards, extra, strict=True))
         ]
         with tf.device(FIRST_PS):
+            header, first = wire.take_header_tensor(packed[0], length, tf.float64)
             learning_rate = tf.cast(header[0], tf.float32)
             num_steps = tf.cast(header[1], tf.int64)
             unit = tf.cast(header[2], tf.float32)
             moments = header[3:]
-        push = self._build_push(packed, unit, learning_rate)
+        push = self._build_push([first, *packed[1:]], unit, learning_rate)
         with tf.control_dependencies([push]):
             counts = [
                 self.global_step.assign_add(num_steps, read_value=False),
@@ -246,7 +249,7 @@ class Store:
                 self._statistics.assign_add(moments, read_value=False),
             ]
         with tf.control_dependencies(counts):
-            return [header, *packed], self._build_pull()
+            return packed, self._build_pull()
 
     def _build_push(self, packed: list[Any], unit: Any, learning_rate: Any) -> Any:
         """One step of the optimizer in every shard."""
@@ -269,15 +272,16 @@ class Store:
         with tf.device(FIRST_PS):
             counts = (self.global_step, self._num_updates, self._flags.finished)
             counters = tf.stack([v.read_value() for v in counts])
-            statistics = self._statistics.read_value()
-        return [counters, statistics, *flats]
+            statistics = tf.bitcast(self._statistics.read_value(), tf.int64)
+            flats[0] = wire.put_header_tensor(tf.concat([counters, statistics], 0), flats[0])
+        return flats
 
-    @staticmethod
-    def _reply(fetched: list[np.ndarray]) -> Reply:
-        counters, statistics, *flats = fetched
-        flat = flats[0] if len(flats) == 1 else np.concatenate(flats)
-        step, updates, finished = (int(c) for c in counters)
-        return Reply(flat, statistics, step, updates, bool(finished))
+    def _reply(self, fetched: list[np.ndarray]) -> Reply:
+        length = 3 + self._statistics.shape[0]
+        header, first = wire.take_header(fetched[0], length, np.int64)
+        flat = np.concatenate([first, *fetched[1:]]) if len(fetched) > 1 else first
+        step, updates, finished = header[:3].tolist()
+        return Reply(flat, header[3:].view(np.float64), step, updates, bool(finished))
 
     def _build_reports(self) -> None:
         """The episode queue; no end of it blocks: a full one refuses, an empty one gives []."""

@@ -421,6 +421,12 @@ def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
     assert made["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
+def test_a_gpu_is_hidden_unless_it_is_asked_for() -> None:
+    base = {"CUDA_VISIBLE_DEVICES": "3"}
+    assert cluster.process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in cluster.process_environment({}, 1, gpu=True)
+
+
 def test_what_the_user_set_about_logging_stays() -> None:
     base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "OMP_NUM_THREADS": "16"}
     made = cluster.process_environment(base, 1)

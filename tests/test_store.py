@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.errors import RetryableError
+from a3c.errors import RetryableError, UserError
 from a3c.store import Store
 from tests.clusters import InProcessCluster, agent, small_config
 
@@ -56,6 +56,12 @@ def test_slots_lie_beside_their_variables(stores: tuple[Store, Store]) -> None:
     owners = {name: name.split("/Adam")[0] for name in devices if "/Adam" in name}
     assert len(owners) == 2 * 2
     assert all(devices[slot] == devices[owner] for slot, owner in owners.items())
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"^device gpu: TensorFlow sees no GPU here: .*--device"):
+        agent(small_config(device="gpu"))
 
 
 def test_local_copies_are_not_in_the_cluster() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,9 @@ class Playground:
         space = envs.single_observation_space
         assert isinstance(space, Box)
         network = self.build_network(space, envs.single_action_space, self.config.network)
-        agent = Spectator(network, space, self.config, seed=self.seed, greedy=self.greedy)
+        here = dataclasses.replace(self.config.cluster, device="cpu")
+        config = dataclasses.replace(self.config, cluster=here)
+        agent = Spectator(network, space, config, seed=self.seed, greedy=self.greedy)
         if checkpoint is not None:
             try:
                 load(agent, checkpoint)

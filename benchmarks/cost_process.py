@@ -1,0 +1,91 @@
+"""A worker that also notes how much of its main thread's CPU time is spent in Python.
+
+    python -m benchmarks.cost_process COUNTS.jsonl --job worker --task 0 ...
+
+It is `worker.py` with a stopwatch that counts CPU time instead of the wall's, and with timers
+around what isn't Python: calls of TensorFlow and steps of the emulator.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import worker
+from a3c import signals
+from a3c.quiet import import_tensorflow
+from benchmarks.turns import ROW_INTERVAL_S
+
+
+class Outside:
+    """CPU seconds of the main thread, and how many of them were not spent in Python."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.thread = 0.0
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, whose time counts as spent outside of Python."""
+
+        @wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                self.thread = time.thread_time()
+                self.seconds += self.thread - began
+
+        return call
+
+
+def instrument(outside: Outside) -> None:
+    """Put the timers in."""
+    import_tensorflow()
+    import envs
+    from a3c import calls, training
+    from a3c.rollout import Stopwatch
+    from a3c.store import Store
+
+    prepare, make = calls.prepare, envs.make
+
+    def timed_make(*arguments: Any, **keywords: Any) -> Any:
+        games = make(*arguments, **keywords)
+        games.step = outside.timed(games.step)  # type: ignore[method-assign]
+        return games
+
+    calls.prepare = lambda *a, **k: outside.timed(prepare(*a, **k))
+    envs.make = timed_make
+    setattr(training, "Stopwatch", partial(Stopwatch, time.process_time))  # noqa: B010
+    Store.exchange = outside.timed(Store.exchange)  # type: ignore[method-assign]
+
+
+def report(outside: Outside, path: Path) -> None:
+    """Write a row with both now and then, for ever."""
+    process = psutil.Process()
+    with path.open("a") as file:
+        while True:
+            time.sleep(ROW_INTERVAL_S)
+            used = process.cpu_times()
+            row = {"time": time.time(), "cpu_s": used.user + used.system}
+            row |= {"main_s": outside.thread, "outside_s": outside.seconds}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+
+if __name__ == "__main__":
+    counts, *rest = sys.argv[1:]
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    timers = Outside()
+    instrument(timers)
+    threading.Thread(target=report, args=(timers, Path(counts)), daemon=True).start()
+    signals.leave_now(worker.main(rest))

@@ -1,0 +1,129 @@
+"""How near a cluster comes to the floor: what the emulator and the arithmetic take by themselves.
+
+    python -m benchmarks.floor --pairs 5 --output benchmarks/results/floor.csv
+
+The floor is as many processes as cores, each doing only what can't be avoided for the same
+environment, network, K, T and minibatches: step the emulator, act, compute gradients; no ps, no
+returns, no metrics. Efficiency is the cluster's env steps a second divided by the floor's. Two
+shapes: the Pong preset, and the classic one with one environment a worker and T = 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import machine, turns
+from benchmarks.turns import Contestant
+
+SHAPES = {
+    "preset": ("--preset", "pong"),
+    "classic": (
+        *("--preset", "pong", "--envs-per-worker", "1"),
+        *("--rollout-length", "20", "--minibatches", "1"),
+    ),
+}
+
+
+class Row(NamedTuple):
+    """One turn of the floor and one of the cluster, after each other."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float
+    shape: str
+    flags: str
+    pair: int
+    floor: float  # env steps/s
+    cluster: float
+    efficiency: float
+
+
+def main() -> int:
+    """Measure, write the table, print medians."""
+    arguments = _arguments()
+    rows: list[Row] = []
+    for shape in arguments.shapes:
+        rows += measure(shape, (*SHAPES[shape], *arguments.flags), arguments)
+        machine.write(arguments.output, rows)
+    print("\n".join(summary(rows)))
+    return 0
+
+
+def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
+    """Turns of the floor and of a cluster of one shape."""
+    workers = os.cpu_count() or 1
+    rates: dict[tuple[int, str], float] = {}
+    where = machine.here()
+
+    def note(pair: int, one: Contestant, rate: float) -> None:
+        rates[pair, one.name] = rate
+        print(f"{shape} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
+
+    with turns.scratch() as folder:
+        floors = floor(flags, workers, folder)
+        ours = turns.cluster("cluster", [*flags, "--workers", str(workers)], folder)
+        try:
+            turns.alternate([floors, ours], arguments.pairs, arguments.seconds, note)
+        finally:
+            floors.close()
+            ours.close()
+    pairs = [(rates[i, "floor"], rates[i, "cluster"]) for i in range(1, arguments.pairs + 1)]
+    return [
+        Row(*where, shape, " ".join(flags), i, round(a, 1), round(b, 1), round(b / a, 4))
+        for i, (a, b) in enumerate(pairs, start=1)
+    ]
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Medians and spread, as a table for the docs."""
+    lines = ["| shape | floor, env steps/s | cluster | efficiency | range of pairs |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for shape in dict.fromkeys(row.shape for row in rows):
+        mine = [row for row in rows if row.shape == shape]
+        floors, ours = (
+            statistics.median(getattr(row, side) for row in mine) for side in ("floor", "cluster")
+        )
+        ratios = [row.efficiency for row in mine]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        middle = statistics.median(ratios)
+        lines.append(f"| {shape} | {floors:,.0f} | {ours:,.0f} | {middle:.2f} | {spread} |")
+    return lines
+
+
+# --- the floor ------------------------------------------------------------------------------------
+
+
+def floor(flags: Sequence[str], processes: int, folder: Path) -> Contestant:
+    """The processes of the floor, children of a shell that waits for them."""
+    counts = [folder / f"floor-{i}.jsonl" for i in range(processes)]
+    children = " & ".join(
+        shlex.join([sys.executable, "-m", "benchmarks.floor_process", str(path), *flags])
+        for path in counts
+    )
+    return Contestant("floor", ["sh", "-c", f"{children} & wait"], counts)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each turn")
+    parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=list(SHAPES))
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/floor.csv"))
+    parser.add_argument("--smoke", action="store_true", help="one shape, once, in seconds")
+    parser.add_argument("flags", nargs="*", help="after --: settings of the program to change")
+    arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.shapes, arguments.pairs, arguments.seconds = ["preset"], 1, 2.0
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

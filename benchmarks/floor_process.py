@@ -1,0 +1,77 @@
+"""One process of the floor: acts, steps the emulator, differentiates, counts, and nothing else.
+
+python -m benchmarks.floor_process COUNTS.jsonl FLAGS...
+"""
+
+from __future__ import annotations
+
+from a3c.quiet import import_tensorflow
+
+import_tensorflow()
+
+import json  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Iterator, Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+from gymnasium.spaces import Box  # noqa: E402
+from gymnasium.vector import VectorEnv  # noqa: E402
+
+import envs  # noqa: E402
+import model  # noqa: E402
+from a3c.agent import Agent, Batch  # noqa: E402
+from a3c.config import Config  # noqa: E402
+from a3c.options import parse_config  # noqa: E402
+from benchmarks.turns import ROW_INTERVAL_S  # noqa: E402
+
+
+def main() -> None:
+    """Play for ever, and write a row with the env steps so far now and then."""
+    path, *flags = sys.argv[1:]
+    played, due = 0, 0.0
+    with Path(path).open("a") as file:
+        for steps in play(flags):
+            played += steps
+            if time.monotonic() >= due:
+                due = time.monotonic() + ROW_INTERVAL_S
+                file.write(json.dumps({"time": time.time(), "env_steps": played}) + "\n")
+                file.flush()
+
+
+def play(flags: Sequence[str]) -> Iterator[int]:
+    """Learn from one rollout after the other; the env steps of each."""
+    config, _ = parse_config(list(flags), "floor", "")
+    num_envs, length = config.env.envs_per_worker, config.learning.rollout_length
+    games = envs.make(config.env.env_id, num_envs, 1, config.env)
+    agent = _agent(games, config)
+    seen, _ = games.reset(seed=os.getpid())
+    state, starts = agent.initial_state(num_envs), np.zeros(num_envs, bool)
+    rows = np.empty((length, *seen.shape), seen.dtype)
+    actions = np.empty((length, num_envs), agent.network.policy.action_dtype)
+    ones = np.ones((length, num_envs), np.float32)
+    parts = np.array_split(np.arange(num_envs), config.learning.minibatches)
+    while True:
+        for t in range(length):
+            rows[t] = seen
+            actions[t], _, state = agent.act(seen, state, starts)
+            seen, *_ = games.step(agent.network.policy.to_env(actions[t]))
+        for part in parts:
+            one = ones[:, part]
+            batch = (rows[:, part], actions[:, part], one, one, one)
+            agent.gradient(Batch(*batch, starts=one == 0, state=state[part]), 0.01)
+        yield length * num_envs
+
+
+def _agent(games: VectorEnv[Any, Any, Any], config: Config) -> Agent:
+    space = games.single_observation_space
+    assert isinstance(space, Box)
+    network = model.build(space, games.single_action_space, config.network)
+    return Agent(network, space, config, seed=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""A cluster started by hand, process by process, so that each can be pinned and looked at."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from a3c.cluster import free_ports
+from benchmarks.turns import Contestant
+
+
+class HandMade(NamedTuple):
+    """The ps, and all workers as one."""
+
+    ps: list[Contestant]
+    workers: Contestant
+
+
+@contextmanager
+def cluster(
+    num_ps: int,
+    worker_programs: Sequence[Sequence[str]],
+    counts: Sequence[Path],
+    folder: Path,
+    flags: Sequence[str],
+    *,
+    pinned: bool = False,
+) -> Iterator[HandMade]:
+    """Real ps, and workers by the programs given, which get the usual arguments behind their own.
+
+    With `pinned`, each ps has a core to itself as long as one more is left for the workers.
+    """
+    hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(worker_programs))]
+    where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
+    where += ["--run-dir", str(folder), *flags]
+    cores = os.cpu_count() or 1
+    apart = pinned and num_ps < cores
+    with ExitStack() as stack:
+        ps = []
+        for i in range(num_ps):
+            command = [sys.executable, "worker.py", "--job", "ps", "--task", str(i), *where]
+            ps.append(Contestant(f"ps-{i}", _on_cores(command, [i] if apart else None), []))
+            stack.callback(ps[-1].close)
+        line = " & ".join(
+            shlex.join([*program, "--job", "worker", "--task", str(i), *where])
+            for i, program in enumerate(worker_programs)
+        )
+        rest = list(range(num_ps, cores)) if apart else None
+        workers = Contestant("workers", _on_cores(["sh", "-c", f"{line} & wait"], rest), counts)
+        stack.callback(workers.close)
+        yield HandMade(ps, workers)
+
+
+def _on_cores(command: Sequence[str], cores: Sequence[int] | None) -> list[str]:
+    if cores is None:
+        return list(command)
+    return ["taskset", "-c", ",".join(map(str, cores)), *command]

@@ -1,0 +1,66 @@
+"""What a measurement was made on, and tables that say so."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from a3c import rundir
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Where(NamedTuple):
+    """The first columns of every table here."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float  # runnable tasks, mean of the last minute
+
+
+def here() -> Where:
+    """This machine now."""
+    return Where(
+        time.strftime("%Y-%m-%d %H:%M:%S"),
+        rundir.git_commit() or "",
+        f"{os.cpu_count()} cores, {cpu_model()}",
+        round(os.getloadavg()[0], 1),
+    )
+
+
+def cpu_model() -> str:
+    """What the kernel calls the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def write(path: Path, rows: Iterable[Any]) -> None:
+    """Write named tuples as CSV, with the command that made them on top."""
+    rows = list(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        file.write(f"# {command()}\n")
+        writer = csv.writer(file)
+        writer.writerow(rows[0]._fields)
+        writer.writerows(rows)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV, as text by column."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def command() -> str:
+    """What was typed."""
+    main = sys.modules["__main__"].__spec__
+    program = f"-m {main.name.removesuffix('.__main__')}" if main else sys.argv[0]
+    return " ".join(["python", program, *sys.argv[1:]])

@@ -1,0 +1,159 @@
+"""What an update costs the ps: updates a second, CPU time and bytes, by parameters, workers and ps.
+
+    python -m benchmarks.ps_capacity --output benchmarks/results/ps-capacity.csv
+
+Real ps processes (`worker.py --job ps`) and workers without environments, which only push and
+pull. Every ps has a core to itself as long as there is one more for the workers. Where the workers
+have too few cores to keep the ps busy, its CPU time an update says what it could do:
+1000 / CPU ms updates a second and core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks import hand_made, machine, turns
+from benchmarks.turns import Contestant
+
+PARAMETERS = (100_000, 677_172, 4_000_000)
+WARM_UP_S = 2.0
+
+
+class Case(NamedTuple):
+    """What is measured."""
+
+    ps: int
+    workers: int
+    parameters: int
+    wire_dtype: str
+
+
+class Row(NamedTuple):
+    """One case, measured once."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float
+    repeat: int
+    ps: int
+    workers: int
+    parameters: int
+    wire_dtype: str
+    updates_per_s: float
+    ps_cpu_ms: float  # an update, all ps together
+    busiest_ps_cpu_ms: float
+    worker_cpu_ms: float
+    kilobytes: float  # an update, both ways, as the kernel counts them
+    capacity_per_s: float  # updates a second of which the busiest ps would have a core full
+
+
+def cases(quick: bool) -> list[Case]:
+    """Every case; or, where it has to be quick, the one that matters most."""
+    if quick:
+        return [Case(1, 1, 677_172, "float32")]
+    found = [Case(1, n, p, "float32") for p, n in itertools.product(PARAMETERS, (1, 2, 4))]
+    found += [Case(n, 2, p, "float32") for n, p in itertools.product((2, 4), PARAMETERS[1:])]
+    return found + [Case(1, 2, p, "float16") for p in PARAMETERS]
+
+
+def measure(case: Case, repeat: int, seconds: float) -> Row:
+    """Start a cluster, look at it for a while, and end it."""
+    where = machine.here()
+    with ExitStack() as stack:
+        folder = stack.enter_context(turns.scratch())
+        counts = [folder / f"worker-{i}.jsonl" for i in range(case.workers)]
+        flags = ["--wire-dtype", case.wire_dtype]
+        ps, workers = stack.enter_context(
+            hand_made.cluster(case.ps, _programs(case, counts), counts, folder, flags, pinned=True)
+        )
+        workers.wait_until_counting()
+        time.sleep(WARM_UP_S)
+        before = [_cpu(one) for one in (*ps, workers)]
+        sent, begin = _bytes(), time.time()
+        time.sleep(seconds)
+        end, sent = time.time(), _bytes() - sent
+        used = [_cpu(one) - b for one, b in zip((*ps, workers), before, strict=True)]
+        time.sleep(2 * turns.ROW_INTERVAL_S)
+        rate = workers.rate(begin, end)
+    each = [1000 * cpu / (rate * (end - begin)) for cpu in used]
+    return Row(
+        *where,
+        repeat,
+        *case,
+        round(rate, 1),
+        round(sum(each[:-1]), 3),
+        round(max(each[:-1]), 3),
+        round(each[-1], 3),
+        round(sent / 1000 / (rate * (end - begin)), 1),
+        round(1000 / max(each[:-1]), 1),
+    )
+
+
+def _programs(case: Case, counts: Sequence[Path]) -> list[list[str]]:
+    pusher = [sys.executable, "-m", "benchmarks.pusher"]
+    return [[*pusher, str(path), str(case.parameters), "0"] for path in counts]
+
+
+def _cpu(one: Contestant) -> float:
+    return sum(one.cpu_seconds().values())
+
+
+def _bytes() -> int:
+    with suppress(KeyError):
+        return int(psutil.net_io_counters(pernic=True)["lo"].bytes_sent)
+    return 0
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Medians over repeats, as a table for the docs."""
+    titles = (
+        "ps|workers|parameters|wire|updates/s|ps CPU ms|worker CPU ms|kB|a full core: updates/s"
+    )
+    lines = [f"| {' | '.join(titles.split('|'))} |", "| --- " * 9 + "|"]
+    for case in dict.fromkeys(row[5:9] for row in rows):
+        mine = [row for row in rows if row[5:9] == case]
+        rate, ps, worker, size, most = (
+            statistics.median(getattr(row, name) for row in mine)
+            for name in (
+                *("updates_per_s", "ps_cpu_ms", "worker_cpu_ms", "kilobytes", "capacity_per_s"),
+            )
+        )
+        number = f"{case[2]:,}"
+        lines.append(
+            f"| {case[0]} | {case[1]} | {number} | {case[3]} | {rate:,.0f} | {ps:.2f} | "
+            f"{worker:.2f} | {size:,.0f} | {most:,.0f} |"
+        )
+    return lines
+
+
+def main() -> int:
+    """Measure every case, so many times."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--smoke", action="store_true", help="one case, once, in seconds")
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/ps-capacity.csv"))
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for repeat in range(1, 2 if arguments.smoke else 1 + arguments.repeats):
+        for case in cases(arguments.smoke):
+            rows.append(measure(case, repeat, 1.0 if arguments.smoke else arguments.seconds))
+            print(f"{repeat} {case} {rows[-1].updates_per_s:,.0f} updates/s", flush=True)
+            machine.write(arguments.output, rows)
+    print("\n".join(summary(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""A cluster on paper: how many workers some ps carry, what gives out first, and how stale it is.
+
+    python -m benchmarks.scale_model --check     # against real runs on this machine first
+    python -m benchmarks.scale_model             # the tables and the picture alone
+
+The simulation is in scale_queues.py; what things cost comes from ps-capacity.csv and floor.csv in
+benchmarks/results. Believe its ratios and where it bends, not its third digit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from a3c.drawing import pictures
+from a3c.drawing.pictures import COLOURS, DASHES
+from benchmarks import hand_made, machine, turns
+from benchmarks.machine import RESULTS
+from benchmarks.scale_queues import Costs, Outcome, Shape, Simulation
+
+WORKERS = tuple(2**i for i in range(11))
+PS = (1, 2, 4, 8, 16)
+LINKS = (1_000.0, 10_000.0)  # Mbit/s
+PARAMETERS = {"pong": 30_084, "paper": 677_172}
+CHECKED_WORKERS = (1, 2, 4, 8)
+PAUSE_MS = 40.0
+WARM_UP_S = 2.0
+LOOPBACK_MBIT_S = 40_000.0
+
+
+class Checked(NamedTuple):
+    """A real run of pushers beside what the model says of it."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float
+    workers: int
+    parameters: int
+    pause_ms: float
+    measured: float  # updates/s
+    predicted: float
+    error: float  # predicted ÷ measured - 1
+    measured_staleness: float
+    predicted_staleness: float
+
+
+class Point(NamedTuple):
+    """One cluster on paper."""
+
+    network: str
+    samples: int  # an update
+    workers: int
+    ps: int
+    link_mbit_s: float
+    updates_per_s: float
+    env_steps_per_s: float
+    staleness: float
+    ps_load: float
+    link_load: float
+    limit: str
+
+
+def costs_of(parameters: int, play_ms: float) -> Costs:
+    """Costs measured by ps_capacity.py, between whose sizes they are linear."""
+    path = RESULTS / "ps-capacity.csv"
+    rows = [row for row in machine.read(path) if (row["ps"], row["wire_dtype"]) == ("1", "float32")]
+    sizes = sorted({int(row["parameters"]) for row in rows})
+    found = {
+        name: [
+            statistics.median(float(r[name]) for r in rows if int(r["parameters"]) == size)
+            for size in sizes
+        ]
+        for name in ("ps_cpu_ms", "worker_cpu_ms")
+    }
+    at = {name: _on_line(sizes, values, parameters) for name, values in found.items()}
+    fixed = _on_line(sizes, found["ps_cpu_ms"], 0)
+    return Costs(play_ms, at["worker_cpu_ms"], at["ps_cpu_ms"], fixed, 4.0 * parameters)
+
+
+def _on_line(sizes: Sequence[int], values: Sequence[float], at: int) -> float:
+    """What lies on the straight line through the two sizes nearest to that one."""
+    near = sorted(range(len(sizes)), key=lambda i: abs(sizes[i] - at))[:2]
+    (x0, y0), (x1, y1) = ((sizes[i], values[i]) for i in sorted(near))
+    return max(0.1, y0 + (y1 - y0) * (at - x0) / (x1 - x0))
+
+
+# --- against real runs ----------------------------------------------------------------------------
+
+
+def check(parameters: int, workers: int, seconds: float) -> Checked:
+    """Pushers that pause as long as playing would take, and the model of them."""
+    where = machine.here()
+    with ExitStack() as stack:
+        folder = stack.enter_context(turns.scratch())
+        counts = [folder / f"worker-{i}.jsonl" for i in range(workers)]
+        program = [sys.executable, "-m", "benchmarks.pusher"]
+        programs = [[*program, str(path), str(parameters), str(PAUSE_MS)] for path in counts]
+        made = hand_made.cluster(1, programs, counts, folder, [], pinned=True)
+        _, cast = stack.enter_context(made)
+        cast.wait_until_counting()
+        time.sleep(WARM_UP_S)
+        begin = time.time()
+        time.sleep(seconds)
+        end = time.time()
+        time.sleep(2 * turns.ROW_INTERVAL_S)
+        rate = cast.rate(begin, end)
+        stale = statistics.mean(turns.last_row(path)["staleness"] for path in counts)
+    shape = Shape(workers, 1, LOOPBACK_MBIT_S, one_core=True)
+    paper = Simulation(shape, costs_of(parameters, PAUSE_MS)).run()
+    error = paper.updates_per_s / rate - 1
+    facts = (round(rate, 1), round(paper.updates_per_s, 1), round(error, 3))
+    both = (round(stale, 2), round(paper.staleness, 2))
+    return Checked(*where, workers, parameters, PAUSE_MS, *facts, *both)
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def points(env_steps_per_s: float, samples: int) -> Iterator[Point]:
+    """Every cluster of the tables, for cores that play so many env steps a second."""
+    for network, parameters in PARAMETERS.items():
+        costs = costs_of(parameters, 1000 * samples / env_steps_per_s)
+        for ps in PS:
+            for link in LINKS:
+                for workers in WORKERS:
+                    found = Simulation(Shape(workers, ps, link), costs).run()
+                    yield _point(network, samples, Shape(workers, ps, link), found)
+
+
+def _point(network: str, samples: int, shape: Shape, found: Outcome) -> Point:
+    return Point(
+        network,
+        samples,
+        shape.workers,
+        shape.ps,
+        shape.link_mbit_s,
+        round(found.updates_per_s, 1),
+        round(samples * found.updates_per_s),
+        round(found.staleness, 1),
+        round(found.ps_load, 3),
+        round(found.link_load, 3),
+        found.limit,
+    )
+
+
+def figure(found: Sequence[Point]) -> Figure:
+    """Throughput against workers, a line for each number of ps; a panel a network and link."""
+    made = pictures.page(
+        "Env steps a second against workers, on paper",
+        f"{found[0].samples} samples an update · one core a worker and a ps",
+        (13.0, 8.5),
+    )
+    panels = made.subplots(len(PARAMETERS), len(LINKS), squeeze=False)
+    for across, network in zip(panels, PARAMETERS, strict=True):
+        for axes, link in zip(across, LINKS, strict=True):
+            for i, ps in enumerate(PS):
+                line = [p for p in found if (p.network, p.ps, p.link_mbit_s) == (network, ps, link)]
+                axes.loglog(
+                    [p.workers for p in line],
+                    [p.env_steps_per_s for p in line],
+                    DASHES[i % len(DASHES)],
+                    color=COLOURS[i],
+                    linewidth=2,
+                    label=f"{ps} ps",
+                )
+            title = f"{PARAMETERS[network]:,} parameters, {link / 1000:g} Gbit/s"
+            pictures.dress(axes, "workers", "env steps/s", title)
+    pictures.legend_below(made, list(panels.flat))
+    return made
+
+
+def summary(found: Sequence[Point]) -> list[str]:
+    """Where throughput stops growing, as a table for the docs."""
+    lines = [
+        "| network | ps | link | workers at 90 % of the most | env steps/s there | staleness | "
+        "what gives out |",
+        "| --- " * 7 + "|",
+    ]
+    for key in dict.fromkeys((p.network, p.ps, p.link_mbit_s) for p in found):
+        line = [p for p in found if (p.network, p.ps, p.link_mbit_s) == key]
+        most = max(p.env_steps_per_s for p in line)
+        bend = next(p for p in line if p.env_steps_per_s >= 0.9 * most)
+        lines.append(
+            f"| {key[0]} | {key[1]} | {key[2] / 1000:g} Gbit/s | {bend.workers:,} | "
+            f"{bend.env_steps_per_s:,} | {bend.staleness:,.0f} | {line[-1].limit} |"
+        )
+    return lines
+
+
+def main() -> int:
+    """Check if asked to, then make the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--check", action="store_true", help="real runs beside the model")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each real run")
+    parser.add_argument("--smoke", action="store_true", help="one real run, in seconds")
+    parser.add_argument("--samples", type=int, default=20, help="of an update")
+    parser.add_argument("--env-steps-per-s", type=float, default=1000.0, help="of a core")
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/scale-model.csv"))
+    arguments = parser.parse_args()
+    if arguments.check or arguments.smoke:
+        numbers = (2,) if arguments.smoke else CHECKED_WORKERS
+        seconds = 1.0 if arguments.smoke else arguments.seconds
+        sizes = list(PARAMETERS.values())[-1:] if arguments.smoke else PARAMETERS.values()
+        checks = [check(size, workers, seconds) for size in sizes for workers in numbers]
+        machine.write(arguments.output.with_name("scale-check.csv"), checks)
+        for one in checks:
+            print(
+                f"{one.parameters:>9,} parameters, {one.workers:2} workers: measured "
+                f"{one.measured:6.1f} updates/s, on paper {one.predicted:6.1f} ({one.error:+.0%})"
+            )
+    found = list(points(arguments.env_steps_per_s, arguments.samples))
+    machine.write(arguments.output, found)
+    print("\n".join(summary(found)))
+    print(f"picture: {pictures.save(figure(found), arguments.output.with_suffix('.png'))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""How soon settings learn Pong: the mean return at marks along the way, a row a mark.
+
+    python -m benchmarks.sweep --output benchmarks/results/sweep.csv
+    python -m benchmarks.sweep --only chosen large-updates --seeds 2 --workers 2
+
+Each setting is the Pong preset with something changed. What counts is env steps, not seconds, so
+that settings may run beside each other (`--at-once`) and on a busy machine. Rows are appended as
+runs end; a run that is in the table already is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from a3c import metrics
+from a3c.rundir import REPOSITORY
+from benchmarks import machine
+
+MARK = 50_000  # env steps
+
+_PAPER = ("--preprocessing", "atari", "--network", "a3c-ff", "--no-normalize-observations")
+_CLASSIC = ("--network", "universe", "--frame-stack", "1", "--envs-per-worker", "1")
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "chosen": (),
+    "not-normalised": ("--no-normalize-observations",),
+    "large-updates": ("--minibatches", "1"),
+    "40-samples": ("--minibatches", "4"),
+    "40-samples-faster": ("--minibatches", "4", "--learning-rate", "7e-4"),
+    "slower": ("--learning-rate", "3e-4"),
+    "faster": ("--learning-rate", "1e-3"),
+    "lambda-0.95": ("--gae-lambda", "0.95"),
+    "less-entropy": ("--entropy-weight", "0.003"),
+    "all-actions": ("--actions",),
+    "rmsprop": ("--optimizer", "rmsprop", "--rmsprop-epsilon", "1e-5"),
+    "paper-network": _PAPER,
+    "classic-recipe": (*_CLASSIC, "--minibatches", "1", "--learning-rate", "1e-4", "--actions"),
+}
+
+
+class Row(NamedTuple):
+    """The mean return of the last 100 games at one mark of one run."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float
+    setting: str
+    flags: str
+    workers: int
+    seed: int
+    env_steps: int
+    wall_s: float
+    mean_return_100: float
+
+
+def run(name: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
+    """Train with one setting, as users do; the rows of its marks."""
+    where, began = machine.here(), time.monotonic()
+    flags = ["--workers", str(arguments.workers), *SETTINGS[name]]
+    with tempfile.TemporaryDirectory(prefix="a3c-sweep-") as folder:
+        command = [sys.executable, "launch_cluster.py", "--preset", "pong", "--mode", "child"]
+        command += ["--seed", str(seed), "--max-env-steps", str(arguments.max_env_steps), *flags]
+        command += ["--evaluation-episodes", "0", "--run-dir", f"{folder}/run"]
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet, check=True)
+        found = curve(Path(folder) / "run")
+    print(
+        f"{name} seed {seed}: {found[-1][2]:.1f} after {found[-1][0]:,} env steps, "
+        f"{time.monotonic() - began:,.0f} s",
+        flush=True,
+    )
+    return [
+        Row(*where, name, " ".join(SETTINGS[name]), arguments.workers, seed, *point)
+        for point in found
+    ]
+
+
+def curve(directory: Path) -> list[tuple[int, float, float]]:
+    """Env steps, seconds and mean return of a run at every mark, and at its end."""
+    rows = [
+        row
+        for row in metrics.read_rows(directory / "metrics" / "worker-0.jsonl")
+        if row.get("cluster/mean_return_100") is not None
+    ]
+    at_marks = [
+        row
+        for before, row in zip([None, *rows], rows, strict=False)
+        if before is None or row["env_steps"] // MARK > before["env_steps"] // MARK
+    ]
+    return [
+        (row["env_steps"], round(row["wall_s"], 1), round(row["cluster/mean_return_100"], 2))
+        for row in [*at_marks, *rows[-1:]]
+    ]
+
+
+def summary(rows: Sequence[dict[str, str]]) -> list[str]:
+    """When each run left -20 and -15, and where it ended, as a table for the docs."""
+    lines = [
+        "| setting | seed | over -19 at | over -10 at | over 10 at | end | |",
+        "| --- " * 7 + "|",
+    ]
+    for key in dict.fromkeys((row["setting"], row["seed"], row["flags"]) for row in rows):
+        mine = [r for r in rows if (r["setting"], r["seed"], r["flags"]) == key]
+        over = [
+            next(
+                (f"{int(r['env_steps']):,}" for r in mine if float(r["mean_return_100"]) >= goal),
+                "",
+            )
+            for goal in (-19, -10, 10)
+        ]
+        end = f"{float(mine[-1]['mean_return_100']):.1f} at {int(mine[-1]['env_steps']):,}"
+        lines.append(f"| {key[0]} | {key[1]} | {' | '.join(over)} | {end} | `{key[2]}` |")
+    return lines
+
+
+def main() -> int:
+    """Run what is not in the table yet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--only", nargs="+", choices=sorted(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=2, help="runs beside each other")
+    parser.add_argument("--max-env-steps", type=int, default=400_000)
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/sweep.csv"))
+    arguments = parser.parse_args()
+    path = arguments.output
+    known = machine.read(path) if path.exists() else []
+    made = {(row["setting"], int(row["seed"]), int(row["workers"])) for row in known}
+    wanted = [(name, seed) for seed in range(1, 1 + arguments.seeds) for name in arguments.only]
+    missing = [(n, s) for n, s in wanted if (n, s, arguments.workers) not in made]
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        for rows in pool.map(lambda one: run(one[0], one[1], arguments), missing):
+            append(path, rows)
+    print("\n".join(summary(machine.read(path))))
+    return 0
+
+
+def append(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows to the table, which is begun where it is missing."""
+    if not path.exists():
+        machine.write(path, rows)
+        return
+    with path.open("a", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

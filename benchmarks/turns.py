@@ -1,0 +1,165 @@
+"""Programs that take turns on the same cores: all are alive, and all but one are frozen.
+
+Turns of seconds, alternating, let a machine that gets slower for a while harm everyone alike, and
+nobody pays for a start. Each program counts its env steps in files, one row now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from a3c.cluster import process_environment
+from a3c.rundir import REPOSITORY
+
+START_TIMEOUT_S = 300.0
+SETTLE_S = 0.7  # of a turn, not counted: caches and what waited in queues
+ROW_INTERVAL_S = 0.25
+POLL_S = 0.2
+
+
+class Contestant:
+    """A program with processes that can be frozen, and files in which it counts."""
+
+    def __init__(self, name: str, command: Sequence[str], counts: Sequence[Path]) -> None:
+        self.name = name
+        self._counts = counts
+        self._process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env={**process_environment(os.environ, 1), "PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Block until all of its files have two rows."""
+        deadline = time.monotonic() + timeout_s
+        while any(len(_rows(path)) < 2 for path in self._counts):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{self.name} did not start; exit {self._process.poll()}")
+            time.sleep(POLL_S)
+
+    def thaw(self) -> None:
+        """Let it run."""
+        self._signal(signal.SIGCONT)
+
+    def freeze(self) -> None:
+        """Let nothing of it run."""
+        self._signal(signal.SIGSTOP)
+
+    def rate(self, begin: float, end: float) -> float:
+        """Env steps a second between two times of the clock."""
+        return sum(steps_between(path, begin, end) for path in self._counts) / (end - begin)
+
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return [process.pid for process in self._family()]
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Seconds of CPU that its processes have used, by what they are."""
+        used: dict[str, float] = {}
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                role = _role(process)
+                used[role] = used.get(role, 0.0) + times.user + times.system
+        return used
+
+    def close(self) -> None:
+        """End it; what it writes on leaving is not wanted."""
+        for process in [*self._family(), psutil.Process(self._process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def cluster(name: str, flags: Sequence[str], scratch: Path) -> Contestant:
+    """A cluster of ours as users start it, that plays on until it is ended."""
+    run = scratch / name
+    command = [sys.executable, "launch_cluster.py", "--mode", "child", "--run-dir", str(run)]
+    command += ["--evaluation-episodes", "0", "--log-interval", str(ROW_INTERVAL_S)]
+    command += ["--stop-at-return", "1e9", "--max-env-steps", str(10**12), *flags]
+    return Contestant(name, command, [run / "metrics" / "worker-0.jsonl"])
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for what contestants write."""
+    with tempfile.TemporaryDirectory(prefix="a3c-turns-") as folder:
+        yield Path(folder)
+
+
+def alternate(
+    contestants: Sequence[Contestant],
+    pairs: int,
+    seconds: float,
+    on_turn: Callable[[int, Contestant, float], None],
+) -> None:
+    """Give each a turn `pairs` times, in turning order; `on_turn` is told pair, whose and rate."""
+    for one in contestants:
+        one.wait_until_counting()
+        one.freeze()
+    for pair in range(1, pairs + 1):
+        for one in contestants if pair % 2 else reversed(contestants):
+            one.thaw()
+            begin = time.time() + SETTLE_S
+            time.sleep(SETTLE_S + seconds)
+            end = time.time()
+            time.sleep(2 * ROW_INTERVAL_S)  # for the row after the end
+            rate = one.rate(begin, end)
+            one.freeze()
+            on_turn(pair, one, rate)
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The newest whole row of a file."""
+    lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    return dict(json.loads(lines[-1]))
+
+
+def _rows(path: Path) -> list[tuple[float, float]]:
+    """Times and env steps, oldest first; a row that is being written is left out."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError, KeyError):
+            row = json.loads(line)
+            rows.append((row["time"], row["env_steps"]))
+    return rows
+
+
+def steps_between(path: Path, begin: float, end: float) -> float:
+    """Env steps between two times, by the rows of a file."""
+    times, steps = zip(*_rows(path), strict=True)
+    at_begin, at_end = np.interp([begin, end], times, steps)
+    return float(at_end - at_begin)
+
+
+def _role(process: psutil.Process) -> str:
+    words = process.cmdline()
+    return words[words.index("--job") + 1] if "--job" in words and "worker.py" in words[1] else ""

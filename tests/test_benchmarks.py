@@ -1,0 +1,52 @@
+"""Every benchmark still runs: a smoke of each, in seconds; what it measures here means nothing."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a3c.rundir import REPOSITORY
+from benchmarks import machine, turns
+
+SMOKES = {
+    "floor": ["efficiency"],
+    "ps_capacity": ["updates_per_s", "ps_cpu_ms", "kilobytes"],
+    "cost": ["env_steps_per_s", "act_ms", "worker_pss_mb"],
+    "scale_model": ["env_steps_per_s"],
+}
+
+
+@pytest.mark.parametrize("name", SMOKES)
+def test_a_smoke_of_the_benchmark_writes_numbers(name: str, tmp_path: Path) -> None:
+    table = tmp_path / f"{name}.csv"
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--smoke", "--output", str(table)]
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = machine.read(table)
+    assert rows
+    assert all(float(row[column]) > 0 for row in rows for column in SMOKES[name])
+    assert table.read_text().startswith(f"# python -m benchmarks.{name} --smoke")
+
+
+def test_steps_between_two_times_are_interpolated(tmp_path: Path) -> None:
+    path = tmp_path / "counts.jsonl"
+    path.write_text(
+        '{"time": 10, "env_steps": 0}\n{"time": 20, "env_steps": 100}\n{"time": 30, "env_'
+    )
+    assert turns.steps_between(path, 12.0, 17.0) == pytest.approx(50)
+
+
+def test_tables_are_plain_csv_under_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    machine.write(path, [machine.here()])
+    with path.open() as file:
+        assert file.readline().startswith("# python")
+        assert next(csv.reader(file)) == ["time", "commit", "machine", "load"]
+    assert machine.read(path)[0]["machine"].startswith(f"{os.cpu_count()} cores")

@@ -1,0 +1,46 @@
+"""The model of a cluster on paper against what can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.scale_queues import Costs, Shape, Simulation
+
+COSTS = Costs(play_ms=80.0, worker_ms=5.0, ps_ms=5.0, ps_fixed_ms=1.0, wire_bytes=2.5e6)
+FAST = 1e9  # Mbit/s
+
+
+def test_a_lone_worker_waits_for_nobody() -> None:
+    found = Simulation(Shape(1, 1, FAST), COSTS).run()
+    assert found.updates_per_s == pytest.approx(1000 / (80 + 5 + 5), rel=0.02)
+    assert found.staleness == 0
+    assert found.limit == "workers"
+
+
+def test_few_workers_add_up_and_are_stale_by_each_other() -> None:
+    found = Simulation(Shape(4, 1, FAST), COSTS).run()
+    assert found.updates_per_s == pytest.approx(4000 / 90, rel=0.06)
+    assert found.staleness == pytest.approx(3, abs=0.2)
+
+
+def test_a_ps_never_does_more_than_its_core_can() -> None:
+    found = Simulation(Shape(64, 1, FAST), COSTS).run()
+    assert found.updates_per_s == pytest.approx(1000 / 5, rel=0.02)
+    assert found.limit == "ps"
+    assert found.staleness == pytest.approx(63, abs=1)
+
+
+def test_more_ps_divide_what_can_be_divided() -> None:
+    found = Simulation(Shape(256, 4, FAST), COSTS).run()
+    assert found.updates_per_s == pytest.approx(1000 / (1 + 4 / 4), rel=0.02)
+
+
+def test_a_slow_link_gives_out_before_the_ps() -> None:
+    found = Simulation(Shape(64, 1, 1000.0), COSTS).run()
+    assert found.updates_per_s == pytest.approx(1e9 / 8 / 2.5e6, rel=0.02)
+    assert found.limit == "link"
+
+
+def test_workers_that_share_a_core_send_one_after_the_other() -> None:
+    found = Simulation(Shape(64, 8, FAST, one_core=True), COSTS).run()
+    assert found.updates_per_s == pytest.approx(1000 / 5, rel=0.02)
