@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,25 @@ POLL_S = 0.2
 class Contestant:
     """A program with processes that can be frozen, and files in which it counts."""
 
-    def __init__(self, name: str, command: Sequence[str], counts: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        counts: Sequence[Path],
+        *,
+        tree: Path = REPOSITORY,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._counts = counts
         self._process = subprocess.Popen(
             command,
-            cwd=REPOSITORY,
-            env={**process_environment(os.environ, 1), "PYTHONPATH": str(REPOSITORY)},
+            cwd=tree,
+            env={
+                **process_environment(os.environ, 1),
+                "PYTHONPATH": str(tree),
+                **(environment or {}),
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -99,13 +111,21 @@ class Contestant:
             return []
 
 
-def cluster(name: str, flags: Sequence[str], scratch: Path) -> Contestant:
+def cluster(
+    name: str,
+    flags: Sequence[str],
+    scratch: Path,
+    *,
+    tree: Path = REPOSITORY,
+    environment: Mapping[str, str] | None = None,
+) -> Contestant:
     """A cluster of ours as users start it, that plays on until it is ended."""
     run = scratch / name
     command = [sys.executable, "launch_cluster.py", "--mode", "child", "--run-dir", str(run)]
     command += ["--evaluation-episodes", "0", "--log-interval", str(ROW_INTERVAL_S)]
     command += ["--stop-at-return", "1e9", "--max-env-steps", str(10**12), *flags]
-    return Contestant(name, command, [run / "metrics" / "worker-0.jsonl"])
+    counts = [run / "metrics" / "worker-0.jsonl"]
+    return Contestant(name, command, counts, tree=tree, environment=environment)
 
 
 @contextlib.contextmanager
