@@ -20,6 +20,7 @@ import worker  # noqa: E402
 from a3c.cluster import wait_for_peer  # noqa: E402
 from a3c.layout import cut  # noqa: E402
 from a3c.options import parse_config  # noqa: E402
+from a3c.placing.place import place  # noqa: E402
 from a3c.serving import start_server  # noqa: E402
 from a3c.store import Store  # noqa: E402
 from benchmarks.turns import ROW_INTERVAL_S  # noqa: E402
@@ -48,7 +49,7 @@ def main() -> None:
 def connect(parameters: int, flags: list[str]) -> Store:
     """This worker's view of a ps with so many parameters, once it is initialised."""
     config, arguments = parse_config(flags, "pusher", "", worker.add_arguments)
-    cluster, task = worker.place(arguments, config)
+    cluster, task = place(arguments, config)
     layout = cut({"w": (parameters,)}, len(cluster.ps))
     for index, address in enumerate(cluster.ps):
         wait_for_peer(f"ps-{index}", address, 120.0)

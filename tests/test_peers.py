@@ -100,12 +100,17 @@ def test_picture_has_a_bar_for_each_program() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rllib", "sb3", OURS]
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", PEERS[1:], ids=lambda peer: peer.name)
 def test_every_peer_has_a_program_and_nothing_but_pinned_versions(peer: Peer) -> None:
     assert (venvs.HERE / "programs" / f"{peer.program}.py").is_file()
     lines = venvs.requirements(peer.name).read_text().splitlines()
     assert all(line.count("==") == 1 and "+" not in line for line in lines)
     assert peer.grid
+
+
+def test_ours_has_its_settings_searched_like_the_others() -> None:
+    assert PEERS[0].name == OURS
+    assert len(PEERS[0].grid) > 1
 
 
 def test_progress_is_solved_by_a_hundred_games_and_not_by_fewer(tmp_path: Path) -> None:

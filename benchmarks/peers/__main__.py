@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -62,16 +61,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--search", action="store_true", help="try each peer's settings instead")
     parser.add_argument("--searched", type=Path, default=RESULTS / "peers-search.csv")
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
-    parser.add_argument("--only", nargs="+", choices=[OURS, *(peer.name for peer in PEERS)])
+    parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS])
     parser.add_argument("--setup", action="store_true", help="only make the environments")
     parser.add_argument("--smoke", action="store_true", help="seconds, of what is installed")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
     return parser.parse_args()
 
 
 def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
     """The peers that can run; the others are named, with the reason."""
     for peer in named(arguments.only):
+        if peer.name == OURS:
+            yield peer
+            continue
         if arguments.smoke and not venvs.is_made(peer.name, arguments.venvs):
             print(f"skipped: {peer.name} is not installed in {arguments.venvs}", flush=True)
             continue
@@ -89,11 +90,7 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
     path = arguments.searched
     best = table.best_settings(table.read(path)) if path.exists() else {}
     times = SMOKE if arguments.smoke else Times(arguments.warm_up, arguments.seconds)
-    turns: list[tuple[Peer | None, Settings]] = [
-        (peer, best.get(peer.name, peer.grid[0])) for peer in peers
-    ]
-    if not arguments.only or OURS in arguments.only:
-        turns.insert(0, (None, {"workers": arguments.workers}))
+    turns = [(peer, best.get(peer.name, peer.grid[0])) for peer in peers]
     for pair in range(1, 2 if arguments.smoke else 1 + arguments.pairs):
         for peer, settings in turns:
             found.append(measure(peer, settings, pair, arguments.venvs, times))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -36,6 +37,12 @@ _APPO = {
 }
 
 PEERS = (
+    Peer(
+        OURS,
+        "",  # launched as users do
+        _grid(envs_per_worker=(16, 32, 64), rollout_length=(20,), workers=(os.cpu_count() or 1,)),
+        ({"rollout_length": 40}, {"wire_dtype": "float16"}),
+    ),
     Peer(
         "sb3",
         "sb3_a2c",

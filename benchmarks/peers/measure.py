@@ -49,16 +49,17 @@ class Counted(NamedTuple):
     failure: str = ""
 
 
-def measure(peer: Peer | None, settings: Settings, pair: int, root: Path, times: Times) -> Row:
-    """One run of a peer, or of ours where it is None."""
+def measure(peer: Peer, settings: Settings, pair: int, root: Path, times: Times) -> Row:
+    """One run of a peer, or of ours."""
+    ours = peer.name == OURS
     began, load = time.strftime("%Y-%m-%d %H:%M:%S"), round(os.getloadavg()[0], 1)
-    found = run_ours(settings, times) if peer is None else run_peer(peer, settings, root, times)
+    found = run_ours(settings, times) if ours else run_peer(peer, settings, root, times)
     return Row(
         began,
         rundir.git_commit() or "",
         f"{os.cpu_count()} cores, {cpu_model()}",
         load,
-        OURS if peer is None else peer.name,
+        peer.name,
         found.versions,
         pack(settings),
         pair,
@@ -139,7 +140,9 @@ def run_ours(settings: Settings, times: Times) -> Counted:
 def launcher_command(run: RunDir, settings: Settings) -> list[str]:
     """What starts a cluster of ours with the network that the peers have."""
     command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
-    command += ["--preset", "pong", "--network", "a3c-ff", "--evaluation-episodes", "0"]
+    command += ["--preset", "pong", "--evaluation-episodes", "0", "--stop-at-return", "1e9"]
+    command += ["--network", "a3c-ff", "--preprocessing", "atari", "--frame-stack", "4"]
+    command += ["--no-normalize-observations", "--minibatches", "1"]
     command += ["--run-dir", str(run.path)]
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
