@@ -28,6 +28,17 @@ PACKAGES = ("tensorflow", "gymnasium", "ale-py", "numpy")
 LOG_INTERVAL_S = 0.5  # of our own rows: how finely the measurement is cut
 
 
+# Network and preprocessing that the peers have, and no end.
+EQUAL: tuple[str, ...] = (
+    "--network",
+    "a3c-ff",
+    "--preprocessing",
+    "atari",
+    "--no-normalize-observations",
+)
+EQUAL += ("--minibatches", "1", "--stop-at-return", "1e9")
+
+
 class Times(NamedTuple):
     """How long to look."""
 
@@ -127,7 +138,8 @@ def run_ours(settings: Settings, times: Times) -> Counted:
     """Run a cluster as users do, and read its own rows of metrics."""
     with tempfile.TemporaryDirectory() as scratch:
         run = RunDir(Path(scratch) / "run")
-        command = launcher_command(run, {**settings, "log_interval": LOG_INTERVAL_S})
+        settings = {**settings, "log_interval": LOG_INTERVAL_S}
+        command = [*launcher_command(run, settings), *EQUAL]
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd=REPOSITORY) as launcher:
             try:
@@ -138,11 +150,9 @@ def run_ours(settings: Settings, times: Times) -> Counted:
 
 
 def launcher_command(run: RunDir, settings: Settings) -> list[str]:
-    """What starts a cluster of ours with the network that the peers have."""
+    """What starts a cluster of ours that learns Pong."""
     command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
-    command += ["--preset", "pong", "--evaluation-episodes", "0", "--stop-at-return", "1e9"]
-    command += ["--network", "a3c-ff", "--preprocessing", "atari", "--frame-stack", "4"]
-    command += ["--no-normalize-observations", "--minibatches", "1"]
+    command += ["--preset", "pong", "--evaluation-episodes", "0"]
     command += ["--run-dir", str(run.path)]
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
