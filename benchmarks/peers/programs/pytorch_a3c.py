@@ -2,7 +2,7 @@
 
 One environment a process; each takes gradients of its own copy of the network over 20 steps and
 applies them without locks to the shared parameters, through an Adam whose moments are shared too.
-That repository's own code wants gym 0.7 and 42×42 pixels with an LSTM; here are the network and the
+That repository's own code is for 42×42 pixels and an LSTM; here are the network and the
 preprocessing that all peers have.
 """
 
