@@ -94,6 +94,12 @@ def test_ratio_is_of_medians_and_its_range_of_pairs() -> None:
     assert "failed: rllib in pair 1: it said nothing" in text
 
 
+def test_ratio_leaves_out_pairs_that_were_cut_short() -> None:
+    found = [row(OURS, 1000.0, 1), row("sb3", 500.0, 1), row(OURS, 1500.0, 2)]
+    (ratio,) = [one.ratio for one in table.compare(found) if one.peer == "sb3"]
+    assert ratio == 2.0
+
+
 def test_picture_has_a_bar_for_each_program() -> None:
     axes = figure([row(OURS, 1000.0), row("sb3", 500.0), row("rllib", 100.0)]).axes[0]
     assert len(axes.patches) == 3

@@ -26,14 +26,13 @@ def figure(rows: Sequence[Row]) -> Figure:
         (WIDTH, REST + BAR * len(compared)),
     )
     axes = made.subplots()
-    ours = next((one.median for one in compared if one.peer == OURS), None)
     for place, one in enumerate(reversed(compared)):
         colour = COLOURS[1] if one.peer == OURS else COLOURS[0]
         axes.barh(place, one.median, color=colour, alpha=0.85, height=0.6)
         axes.plot(one.speeds, [place] * len(one.speeds), "o", color=INK, markersize=4, alpha=0.6)
         text = f"  {one.median:,.0f}"
-        if ours is not None and one.peer != OURS:
-            text += f"   ours is {ours / one.median:.1f} × it"
+        if one.ratio is not None and one.peer != OURS:
+            text += f"   ours is {one.ratio:.2f} × it"
         axes.text(max(one.speeds), place, text, va="center", size=12, color=INK)
     axes.set_xlim(0, 1.3 * max(max(one.speeds) for one in compared))
     pictures.dress(axes, "env steps/s", "")

@@ -30,12 +30,13 @@ class Row(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A program in all pairs; ratios are ours to it, one for each pair in which both ran."""
+    """A program in all pairs; ratios are ours to it, of the pairs in which both ran."""
 
     peer: str
     settings: str
     speeds: list[float]
-    ratios: list[float]
+    ratio: float | None  # of the medians; None where no pair has both
+    ratios: list[float]  # one a pair
 
     @property
     def median(self) -> float:
@@ -103,23 +104,26 @@ def compare(rows: Sequence[Row]) -> list[Compared]:
     found = []
     for name in dict.fromkeys(row.peer for row in worked):
         mine = [row for row in worked if row.peer == name]
-        ratios = [ours[row.pair] / row.env_steps_per_s for row in mine if row.pair in ours]
+        both = [(ours[row.pair], row.env_steps_per_s) for row in mine if row.pair in ours]
+        ratio = statistics.median(us for us, _ in both) if both else None
+        if ratio is not None:
+            ratio /= statistics.median(they for _, they in both)
         speeds = [row.env_steps_per_s for row in mine]
-        found.append(Compared(name, mine[-1].settings, speeds, ratios))
+        ratios = [us / they for us, they in both]
+        found.append(Compared(name, mine[-1].settings, speeds, ratio, ratios))
     return sorted(found, key=lambda one: -one.median)
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians and ratios, as a table for the docs."""
     compared = compare(rows)
-    ours = next((one.median for one in compared if one.peer == OURS), None)
     lines = ["| program | settings | env steps/s, median (range) | ours ÷ it (range of pairs) |"]
     lines.append("| --- | --- | --- | --- |")
     for one in compared:
         speed = f"{one.median:,.0f} ({min(one.speeds):,.0f} to {max(one.speeds):,.0f})"
         ratio = ""
-        if one.peer != OURS and ours is not None and one.ratios:
-            ratio = f"{ours / one.median:.2f} ({min(one.ratios):.2f} to {max(one.ratios):.2f})"
+        if one.peer != OURS and one.ratio is not None:
+            ratio = f"{one.ratio:.2f} ({min(one.ratios):.2f} to {max(one.ratios):.2f})"
         lines.append(f"| {one.peer} | {describe(one.settings)} | {speed} | {ratio} |")
     failed = [row for row in rows if not row.env_steps]
     lines += [f"\nfailed: {row.peer} in pair {row.pair}: {row.note}" for row in failed]
