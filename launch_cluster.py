@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c import console, options, plan, rundir
-from a3c.config import Config
+from a3c.config import Config, EnvConfig
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.hosting.placement import Placement
 from a3c.launching import cockpit, hosts, isolation, network_trial, preflight, report, verbs
@@ -110,10 +110,14 @@ def complete(line: str, point: str) -> int:
 
 def keep_here(arguments: list[str]) -> int:
     """Be the keeper of processes of a run that is spread over hosts or containers."""
-    import envs
     from a3c.launching import keep
 
-    return keep.keep(arguments, f"{PROG} keep", envs.check)
+    def check(settings: EnvConfig) -> object:
+        import envs  # Gymnasium: only the chief's keeper pays for it
+
+        return envs.check(settings)
+
+    return keep.keep(arguments, f"{PROG} keep", check)
 
 
 def start(arguments: list[str]) -> int:

@@ -84,7 +84,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
         log.info("%s is over: give --resume to go on with it, or another --run-dir", run.name)
     else:
         if CHIEF in names:
-            check(config.env)  # seconds and megabytes, once
+            check(config.env)
         code = _keep(mine, planned, config, chosen)
         if code != EXIT_OK:
             return code
