@@ -33,10 +33,8 @@ test: setup ## run the tests
 chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it
 	$(BIN)/python -m benchmarks.chaos --minutes 3 $(ARGS)
 
-bench: setup ## env steps that CartPole takes over 5 seeds; time of a start; cost of watching
-	$(BIN)/python benchmarks/seeds.py --preset cartpole --seeds 5 --output runs/bench/cartpole.csv
-	$(BIN)/python benchmarks/startup.py --pairs 1 --output runs/bench/startup.csv
-	$(BIN)/python benchmarks/watching.py --output runs/bench/watching.csv
+bench: setup ## measure speed: floor, ps, cost, levers, scale, peers (half an hour; ARGS=--smoke)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 check: setup ## lint, formatting, types
 	$(BIN)/ruff check .

@@ -1,0 +1,56 @@
+"""Measure everything that docs/performance.md says, one benchmark after the other.
+
+    make bench                            # tables and pictures in runs/bench, under half an hour
+    python -m benchmarks --only floor cost --folder benchmarks/results
+
+Wants a machine with nothing else to do. Learning takes longer and is apart: benchmarks/sweep.py,
+time_to_solve.py and seeds.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from a3c.rundir import REPOSITORY
+
+BENCHMARKS = {
+    "floor": ("floor.csv",),
+    "ps_capacity": ("ps-capacity.csv", "--repeats", "1"),
+    "cost": ("cost.csv",),
+    "levers": ("levers.csv", "--pairs", "3"),
+    "scale_model": ("scale-model.csv", "--check"),
+    "peers": ("peers.csv", "--seconds", "6", "--warm-up", "2"),
+}
+
+
+def main() -> int:
+    """Run them; 1 where one of them failed."""
+    parser = argparse.ArgumentParser(
+        "benchmarks", description="Measure everything that docs/performance.md says."
+    )
+    parser.add_argument("--only", nargs="+", choices=sorted(BENCHMARKS), default=list(BENCHMARKS))
+    parser.add_argument("--smoke", action="store_true", help="seconds of each, to see that it runs")
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench"), help="for the results")
+    arguments = parser.parse_args()
+    failed = []
+    for name in arguments.only:
+        output, *flags = BENCHMARKS[name]
+        flags = ["--smoke"] if arguments.smoke else flags
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
+        command += ["--output", str(arguments.folder / output)]
+        if subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
+            failed.append(name)
+        print(f"== {name} took {time.monotonic() - began:.0f} s\n", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
