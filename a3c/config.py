@@ -10,12 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from a3c.errors import UserError
 
 
 def option(
@@ -352,39 +349,6 @@ class Config:
 
 
 SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]
-
-
-def validate(config: Config) -> Config:
-    """Check what no single field can know; returns `config` or raises UserError."""
-    learning = config.learning
-    rates = learning.learning_rate_range
-    if rates and (len(rates) != 2 or rates[0] > rates[1]):
-        raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
-    if not config.network.hidden_sizes and config.network.network in ("mlp", "mlp-lstm"):
-        raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
-    if learning.minibatches > config.env.envs_per_worker:
-        raise UserError(
-            f"minibatches {learning.minibatches} is more than envs_per_worker "
-            f"{config.env.envs_per_worker}: each minibatch needs environments of its own"
-        )
-    if len(set(config.env.actions)) != len(config.env.actions):
-        raise UserError(f"actions {list(config.env.actions)}: name each action once")
-    target = config.run.stop_at_return
-    if target is not None and not math.isfinite(target):
-        raise UserError(f"stop_at_return {target}: give a finite number")
-    most = config.cluster.max_workers
-    if most is not None and most < config.cluster.workers:
-        raise UserError(
-            f"max_workers {most} is below workers {config.cluster.workers}: give more, or "
-            "fewer --workers"
-        )
-    silence_s, ps_timeout_s = config.cluster.heartbeat_timeout_s, config.cluster.ps_timeout_s
-    if silence_s is not None and silence_s <= ps_timeout_s:
-        raise UserError(
-            f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}: a "
-            "worker that waits for the ps would count as hung; give more, or a shorter --ps-timeout"
-        )
-    return config
 
 
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:

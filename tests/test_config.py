@@ -12,7 +12,8 @@ from hypothesis import given
 
 from a3c import config as settings
 from a3c import options
-from a3c.config import Config, validate
+from a3c.config import Config
+from a3c.configuring.rules import validate
 from a3c.errors import UserError
 from a3c.options import OPTIONS, Layer
 from tests.clusters import REPOSITORY, config

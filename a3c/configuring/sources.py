@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c.config import SECTIONS, Config, validate
+from a3c.config import SECTIONS, Config
 from a3c.configuring.option import OPTIONS, coerce, shown
+from a3c.configuring.rules import validate
 from a3c.errors import UserError
 
 PRESETS = Path(__file__).resolve().parents[2] / "presets"

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from a3c import options, rundir
-from a3c.config import Config, validate
+from a3c.config import Config
+from a3c.configuring.rules import validate
 from a3c.errors import UserError
 from a3c.hosting import asking, hostfile, placement, preflight
 from a3c.hosting.placement import Placement

@@ -27,7 +27,8 @@ from typing import Any
 from a3c import options, processes, rundir
 from a3c import plan as planning
 from a3c.cluster import Cluster
-from a3c.config import Config, EnvConfig, validate
+from a3c.config import Config, EnvConfig
+from a3c.configuring.rules import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeping.record import now_text
 from a3c.launching import ending, report

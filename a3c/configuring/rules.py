@@ -1,0 +1,47 @@
+"""What settings must be to each other; what each must be by itself is in its option."""
+
+from __future__ import annotations
+
+import math
+
+from a3c.config import ClusterConfig, Config, LearningConfig
+from a3c.errors import UserError
+
+
+def validate(config: Config) -> Config:
+    """Check what no single field can know; returns `config` or raises UserError."""
+    _validate_learning(config.learning, config.env.envs_per_worker)
+    _validate_cluster(config.cluster)
+    if not config.network.hidden_sizes and config.network.network in ("mlp", "mlp-lstm"):
+        raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
+    if len(set(config.env.actions)) != len(config.env.actions):
+        raise UserError(f"actions {list(config.env.actions)}: name each action once")
+    target = config.run.stop_at_return
+    if target is not None and not math.isfinite(target):
+        raise UserError(f"stop_at_return {target}: give a finite number")
+    return config
+
+
+def _validate_learning(learning: LearningConfig, envs_per_worker: int) -> None:
+    rates = learning.learning_rate_range
+    if rates and (len(rates) != 2 or rates[0] > rates[1]):
+        raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
+    if learning.minibatches > envs_per_worker:
+        raise UserError(
+            f"minibatches {learning.minibatches} is more than envs_per_worker {envs_per_worker}: "
+            "each minibatch needs environments of its own"
+        )
+
+
+def _validate_cluster(cluster: ClusterConfig) -> None:
+    most = cluster.max_workers
+    if most is not None and most < cluster.workers:
+        raise UserError(
+            f"max_workers {most} is below workers {cluster.workers}: give more, or fewer --workers"
+        )
+    silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
+    if silence_s is not None and silence_s <= ps_timeout_s:
+        raise UserError(
+            f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}: a "
+            "worker that waits for the ps would count as hung; give more, or a shorter --ps-timeout"
+        )
