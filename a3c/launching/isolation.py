@@ -26,9 +26,8 @@ class Decision(NamedTuple):
 def decide(wanted: str, *, across_hosts: bool = False) -> Decision:
     """What becomes of `--isolation`; raises UserError where it is wanted and impossible."""
     if across_hosts:
-        return Decision(
-            False, f"not isolated, on no host of the run: {_DANGER.replace('here', 'there')}"
-        )
+        guard = "guard the network between the hosts"
+        return Decision(False, f"{guard}: {_DANGER.replace('here', 'on them')}")
     if wanted == "off":
         return Decision(False, f"not isolated, as --isolation off asks for: {_DANGER}")
     reason = why_impossible()

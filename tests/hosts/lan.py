@@ -32,6 +32,7 @@ StrictModes no
 UsePAM no
 PidFile none
 LogLevel ERROR
+Subsystem sftp internal-sftp
 """
 
 # What a host's first process does before it becomes sshd.

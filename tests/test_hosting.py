@@ -1,0 +1,190 @@
+"""Processes elsewhere, through an ssh that goes nowhere else: a keeper there, a connection here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a3c import processes
+from a3c.errors import UserError
+from a3c.hosting import elsewhere, sweep
+from a3c.hosting.hostfile import Host
+from a3c.plan import Plan, Process
+from a3c.processes import ProcessRecord
+from a3c.rundir import REPOSITORY, RunDir
+from tests.runs import wait_until
+
+# The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
+SSH = """#!/bin/sh
+[ -e "$(dirname "$0")/cut" ] && { echo "ssh: no route" >&2; exit 255; }
+for command; do :; done
+exec sh -c "$command"
+"""
+# Says hello, writes metrics, and leaves when it is asked to, or with the code in a file.
+WORK = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+run = pathlib.Path(sys.argv[1])
+(run / "metrics").mkdir(parents=True, exist_ok=True)
+print("hello", flush=True)
+with (run / "metrics/worker-1.jsonl").open("a") as rows:
+    while not (code := run / "leave").exists():
+        rows.write("{}\\n"), rows.flush(), time.sleep(0.1)
+sys.exit(int(code.read_text()))
+"""
+FOLLOW = """
+import sys
+from a3c.hosting import follow
+follow.FAREWELL_S = 1.0
+sys.exit(follow.main())
+"""
+
+
+class Far:
+    """A worker on another host, and what follows it here."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.there = RunDir(tmp_path / "there/runs/mine")
+        self.run = RunDir(tmp_path / "here/runs/mine")
+        self.cut = tmp_path / "bin/cut"
+        ssh = tmp_path / "bin/ssh"
+        for directory in (self.there.path, self.run.path, ssh.parent):
+            directory.mkdir(parents=True)
+        (tmp_path / "there/a3c").symlink_to(REPOSITORY / "a3c")
+        ssh.write_text(SSH)
+        ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+        self.environment = {
+            **os.environ,
+            "PATH": f"{ssh.parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        code = str(tmp_path / "there")
+        host = Host("beta", "10.77.0.2", 1, sys.executable, code)
+        argv = (sys.executable, "-c", WORK, str(self.there.path))
+        log = str(self.run.log("worker-1"))
+        worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", argv, {}, log, host="beta")
+        ps = Process("ps-0", "ps", 0, "10.77.0.1:2222", argv, {}, log)
+        Plan(str(self.run.path), (ps, worker), hosts=(host,)).save(self.run)
+        self.said = tmp_path / "said"
+
+    def follow(self) -> subprocess.Popen[bytes]:
+        """The connection at work."""
+        with self.said.open("ab") as said:
+            command = [sys.executable, "-c", FOLLOW, str(self.run.path), "worker-1"]
+            return subprocess.Popen(command, env=self.environment, stdout=said, stderr=said)
+
+    def record(self) -> ProcessRecord | None:
+        """The record over there, while its process lives."""
+        record = processes.read_record(self.there.record("worker-1"))
+        return record if record and processes.child_lives(record) else None
+
+    def at_work(self) -> ProcessRecord:
+        """Wait for the process; its record."""
+        record: ProcessRecord = wait_until(self.record, "the process over there")
+        return record
+
+    def wait_for(self, word: str) -> None:
+        """Wait until the follower has said something."""
+        wait_until(lambda: self.said.exists() and word in self.said.read_text(), word)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[Far]:
+    """A worker elsewhere, ended in the end whatever happens."""
+    made = Far(tmp_path)
+    yield made
+    records = processes.read_records(made.there.path)
+    for record in records:
+        processes.terminate(record, now=True)
+    wait_until(lambda: not any(map(processes.keeper_lives, records)), "the keeper's end")
+
+
+def test_a_lost_connection_is_made_again_and_ends_nothing(far: Far) -> None:
+    follower = far.follow()
+    pid = far.at_work().pid
+    far.wait_for("hello")
+    mirrored = far.run.metrics("worker-1")
+    wait_until(lambda: mirrored.exists() and mirrored.stat().st_size > 10, "metrics here")
+
+    far.cut.touch()
+    for child in Path(f"/proc/{follower.pid}/task/{follower.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)  # the connection
+    far.wait_for("no connection to beta")
+    seen = elsewhere.read(elsewhere.path_of(far.run, "worker-1"))
+    assert seen
+    assert seen.cut_off_s() is not None
+    far.cut.unlink()
+    far.wait_for("worker-1 is at work already")
+    assert far.at_work().pid == pid
+
+    follower.terminate()
+    assert follower.wait(timeout=60) == 128 + signal.SIGTERM
+    assert far.record() is None
+    assert far.said.read_text().count("hello") == 1
+    rows = far.there.metrics("worker-1").read_bytes()
+    assert mirrored.read_bytes() == rows  # to the last one, none twice
+
+
+def test_a_keeper_that_was_killed_is_started_again_and_its_end_is_passed_on(far: Far) -> None:
+    follower = far.follow()
+    record = far.at_work()
+    far.wait_for("hello")
+    os.kill(record.keeper.pid, signal.SIGKILL)
+    far.wait_for("went with its keeper; it starts again")
+    wait_until(lambda: far.said.read_text().count("hello") == 2, "another life")
+    (far.there.path / "leave").write_text("70")
+    assert follower.wait(timeout=60) == 70
+
+
+def test_a_follower_takes_up_what_is_at_work_and_leaves_when_it_is_done(far: Far) -> None:
+    first = far.follow()
+    pid = far.at_work().pid
+    far.wait_for("hello")
+    first.kill()
+    first.wait()
+    second = far.follow()
+    far.wait_for("at work already")
+    assert far.at_work().pid == pid
+    (far.there.path / "leave").write_text("0")
+    assert second.wait(timeout=60) == 0
+
+
+def test_what_is_left_on_a_host_that_was_cut_off_is_ended_later(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", far.environment["PATH"])
+    follower = far.follow()
+    far.at_work()
+    far.wait_for("hello")
+    far.cut.touch()
+    for child in Path(f"/proc/{follower.pid}/task/{follower.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    far.wait_for("no connection to beta")
+    began = time.monotonic()
+    follower.terminate()
+    assert follower.wait(timeout=60) == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 30
+    assert "worker-1 may be at work there still" in far.said.read_text()
+
+    with pytest.raises(UserError, match=r"beta can't be reached \(ssh: no route\)"):
+        sweep.end_left(far.run, now=False)
+    assert far.record()
+    far.cut.unlink()
+    assert sweep.end_left(far.run, now=False) == ["worker-1"]
+    assert far.record() is None
+    assert sweep.end_left(far.run, now=False) == []
+
+
+def test_a_keeper_that_can_not_start_says_why(far: Far) -> None:
+    blocked = far.there.path / "logs"
+    blocked.touch()  # where its log's directory should be
+    assert far.follow().wait(timeout=60) == 70
+    assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
