@@ -75,11 +75,8 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
         quiet = subprocess.DEVNULL
         subprocess.run(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet, check=True)
         found = curve(Path(folder) / "run")
-    print(
-        f"{name} seed {seed}: {found[-1][2]:.1f} after {found[-1][0]:,} env steps, "
-        f"{time.monotonic() - began:,.0f} s",
-        flush=True,
-    )
+    last = f"{found[-1][2]:.1f} after {found[-1][0]:,} env steps" if found else "no game ended"
+    print(f"{name} seed {seed}: {last}, {time.monotonic() - began:,.0f} s", flush=True)
     return [
         Row(*where, name, " ".join(SETTINGS[name]), arguments.workers, seed, *point)
         for point in found

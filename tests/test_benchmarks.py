@@ -22,7 +22,7 @@ SMOKES = {
     "peers": ["env_steps_per_s"],
 }
 SHORT = {
-    "sweep": ["--only", "chosen", "--max-env-steps", "3000"],
+    "sweep": ["--only", "chosen", "--max-env-steps", "12000"],
     "time_to_solve": ["--only", "a3c-cluster", "--seeds", "1", "--max-minutes", "0.4"],
 }
 
