@@ -222,7 +222,8 @@ def add(server: libtmux.Server, run_name: str, pane: Pane, *, window: str) -> No
         more = Window(f"{window}-{len(windows) + 1}", (pane,))
         _open_window(server, session, more, directory)
         return
-    split = ("split-window", "-d", "-t", room[-1], *_REPORT, "-c", str(directory))
+    last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
+    split = ("split-window", "-d", "-t", last, *_REPORT, "-c", str(directory))
     _, pane_id = _run_in(server, split, pane, room[-1]).split()
     _set_title(server, pane_id, pane.title)
     _said(server, "select-layout", "-t", room[-1], "tiled")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from a3c import options, rundir
 from a3c.config import Config
 from a3c.configuring.rules import validate
 from a3c.errors import UserError
-from a3c.hosting import asking, hostfile, placement, preflight
+from a3c.hosting import asking, hostfile, placement, preflight, sweep
 from a3c.hosting.placement import Placement
 from a3c.plan import Plan, Process
 from a3c.rundir import RunDir
@@ -78,11 +79,23 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
         log.info("%s", line)
     for line in preflight.warnings(answers, config):
         log.warning("warning: %s", line)
-    faults = preflight.faults(answers)
+    faults = [*preflight.faults(answers), *_left_over(plan, at_work)]
     for line in faults[:-1]:
         log.error("%s", line)
     if faults:
         raise UserError(faults[-1])
+
+
+def _left_over(plan: Plan, at_work: Sequence[Process]) -> list[str]:
+    """That a session before this one has left something, as when this machine went down."""
+    run = RunDir(Path(plan.run_dir))
+    names = [] if at_work else [host.name for host in sweep.hosts_in_doubt(run)]
+    if not names:
+        return []
+    return [
+        f"{run.name} may be at work still on {', '.join(names)}: "
+        f"end that with `launch_cluster.py stop {shlex.quote(str(run.path))}`"
+    ]
 
 
 def keep(run: RunDir, text: bytes | None) -> None:

@@ -23,7 +23,8 @@ from tests.hosts import lan
 from tests.hosts.lan import Lan, Machine
 from tests.runs import manifest, wait_until
 
-pytestmark = pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not())
+WHY_NOT = lan.why_not()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 CODE = "/opt/a3c"
 PORTS = range(2222, 2227)
