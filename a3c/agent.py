@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
+from tensorflow.core.protobuf import rewriter_config_pb2
 
 from a3c import calls, losses, observations, optimizers, wire
 from a3c.config import Config
@@ -265,6 +266,9 @@ def _session_config(config: Config) -> Any:
         intra_op_parallelism_threads=config.cluster.worker_threads,
         inter_op_parallelism_threads=1,
     )
+    if config.cluster.compute_dtype == "bfloat16":
+        rewrites = settings.graph_options.rewrite_options
+        rewrites.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
     if config.cluster.device == "gpu":
         if not tf.config.list_physical_devices("GPU"):
             raise UserError(

@@ -50,6 +50,7 @@ LEVERS = {
     "overlap": Lever(_SMALL, (*_SMALL, "--overlap")),
     "two-threads": Lever(_LARGE, (*_LARGE, "--worker-threads", "2")),
     "onednn-off": Lever(_LARGE, _LARGE, (("TF_ENABLE_ONEDNN_OPTS", "0"),)),
+    "bfloat16": Lever(_LARGE, (*_LARGE, "--compute-dtype", "bfloat16")),
     "xla": Lever(_LARGE, _LARGE, _JIT),
 }
 

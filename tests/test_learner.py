@@ -257,6 +257,17 @@ def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: 
     np.testing.assert_allclose(half, full, rtol=2e-3)
 
 
+def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> None:
+    rollout = random_rollout(4)
+    norms = []
+    for compute_dtype in ("float32", "bfloat16"):
+        side, _ = sides(small_config(**PLAIN, compute_dtype=compute_dtype))
+        side.store.initialize(sides(SGD)[0].initial)
+        side.learner.refresh()
+        norms.append(side.learner.update(rollout).metrics["train/gradient_norm"])
+    assert norms[1] == pytest.approx(norms[0], rel=0.03)
+
+
 # --- what is never pushed -----------------------------------------------------------------------
 
 
