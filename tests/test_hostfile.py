@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from a3c.errors import UserError
-from a3c.hosting import hostfile, placement
+from a3c.hosting import hostfile, placement, ssh
 from a3c.plan import Plan
 from a3c.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
@@ -95,6 +95,16 @@ def test_a_private_network_has_to_be_trusted_and_excludes_isolation() -> None:
         placement.place(file, configure(workers=6))
     with pytest.raises(UserError, match="--isolation on"):
         placement.place(file, configure(workers=6, trusted_network=True, isolation="on"))
+
+
+def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
+    mine = {"host": "ml@beta", "user": "ml", "port": 2200, "options": ["-i", "my key"]}
+    beta = hostfile.parse(tables(HERE, {**BETA, **mine})).hosts[1]
+    command = ssh.command(beta, ("/a b/python", "-V"), directory="/opt/my code")
+    assert command[:4] == ["ssh", "-T", "-i", "my key"]
+    assert command[-6:-1] == ["-p", "2200", "-l", "ml", "ml@beta"]
+    assert command[-1] == "cd '/opt/my code' && exec '/a b/python' -V"
+    assert "BatchMode=yes" in command
 
 
 def launch(*arguments: str) -> subprocess.CompletedProcess[str]:

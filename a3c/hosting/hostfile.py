@@ -48,7 +48,7 @@ _KEYS: dict[str, type] = {
 }
 _REQUIRED = ("host", "address", "slots")
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
-_NAME = re.compile(r"[A-Za-z0-9_.:%-]+")
+_NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
 _MAX_SLOTS = 100_000
 _MAX_BYTES = 1 << 20
 
