@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from a3c.rundir import REPOSITORY
 from benchmarks import machine, turns
+from tests.runs import wait_until
 
 SMOKES = {
     "floor": ["efficiency"],
@@ -51,6 +54,19 @@ def test_a_benchmark_of_learning_runs_when_cut_short(name: str, tmp_path: Path) 
     rows = run(name, tmp_path / f"{name}.csv", SHORT[name])
     assert all(int(row["env_steps"]) > 0 for row in rows)
     assert rows
+
+
+def test_a_benchmark_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.ps_capacity", "--output", str(tmp_path / "t.csv")]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as benchmark:
+        family = psutil.Process(benchmark.pid)
+        wait_until(lambda: len(family.children(recursive=True)) >= 3, "three processes")
+        left = family.children(recursive=True)
+        benchmark.terminate()
+        assert benchmark.wait(30.0) == 128 + signal.SIGTERM
+    _, alive = psutil.wait_procs(left, timeout=10.0)
+    assert not alive
 
 
 def test_steps_between_two_times_are_interpolated(tmp_path: Path) -> None:
