@@ -121,11 +121,17 @@ is_well() { inside "$1" python -m a3c.keeping.health /runs >/dev/null 2>&1; }
 came_back() {
     case $(state "$1") in "running 0 "[1-9]*) is_well "$1" ;; "exited 0 "[1-9]*) true ;; *) false ;; esac
 }
-noticed_a_loss() {
-    docker cp "$(container worker-0):/runs/cartpole/metrics/losses.jsonl" - 2>/dev/null | grep -qa env_steps
-}
+is_restored() { docker logs "$(container worker-0)" 2>&1 | grep "restored the ps from" >/dev/null; }
 ended_well() { case $(state "$1") in "exited 0 "*) true ;; "exited "*) fail "$1 is $(state "$1")" ;; *) false ;; esac; }
-kill_container() { kill -KILL "$(docker inspect -f '{{.State.Pid}}' "$(container "$1")")"; }
+are_up_again() {
+    case "$(state worker-1), $(state ps-0)" in "running 0 "[1-9]*", running 0 "[1-9]*) true ;; *) false ;; esac
+}
+kill_container() {
+    local pid
+    pid=$(docker inspect -f '{{.State.Pid}}' "$(container "$1")")
+    [ "$pid" -gt 1 ] || fail "$1 had ended before it could be killed"
+    kill -KILL "$pid"
+}
 
 check_rights() {
     local name found
@@ -148,6 +154,7 @@ while True:
     caller.close()'
 ASK='
 import socket, sys
+from concurrent.futures import ThreadPoolExecutor
 def answers(host):
     try:
         with socket.create_connection((host, 2300), 2) as connection:
@@ -155,7 +162,7 @@ def answers(host):
             return connection.recv(99) == sys.argv[1].encode()
     except OSError:
         return False
-print(sum(map(answers, sys.argv[2:])))'
+print(sum(ThreadPoolExecutor().map(answers, sys.argv[2:])))'
 
 check_ports() {
     local name found word="word-$RANDOM$RANDOM" all=()
@@ -223,15 +230,17 @@ main() {
         ids[$name]=$(docker ps -aq --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" \
             --filter "label=com.docker.compose.service=$name")
     done
-    check_rights
-    check_ports
     until_true 300 "a first checkpoint" has_checkpoint
     kill_container worker-1
     kill_container ps-0
+    # While they start, so that the run is not over before.
+    until_true 100 "killed containers of worker-1 and the ps are started again" are_up_again
+    check_ports
+    check_rights
     until_true 200 "TensorBoard answers on 127.0.0.1" board_answers
-    until_true 300 "the killed worker container is back" came_back worker-1
-    until_true 300 "the killed ps container is back" came_back ps-0
-    until_true 300 "its loss is noticed, and the run restored" noticed_a_loss
+    until_true 300 "the killed worker is at work again" came_back worker-1
+    until_true 300 "the killed ps is at work again" came_back ps-0
+    until_true 300 "the run went on from its checkpoint" is_restored
     until_true 300 "the chief has ended the run" ended_well worker-0
     for name in worker-1 worker-2 worker-3 worker-7 ps-0 evaluator-0; do
         until_true 200 "$name has left with 0" ended_well "$name"
