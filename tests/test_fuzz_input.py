@@ -83,7 +83,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     (path / "loop").symlink_to("loop")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "run", lambda *_: 0)
-        patch.setattr(worker, "adopt_environment", lambda *_: None)
+        patch.setattr(worker, "adopt_environment", lambda *_, **__: None)
         patch.delenv("TF_CONFIG", raising=False)
         yield Stage(path)
 
