@@ -27,6 +27,7 @@ from a3c.rundir import REPOSITORY
 START_TIMEOUT_S = 300.0
 SETTLE_S = 0.7  # of a turn, not counted: caches and what waited in queues
 ROW_INTERVAL_S = 0.25
+LOG_INTERVAL_S = 1.0  # of a cluster, whose rows cost it something
 POLL_S = 0.2
 
 
@@ -122,7 +123,7 @@ def cluster(
     """A cluster of ours as users start it, that plays on until it is ended."""
     run = scratch / name
     command = [sys.executable, "launch_cluster.py", "--mode", "child", "--run-dir", str(run)]
-    command += ["--evaluation-episodes", "0", "--log-interval", str(ROW_INTERVAL_S)]
+    command += ["--evaluation-episodes", "0", "--log-interval", str(LOG_INTERVAL_S)]
     command += ["--stop-at-return", "1e9", "--max-env-steps", str(10**12), *flags]
     counts = [run / "metrics" / "worker-0.jsonl"]
     return Contestant(name, command, counts, tree=tree, environment=environment)
@@ -157,7 +158,7 @@ def alternate(
             begin = time.time() + SETTLE_S
             time.sleep(SETTLE_S + seconds)
             end = time.time()
-            time.sleep(2 * ROW_INTERVAL_S)  # for the row after the end
+            time.sleep(1.2 * LOG_INTERVAL_S)  # for the row after the end
             rate = one.rate(begin, end)
             one.freeze()
             on_turn(pair, one, rate)
