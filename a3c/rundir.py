@@ -289,7 +289,7 @@ def versions() -> dict[str, str]:
     import importlib.metadata  # too slow for the verbs
 
     found = {"python": platform.python_version()}
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, "tensorflow-cpu"):  # which is what images have, for its size
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+            found.setdefault(name.removesuffix("-cpu"), importlib.metadata.version(name))
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -68,6 +70,20 @@ def test_config_json_is_complete_and_makes_the_run_again(runs: Path) -> None:
     assert contents["started_at"] > 1e9
     assert rundir.read_config(run) == settings
     assert run.path.is_absolute()
+
+
+def test_the_smaller_package_of_tensorflow_counts_as_tensorflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = {"tensorflow-cpu": "2.21.0", "numpy": "2.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert rundir.versions().items() >= {"tensorflow": "2.21.0", "numpy": "2.0"}.items()
 
 
 def test_nothing_of_the_environment_is_written(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +285,9 @@ def test_json_is_written_whole_or_not_at_all(runs: Path) -> None:
     assert [p.name for p in runs.iterdir()] == ["summary.json"]
 
 
+needs_git = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+
+
 def git(*arguments: str) -> str:
     """What git says in the current folder."""
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
@@ -278,6 +297,7 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+@needs_git
 def test_the_commit_is_its_hash_whatever_tags_there_are(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +322,7 @@ def test_the_commit_is_its_hash_whatever_tags_there_are(
     assert rundir.git_commit() == f"{commit}-dirty"
 
 
+@needs_git
 def test_a_folder_inside_somebody_elses_checkout_has_no_commit(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
