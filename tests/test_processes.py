@@ -194,9 +194,14 @@ def test_a_keeper_with_another_create_time_is_never_signalled() -> None:
 
 @pytest.mark.parametrize(("now", "returncode"), [(False, -15), (True, -3)])
 def test_a_believed_keeper_is_signalled(now: bool, returncode: int) -> None:
+    # What a shell started in the background ignores SIGQUIT, and so do its children.
+    code = (
+        "import signal; signal.signal(signal.SIGQUIT, signal.SIG_DFL); print(flush=True); input()"
+    )
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
+        [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as p:
+        assert p.stdout and p.stdout.readline()
         identity = processes.identify(p.pid)
         assert identity is not None
         assert processes.terminate(a_record(None, identity), now=now) is True
