@@ -201,7 +201,8 @@ def test_a_believed_keeper_is_signalled(now: bool, returncode: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as p:
-        assert p.stdout and p.stdout.readline()
+        assert p.stdout is not None
+        assert p.stdout.readline()
         identity = processes.identify(p.pid)
         assert identity is not None
         assert processes.terminate(a_record(None, identity), now=now) is True
