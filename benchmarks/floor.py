@@ -60,32 +60,22 @@ def main() -> int:
 def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
     """Turns of the floor and of a cluster of one shape."""
     workers = os.cpu_count() or 1
-    rates: dict[tuple[int, str], float] = {}
     where = machine.here()
-
-    def note(pair: int, one: Contestant, rate: float) -> None:
-        rates[pair, one.name] = rate
-        print(f"{shape} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
-
     with turns.scratch() as folder:
-        floors = floor(flags, workers, folder)
-        ours = turns.cluster("cluster", [*flags, "--workers", str(workers)], folder)
-        try:
-            turns.alternate([floors, ours], arguments.pairs, arguments.seconds, note)
-        finally:
-            floors.close()
-            ours.close()
-    pairs = [(rates[i, "floor"], rates[i, "cluster"]) for i in range(1, arguments.pairs + 1)]
+        sides = (
+            floor(flags, workers, folder),
+            turns.cluster("cluster", [*flags, "--workers", str(workers)], folder),
+        )
+        pairs = turns.compare(sides, arguments.pairs, arguments.seconds, shape)
     return [
         Row(*where, shape, " ".join(flags), i, round(a, 1), round(b, 1), round(b / a, 4))
-        for i, (a, b) in enumerate(pairs, start=1)
+        for i, a, b in pairs
     ]
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians and spread, as a table for the docs."""
-    lines = ["| shape | floor, env steps/s | cluster | efficiency | range of pairs |"]
-    lines.append("| --- | --- | --- | --- | --- |")
+    found = []
     for shape in dict.fromkeys(row.shape for row in rows):
         mine = [row for row in rows if row.shape == shape]
         floors, ours = (
@@ -93,9 +83,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
         )
         ratios = [row.efficiency for row in mine]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        middle = statistics.median(ratios)
-        lines.append(f"| {shape} | {floors:,.0f} | {ours:,.0f} | {middle:.2f} | {spread} |")
-    return lines
+        middle = f"{statistics.median(ratios):.2f}"
+        found.append((shape, f"{floors:,.0f}", f"{ours:,.0f}", middle, spread))
+    titles = ("shape", "floor, env steps/s", "cluster", "efficiency", "range of pairs")
+    return machine.table(titles, found)
 
 
 # --- the floor ------------------------------------------------------------------------------------

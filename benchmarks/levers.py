@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from a3c.rundir import REPOSITORY
 from benchmarks import machine, turns
-from benchmarks.turns import Contestant
 
 BEFORE = "86f6dec"
 
@@ -73,28 +72,17 @@ class Row(NamedTuple):
 def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
     """Turns of both sides of one lever."""
     lever, where = LEVERS[name], machine.here()
-    rates: dict[tuple[int, str], float] = {}
-
-    def note(pair: int, one: Contestant, rate: float) -> None:
-        rates[pair, one.name] = rate
-        print(f"{name} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
-
     workers = ["--workers", str(os.cpu_count() or 1)]
     with turns.scratch() as folder:
         tree = _checkout(arguments.before, folder) if lever.from_before else REPOSITORY
-        sides = [
+        sides = (
             turns.cluster("without", [*lever.without, *workers], folder, tree=tree),
             turns.cluster(
                 "with", [*lever.with_it, *workers], folder, environment=dict(lever.environment)
             ),
-        ]
-        try:
-            turns.alternate(sides, arguments.pairs, arguments.seconds, note)
-        finally:
-            for side in sides:
-                side.close()
+        )
+        pairs = turns.compare(sides, arguments.pairs, arguments.seconds, name)
     words = " ".join([*lever.with_it, *(f"{k}={v}" for k, v in lever.environment)])
-    pairs = [(i, rates[i, "without"], rates[i, "with"]) for i in range(1, arguments.pairs + 1)]
     return [
         Row(*where, name, words, i, round(a, 1), round(b, 1), round(b / a, 4)) for i, a, b in pairs
     ]
@@ -112,8 +100,7 @@ def _checkout(commit: str, folder: Path) -> Path:
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians and spread, as a table for the docs."""
-    lines = ["| lever | without, env steps/s | with | ratio of medians | range of pairs |"]
-    lines.append("| --- " * 5 + "|")
+    found = []
     for name in dict.fromkeys(row.lever for row in rows):
         mine = [row for row in rows if row.lever == name]
         without, with_it = (
@@ -121,10 +108,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
         )
         ratios = [row.ratio for row in mine]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        lines.append(
-            f"| {name} | {without:,.0f} | {with_it:,.0f} | {with_it / without:.2f} | {spread} |"
-        )
-    return lines
+        ratio = f"{with_it / without:.2f}"
+        found.append((name, f"{without:,.0f}", f"{with_it:,.0f}", ratio, spread))
+    titles = ("lever", "without, env steps/s", "with", "ratio of medians", "range of pairs")
+    return machine.table(titles, found)
 
 
 def main() -> int:

@@ -59,6 +59,18 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
+def table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """A table for the docs, in Markdown."""
+    head = [*titles]
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
+
+
+def end_by_signal(number: int, _frame: object) -> None:
+    """A handler with which an end from outside leaves no programs behind."""
+    raise SystemExit(128 + number)
+
+
 def command() -> str:
     """What was typed."""
     main = sys.modules["__main__"].__spec__

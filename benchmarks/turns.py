@@ -23,6 +23,7 @@ import psutil
 
 from a3c.cluster import process_environment
 from a3c.rundir import REPOSITORY
+from benchmarks import machine
 
 START_TIMEOUT_S = 300.0
 SETTLE_S = 0.7  # of a turn, not counted: caches and what waited in queues
@@ -133,13 +134,9 @@ def cluster(
 def scratch() -> Iterator[Path]:
     """A folder for what contestants write; an end from outside leaves none of them behind."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, machine.end_by_signal)
     with tempfile.TemporaryDirectory(prefix="a3c-turns-") as folder:
         yield Path(folder)
-
-
-def _leave(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def alternate(
@@ -162,6 +159,43 @@ def alternate(
             rate = one.rate(begin, end)
             one.freeze()
             on_turn(pair, one, rate)
+
+
+def compare(
+    sides: tuple[Contestant, Contestant], pairs: int, seconds: float, label: str
+) -> list[tuple[int, float, float]]:
+    """Env steps a second of both sides, by pair; both are ended afterwards."""
+    rates: dict[tuple[int, str], float] = {}
+
+    def note(pair: int, one: Contestant, rate: float) -> None:
+        rates[pair, one.name] = rate
+        print(f"{label} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
+
+    try:
+        alternate(sides, pairs, seconds, note)
+    finally:
+        for side in sides:
+            side.close()
+    first, second = (side.name for side in sides)
+    return [(i, rates[i, first], rates[i, second]) for i in range(1, pairs + 1)]
+
+
+class Tally:
+    """What a contestant writes: a row with the env steps so far, now and then."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        self._due = 0.0
+        self.env_steps = 0
+
+    def add(self, env_steps: int, **more: float) -> None:
+        """Count them, and write a row if one is due."""
+        self.env_steps += env_steps
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + ROW_INTERVAL_S
+            row = {"time": time.time(), "env_steps": self.env_steps, **more}
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
 
 
 def last_row(path: Path) -> dict[str, Any]:
