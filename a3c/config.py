@@ -154,10 +154,14 @@ class LearningConfig:
         high=100.0,
     )
     learning_rate_schedule: Literal["constant", "linear"] = option(
-        "constant", "constant, or linear to zero at --anneal-steps"
+        "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
     )
+    learning_rate_final: float = option(
+        0.0, "learning rate at the end of a linear schedule, and after it", low=0.0, high=100.0
+    )
+    anneal_start: int = option(0, "env steps before schedules begin to run", low=0)
     anneal_steps: int | None = option(
-        None, "env steps over which schedules run (--max-env-steps if unset)", low=1
+        None, "env steps at which schedules end (--max-env-steps if unset)", low=1
     )
     critic_learning_rate_scale: float = option(
         1.0, "learning rate of value-only weights, as a multiple", above=0.0, high=100.0
@@ -278,7 +282,9 @@ class ClusterConfig:
     worker_threads: int = option(
         1, "TensorFlow threads for one operation in a worker", low=1, high=256
     )
-    ps_threads: int = option(1, "TensorFlow threads for one operation in a ps", low=1, high=256)
+    ps_threads: int = option(
+        1, "updates that a ps works on at once, a thread each", low=1, high=256
+    )
     start_cores: int | None = option(
         None, "cores to plan the start of the processes for (this machine's if unset)", low=1
     )
@@ -348,7 +354,7 @@ class Config:
 
     @property
     def anneal_steps(self) -> int:
-        """Env steps over which every schedule of the run goes from its start to its end."""
+        """Env steps at which every schedule of the run is at its end."""
         return self.learning.anneal_steps or self.run.max_env_steps
 
 

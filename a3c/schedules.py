@@ -27,11 +27,11 @@ def initial_learning_rate(config: Config) -> float:
 
 
 def learning_rate(config: Config, env_steps: int) -> float:
-    """The learning rate after `env_steps`: constant, or linear to 0 at `config.anneal_steps`."""
+    """The learning rate after `env_steps`: constant, or linear until `config.anneal_steps`."""
     start = initial_learning_rate(config)
     if config.learning.learning_rate_schedule == "constant":
         return start
-    return _linear(start, 0.0, _progress(config, env_steps))
+    return _linear(start, config.learning.learning_rate_final, _progress(config, env_steps))
 
 
 def entropy_weight(config: Config, env_steps: int) -> float:
@@ -48,8 +48,9 @@ def epsilon_greedy(config: Config, env_steps: int) -> float:
 
 
 def _progress(config: Config, env_steps: int) -> float:
-    """How much of the annealing is done: 0 at the start, 1 at its end, more after it."""
-    return env_steps / config.anneal_steps
+    """How much of the annealing is done: 0 until its start, 1 at its end, more after it."""
+    start = config.learning.anneal_start
+    return max(0.0, (env_steps - start) / (config.anneal_steps - start))
 
 
 def _linear(start: float, end: float, progress: float) -> float:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from a3c import optimizers, wire
+from a3c import calls, optimizers, wire
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import EXIT_RETRY, FatalError, RetryableError
@@ -93,8 +93,8 @@ class Store:
         self._session = LastingSession(
             target, graph=self.graph, config=_session_config(config, task)
         )
-        self._exchange = self._session.make_callable(exchange[1], exchange[0])
-        self._pull = self._session.make_callable(pull)
+        self._exchange = calls.prepare(self._session, *exchange)
+        self._pull = calls.prepare(self._session, [], pull)
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
 

@@ -44,6 +44,8 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.just([]) | rates
     if option.name == "minibatches":  # at most as many as environments
         return st.just(1)
+    if option.name == "anneal_start":  # below the end of the schedules
+        return st.just(0)
     if option.name == "heartbeat_timeout_s":
         longest = OPTIONS["ps_timeout_s"].field.metadata["high"]
         return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)

@@ -33,6 +33,21 @@ def test_linear_learning_rate_goes_from_its_start_to_zero_and_stays() -> None:
     assert rates == [0.5, 0.375, 0.25, 0.0, 0.0]
 
 
+def test_schedules_may_begin_late_and_the_learning_rate_end_above_zero() -> None:
+    config = make_config(
+        learning_rate=0.5,
+        learning_rate_schedule="linear",
+        learning_rate_final=0.25,
+        entropy_weight=1.0,
+        entropy_weight_final=0.5,
+        anneal_start=600,
+    )
+    assert [schedules.learning_rate(config, n) for n in (0, 600, 800, 1000, 9000)] == [
+        *(0.5, 0.5, 0.375, 0.25, 0.25)
+    ]
+    assert [schedules.entropy_weight(config, n) for n in (600, 800, 1000)] == [1.0, 0.75, 0.5]
+
+
 def test_anneal_steps_default_to_the_length_of_the_run() -> None:
     config = make_config(learning_rate=0.5, learning_rate_schedule="linear", anneal_steps=None)
     config = replace(config, run=RunConfig(max_env_steps=400))

@@ -16,6 +16,11 @@ def validate(config: Config) -> Config:
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
+    if config.learning.anneal_start >= config.anneal_steps:
+        raise UserError(
+            f"anneal_start {config.learning.anneal_start} is not below the end of the schedules, "
+            f"{config.anneal_steps}: give less, or more --anneal-steps"
+        )
     target = config.run.stop_at_return
     if target is not None and not math.isfinite(target):
         raise UserError(f"stop_at_return {target}: give a finite number")
