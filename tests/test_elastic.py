@@ -41,7 +41,7 @@ def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> Non
     assert (done.returncode, done.stdout) == (2, "")
     assert "2 addresses of workers, of which 1 are free" in done.stderr
     assert "worker-1 starts, at " in tmux.launch("add", "--run", "run").stdout
-    assert "worker-1" in panes_of(tmux)
+    wait_until(lambda: "worker-1" in panes_of(tmux), "its pane, which has a title a little later")
     wait_until(lambda: is_training(path, workers=2), "training of the newcomer")
     assert len(tmux.status("run")["processes"]) == 3
 
@@ -51,7 +51,7 @@ def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> Non
     assert state(path, "ps-0") == state(path, "worker-0") == "running"
     assert tmux.launch("add", "--run", "run").returncode == 0
     assert state(path, "worker-1") in ("starting", "running")
-    assert len(panes_of(tmux)) == 4
+    wait_until(lambda: len(panes_of(tmux)) == 4, "four panes")
 
     assert tmux.launch("stop", "run").returncode == 0
     wait_until(lambda: everything_ended(path), "the end")

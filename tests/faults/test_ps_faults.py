@@ -194,6 +194,8 @@ def test_a_second_run_into_the_same_directory_is_refused(
 
 def test_a_machine_that_reboots_goes_on_where_it_was(launched: Any) -> None:
     cluster, process = launched
+    newest = cluster.newest_checkpoint_step()
+    wait_until(lambda: cluster.newest_checkpoint_step() > newest, "a chief that saves", 60.0)
     rebooted = cluster.moment()
     cluster.kill_everything(process)
     before = cluster.manifest()
