@@ -35,6 +35,8 @@ class Flags:
             self.set_attached = tf.compat.v1.scatter_update(
                 self.attached, [self.worker], [self.presence]
             ).op
+            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
+            self.never = nothing.dequeue()  # nobody ever puts anything in
 
     @property
     def variables(self) -> list[Any]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,10 +19,11 @@ import tensorflow as tf
 from a3c import calls, optimizers, wire
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
-from a3c.errors import EXIT_RETRY, FatalError, RetryableError
+from a3c.errors import FatalError, RetryableError
 from a3c.flags import FIRST_PS, Flags
 from a3c.lasting import LastingSession
 from a3c.layout import Layout
+from a3c.lifeline import Lifeline, leave_if_stuck, takes_short_way
 from a3c.past import Life
 from a3c.shared_state import by_parameter, by_shard
 
@@ -33,6 +32,7 @@ log = logging.getLogger(__name__)
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at its end
 SNAPSHOT_TRIES = 5
+_FOR_EVER_MS = 10**12
 ENDINGS = ("solved", "max_env_steps")  # why a run is over
 
 # What the ps says, by letting go of the connection or of its memory, when it is gone.
@@ -83,7 +83,9 @@ class Store:
         self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
         self.graph = tf.Graph()
-        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, task, layout)):
+        self._short_way = takes_short_way(layout, self._wire_dtype)
+        place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
+        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, layout, place)):
             self._build_variables(statistics_size, len(cluster.workers))
             exchange = self._build_exchange(statistics_size)
             pull = self._build_pull()
@@ -93,8 +95,13 @@ class Store:
         self._session = LastingSession(
             target, graph=self.graph, config=_session_config(config, task)
         )
-        self._exchange = calls.prepare(self._session, *exchange)
-        self._pull = calls.prepare(self._session, [], pull)
+        short_way = self._session
+        if self._short_way:
+            settings = _session_config(config, Task("ps", 0))
+            short_way = LastingSession(f"grpc://{cluster.ps[0]}", graph=self.graph, config=settings)
+        self._lifeline: Lifeline | None = None
+        self._exchange = calls.prepare(short_way, *exchange)
+        self._pull = calls.prepare(short_way, [], pull)
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
 
@@ -102,7 +109,7 @@ class Store:
 
     def is_ready(self) -> bool:
         """Whether the ps holds a whole model; where one variable is missing it counts as blank."""
-        with _leave_if_stuck(self._timeout_s, "the ps does not answer"), _or_lost():
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"), _or_lost():
             if not self._session.run(self._all_exist):
                 return False
             return bool(self._session.run(self._is_ready))
@@ -127,14 +134,31 @@ class Store:
             self._session.run(self._flags.set_life, {self._flags.new_life: life})
             self._session.run(self._flags.set_ready)
 
-    def attach(self) -> Life:
-        """Say that this worker is at work, so that the ps waits for it; to which life of the ps."""
+    def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
+        """Say that this worker is at work, so that the ps waits for it; to which life of the ps.
+
+        `on_stuck` is called, in another thread, where the ps is lost and a call hangs.
+        """
         with _or_lost():
             self._set_presence(1)
-            return Life(*self._session.run(self._flags.read_life).tolist())
+            life = Life(*self._session.run(self._flags.read_life).tolist())
+        if self._short_way and on_stuck:
+            self._lifeline = Lifeline(self._wait_for_loss, on_stuck)
+        return life
+
+    def _wait_for_loss(self) -> None:
+        """Block until the ps is lost, and raise that."""
+        for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
+        with _or_lost():
+            self._session.run(self._flags.never, options=for_ever)
+
+    def _on_lifeline(self) -> contextlib.AbstractContextManager[None]:
+        return self._lifeline.calling() if self._lifeline else contextlib.nullcontext()
 
     def detach(self) -> None:
         """Say that this worker leaves; its last push is in."""
+        if self._lifeline:
+            self._lifeline.cut()
         with _or_lost():
             self._set_presence(0)
 
@@ -145,7 +169,7 @@ class Store:
 
     def pull(self) -> Reply:
         """The newest of everything, without pushing."""
-        with _or_lost():
+        with self._on_lifeline(), _or_lost():
             return self._reply(self._pull())
 
     def exchange(
@@ -162,7 +186,7 @@ class Store:
         """
         first, *others = self._layout.split(gradient)
         header = np.concatenate([[learning_rate, num_steps, unit], moments])
-        with _or_lost():
+        with self._on_lifeline(), _or_lost():
             return self._reply(self._exchange(wire.put_header(header, first), *others))
 
     def report(self, episodes: np.ndarray) -> bool:
@@ -325,11 +349,11 @@ class Store:
         }
 
 
-def _device_setter(cluster: Cluster, task: Task, layout: Layout) -> Callable[[Any], str]:
-    """Variables on the ps that the layout gives them, everything else on this process's CPU."""
+def _device_setter(cluster: Cluster, layout: Layout, others: str) -> Callable[[Any], str]:
+    """Variables on the ps that the layout gives them, and where everything else goes."""
     place = {shard.name: shard.ps for shard in layout.shards}
     return tf.compat.v1.train.replica_device_setter(
-        worker_device=f"/job:{task.job}/task:{task.index}",
+        worker_device=others,
         cluster=tf.train.ClusterSpec(cluster.as_dict()),
         ps_strategy=lambda op: place.get(op.name, 0),
     )
@@ -361,21 +385,3 @@ def _or_lost() -> Iterator[None]:
     except LOST as error:
         reason = str(error.message).splitlines()[0][:200]
         raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
-
-
-@contextlib.contextmanager
-def _leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
-    """End this process where the runtime would wait for its peer forever."""
-
-    def leave() -> None:
-        log.error("%s within %g s; leaving with %d", reason, timeout_s, EXIT_RETRY)
-        logging.shutdown()
-        os._exit(EXIT_RETRY)
-
-    timer = threading.Timer(timeout_s, leave)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

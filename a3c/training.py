@@ -25,7 +25,7 @@ from a3c.network import Network
 from a3c.past import restart_point
 from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environment
 from a3c.serving import start_server
-from a3c.signals import StopRequest
+from a3c.signals import StopRequest, leave_now
 from a3c.store import Reply, Store
 from a3c.tensorboard import Pictures, TensorBoardSink
 
@@ -66,7 +66,8 @@ class Worker:
         )
         self._store = _connect(cluster, task, config, self._agent, stop)
         manifest = self._wait_until_ready(run_dir)
-        self._life = self._store.attach()
+        self._last_words: Callable[[], None] = lambda: None
+        self._life = self._store.attach(self._leave_stuck)
         self._dropped_in_a_row = 0
         self._stopwatch = Stopwatch()
         self._learner = Learner(self._agent, self._store, config, self._stopwatch)
@@ -120,13 +121,21 @@ class Worker:
         """Play and learn until the run is over or a signal comes; then leave in order."""
         self._restart_sinks()
         tracker = WorkerTracker(time.monotonic())
+        # How far it came, to tell what was lost.
+        self._last_words = functools.partial(self._log_row, tracker, whole_cluster=False)
         try:
             self._leave(self._play(tracker))
         except RetryableError:
-            self._log_row(tracker, whole_cluster=False)  # how far it came, to tell what was lost
+            self._last_words()
             raise
         except (PlayError, UnplayableError) as error:
             self._stand_in(tracker, error)
+
+    def _leave_stuck(self, error: RetryableError) -> None:
+        """Leave from another thread where that of `run` hangs in a call to a lost ps."""
+        self._last_words()
+        log.error("%s; leaving with %d", error, error.exit_code)
+        leave_now(error.exit_code)
 
     def _play(self, tracker: WorkerTracker) -> str | None:
         """Play and learn until it is over; the chief's reason for that, if it has one."""

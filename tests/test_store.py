@@ -212,3 +212,16 @@ def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
         store.exchange(np.zeros(player.layout.num_parameters, np.float32), np.zeros(0), 1, 0.01)
     store.initialize(player.parameters())
     assert store.is_ready()
+
+
+def test_a_small_vector_on_one_ps_goes_there_by_the_short_way_and_works_alike() -> None:
+    cluster = InProcessCluster(num_ps=1, num_workers=2)
+    player = agent(SETTINGS)
+    first, second = (cluster.store(SETTINGS, i, player) for i in range(2))
+    first.initialize(player.parameters())
+    assert first.graph.get_tensor_by_name("gradient_0:0").device == "/job:ps/task:0"
+    gradient = np.ones_like(first.pull().parameters)
+    pushed = first.exchange(gradient, np.zeros(0), 3, 0.01)
+    assert second.exchange(gradient, np.zeros(0), 4, 0.01).global_step == 7
+    assert (pushed.global_step, second.pull().num_updates) == (3, 2)
+    assert not np.array_equal(pushed.parameters, second.pull().parameters)
