@@ -4,7 +4,9 @@ In the runtime's usual way this process's own master takes a call apart: it asks
 part, is asked for the gradient, asks for the answer, and asks the ps to clean up. The ps's own
 master does a call at once, for half of the CPU time where the vector is small; a large one is
 copied more often there. But a call to a ps that is gone waits for another in its place, until the
-session's timeout. So a call in the usual way, one that never returns, tells at once.
+session's timeout. So a call in the usual way, one that never returns, tells at once. And a call is
+repeated where its connection breaks, so that a gradient might count twice: within one machine
+connections don't break.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from a3c.cluster import is_loopback
 from a3c.errors import EXIT_RETRY, RetryableError
 from a3c.layout import Layout
 
@@ -28,10 +31,10 @@ PATIENCE_S = 0.3  # for a call to fail by itself
 _POLL_S = 0.05
 
 
-def takes_short_way(layout: Layout, dtype: str) -> bool:
-    """Whether exchanges of so much go straight to the ps's own master."""
+def takes_short_way(ps: Sequence[str], layout: Layout, dtype: str) -> bool:
+    """Whether exchanges of so much, with these ps, go straight to the ps's own master."""
     size = layout.num_parameters * np.dtype(dtype).itemsize
-    return {shard.ps for shard in layout.shards} == {0} and size <= SHORT_WAY_BYTES
+    return len(ps) == 1 and is_loopback(ps[0]) and size <= SHORT_WAY_BYTES
 
 
 class Lifeline:

@@ -83,7 +83,7 @@ class Store:
         self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
         self.graph = tf.Graph()
-        self._short_way = takes_short_way(layout, self._wire_dtype)
+        self._short_way = takes_short_way(cluster.ps, layout, self._wire_dtype)
         place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
         with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, layout, place)):
             self._build_variables(statistics_size, len(cluster.workers))

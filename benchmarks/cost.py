@@ -127,18 +127,14 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """The table for the docs."""
-    lines = [
-        "| workers | env steps/s | env | act | learn | exchange | other | ps | Python | "
-        "worker PSS | ps PSS | at work after |",
-        "| --- " * 12 + "|",
-    ]
+    found = []
     for row in rows:
-        parts = " | ".join(f"{value:.2f}" for value in row[6:12])
-        lines.append(
-            f"| {row.workers} | {row.env_steps_per_s:,.0f} | {parts} | {row.python_share:.1%} | "
-            f"{row.worker_pss_mb:.0f} MB | {row.ps_pss_mb:.0f} MB | {row.start_s:.0f} s |"
-        )
-    return lines
+        parts = (f"{value:.2f}" for value in row[6:12])
+        memory = (f"{row.worker_pss_mb:.0f} MB", f"{row.ps_pss_mb:.0f} MB")
+        speed, python = f"{row.env_steps_per_s:,.0f}", f"{row.python_share:.1%}"
+        found.append((row.workers, speed, *parts, python, *memory, f"{row.start_s:.0f} s"))
+    more = ("Python", "worker PSS", "ps PSS", "at work after")
+    return machine.table(("workers", "env steps/s", *PARTS, "ps", *more), found)
 
 
 def main() -> int:

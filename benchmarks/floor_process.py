@@ -9,10 +9,8 @@ from a3c.quiet import import_tensorflow
 
 import_tensorflow()
 
-import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
-import time  # noqa: E402
 from collections.abc import Iterator, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -26,20 +24,15 @@ import model  # noqa: E402
 from a3c.agent import Agent, Batch  # noqa: E402
 from a3c.config import Config  # noqa: E402
 from a3c.options import parse_config  # noqa: E402
-from benchmarks.turns import ROW_INTERVAL_S  # noqa: E402
+from benchmarks.turns import Tally  # noqa: E402
 
 
 def main() -> None:
     """Play for ever, and write a row with the env steps so far now and then."""
     path, *flags = sys.argv[1:]
-    played, due = 0, 0.0
-    with Path(path).open("a") as file:
-        for steps in play(flags):
-            played += steps
-            if time.monotonic() >= due:
-                due = time.monotonic() + ROW_INTERVAL_S
-                file.write(json.dumps({"time": time.time(), "env_steps": played}) + "\n")
-                file.flush()
+    tally = Tally(Path(path))
+    for steps in play(flags):
+        tally.add(steps)
 
 
 def play(flags: Sequence[str]) -> Iterator[int]:

@@ -53,6 +53,15 @@ def write(path: Path, rows: Iterable[Any]) -> None:
         writer.writerows(rows)
 
 
+def append(path: Path, rows: Iterable[Any]) -> None:
+    """Add named tuples to a table, which is begun where it is missing."""
+    if not path.exists():
+        write(path, rows)
+        return
+    with path.open("a", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV, as text by column."""
     with path.open(newline="") as file:

@@ -117,10 +117,7 @@ def _bytes() -> int:
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians over repeats, as a table for the docs."""
-    titles = (
-        "ps|workers|parameters|wire|updates/s|ps CPU ms|worker CPU ms|kB|a full core: updates/s"
-    )
-    lines = [f"| {' | '.join(titles.split('|'))} |", "| --- " * 9 + "|"]
+    found = []
     for case in dict.fromkeys(row[5:9] for row in rows):
         mine = [row for row in rows if row[5:9] == case]
         rate, ps, worker, size, most = (
@@ -129,12 +126,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
                 *("updates_per_s", "ps_cpu_ms", "worker_cpu_ms", "kilobytes", "capacity_per_s"),
             )
         )
-        number = f"{case[2]:,}"
-        lines.append(
-            f"| {case[0]} | {case[1]} | {number} | {case[3]} | {rate:,.0f} | {ps:.2f} | "
-            f"{worker:.2f} | {size:,.0f} | {most:,.0f} |"
+        what = (*case[:2], f"{case[2]:,}", case[3])
+        found.append(
+            (*what, f"{rate:,.0f}", f"{ps:.2f}", f"{worker:.2f}", f"{size:,.0f}", f"{most:,.0f}")
         )
-    return lines
+    titles = (
+        "ps|workers|parameters|wire|updates/s|ps CPU ms|worker CPU ms|kB|a full core: updates/s"
+    )
+    return machine.table(titles.split("|"), found)
 
 
 def main() -> int:

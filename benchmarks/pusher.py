@@ -9,7 +9,6 @@ from a3c.quiet import import_tensorflow
 
 import_tensorflow()
 
-import json  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -23,7 +22,7 @@ from a3c.options import parse_config  # noqa: E402
 from a3c.placing.place import place  # noqa: E402
 from a3c.serving import start_server  # noqa: E402
 from a3c.store import Store  # noqa: E402
-from benchmarks.turns import ROW_INTERVAL_S  # noqa: E402
+from benchmarks.turns import Tally  # noqa: E402
 
 
 def main() -> None:
@@ -32,18 +31,12 @@ def main() -> None:
     store, pause_s = connect(int(parameters), flags), float(pause_ms) / 1000
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
-    pushed = stale = due = 0.0
-    with Path(path).open("a") as file:
-        while True:
-            time.sleep(pause_s)
-            known, reply = reply, store.exchange(gradient, np.zeros(0), 1, 1e-4)
-            pushed += 1
-            stale += reply.num_updates - known.num_updates - 1
-            if time.monotonic() >= due:
-                due = time.monotonic() + ROW_INTERVAL_S
-                row = {"time": time.time(), "env_steps": pushed, "staleness": stale / pushed}
-                file.write(json.dumps(row) + "\n")
-                file.flush()
+    tally, stale = Tally(Path(path)), 0
+    while True:
+        time.sleep(pause_s)
+        known, reply = reply, store.exchange(gradient, np.zeros(0), 1, 1e-4)
+        stale += reply.num_updates - known.num_updates - 1
+        tally.add(1, staleness=stale / (1 + tally.env_steps))
 
 
 def connect(parameters: int, flags: list[str]) -> Store:

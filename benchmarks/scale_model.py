@@ -180,20 +180,16 @@ def figure(found: Sequence[Point]) -> Figure:
 
 def summary(found: Sequence[Point]) -> list[str]:
     """Where throughput stops growing, as a table for the docs."""
-    lines = [
-        "| network | ps | link | workers at 90 % of the most | env steps/s there | staleness | "
-        "what gives out |",
-        "| --- " * 7 + "|",
-    ]
+    rows = []
     for key in dict.fromkeys((p.network, p.ps, p.link_mbit_s) for p in found):
         line = [p for p in found if (p.network, p.ps, p.link_mbit_s) == key]
         most = max(p.env_steps_per_s for p in line)
         bend = next(p for p in line if p.env_steps_per_s >= 0.9 * most)
-        lines.append(
-            f"| {key[0]} | {key[1]} | {key[2] / 1000:g} Gbit/s | {bend.workers:,} | "
-            f"{bend.env_steps_per_s:,} | {bend.staleness:,.0f} | {line[-1].limit} |"
-        )
-    return lines
+        link, there = f"{key[2] / 1000:g} Gbit/s", f"{bend.env_steps_per_s:,}"
+        stale = f"{bend.staleness:,.0f}"
+        rows.append((*key[:2], link, f"{bend.workers:,}", there, stale, line[-1].limit))
+    where = ("workers at 90 % of the most", "env steps/s there", "staleness", "what gives out")
+    return machine.table(("network", "ps", "link", *where), rows)
 
 
 def main() -> int:

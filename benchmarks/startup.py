@@ -34,6 +34,7 @@ from a3c import processes, rundir  # noqa: E402
 from a3c.cluster import process_environment  # noqa: E402
 from a3c.rundir import RunDir  # noqa: E402
 from a3c.watching.usage import read_pss_mb  # noqa: E402
+from benchmarks import machine  # noqa: E402
 
 TIMEOUT_S = 600.0
 POLL_S = 0.1
@@ -170,18 +171,11 @@ def write(path: Path, found: list[Start], commit: str | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         file.write(f"# python benchmarks/startup.py {' '.join(sys.argv[1:])}\n")
-        file.write(f"# commit {commit}, {os.cpu_count()} cores, {cpu_model()}\n")
+        file.write(f"# commit {commit}, {os.cpu_count()} cores, {machine.cpu_model()}\n")
         file.write(f"# Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
         writer = csv.writer(file)
         writer.writerow(Start._fields)
         writer.writerows(found)
-
-
-def cpu_model() -> str:
-    """What the kernel calls the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def summary(found: list[Start]) -> list[str]:

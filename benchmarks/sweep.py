@@ -11,7 +11,6 @@ runs end; a run that is in the table already is not made again.
 from __future__ import annotations
 
 import argparse
-import csv
 import subprocess
 import sys
 import tempfile
@@ -103,10 +102,7 @@ def curve(directory: Path) -> list[tuple[int, float, float]]:
 
 def summary(rows: Sequence[dict[str, str]]) -> list[str]:
     """When each run left -20 and -15, and where it ended, as a table for the docs."""
-    lines = [
-        "| setting | seed | over -19 at | over -10 at | over 10 at | end | |",
-        "| --- " * 7 + "|",
-    ]
+    found = []
     for key in dict.fromkeys((row["setting"], row["seed"], row["flags"]) for row in rows):
         mine = [r for r in rows if (r["setting"], r["seed"], r["flags"]) == key]
         over = [
@@ -117,8 +113,9 @@ def summary(rows: Sequence[dict[str, str]]) -> list[str]:
             for goal in (-19, -10, 10)
         ]
         end = f"{float(mine[-1]['mean_return_100']):.1f} at {int(mine[-1]['env_steps']):,}"
-        lines.append(f"| {key[0]} | {key[1]} | {' | '.join(over)} | {end} | `{key[2]}` |")
-    return lines
+        found.append((key[0], key[1], *over, end, f"`{key[2]}`"))
+    titles = ("setting", "seed", "over -19 at", "over -10 at", "over 10 at", "end", "")
+    return machine.table(titles, found)
 
 
 def main() -> int:
@@ -138,18 +135,9 @@ def main() -> int:
     missing = [(n, s) for n, s in wanted if (n, s, arguments.workers) not in made]
     with ThreadPoolExecutor(arguments.at_once) as pool:
         for rows in pool.map(lambda one: run(one[0], one[1], arguments), missing):
-            append(path, rows)
+            machine.append(path, rows)
     print("\n".join(summary(machine.read(path))))
     return 0
-
-
-def append(path: Path, rows: Sequence[Row]) -> None:
-    """Add rows to the table, which is begun where it is missing."""
-    if not path.exists():
-        machine.write(path, rows)
-        return
-    with path.open("a", newline="") as file:
-        csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":

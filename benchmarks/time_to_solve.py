@@ -25,15 +25,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c import metrics, rundir
+from a3c import metrics
 from a3c.rundir import REPOSITORY, RunDir
+from benchmarks import machine
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, Settings
-from benchmarks.peers.measure import end_by_signal, group, launcher_command, our_versions
+from benchmarks.peers.measure import group, launcher_command, our_versions
 from benchmarks.peers.programs.progress import CURVE, WINDOW
 from benchmarks.peers.programs.stopwatch import RESULT
 from benchmarks.peers.rows import pack
-from benchmarks.startup import cpu_model
 
 POLL_S = 1.0
 GRACE_S = 60.0  # for a program to see that its time is over
@@ -83,13 +83,13 @@ class Solved(NamedTuple):
 def main() -> int:
     """Run what has no row yet, seed by seed; then sum up."""
     arguments = parse()
-    signal.signal(signal.SIGTERM, end_by_signal)
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
     done = read(arguments.output)
     for seed, contestant in left_to_do(arguments, done):
         if contestant.venv:
             venvs.make(contestant.venv, arguments.venvs)
         row = run(contestant, seed, arguments)
-        append(arguments.output, row)
+        machine.append(arguments.output, [row])
         done.append(row)
         print(f"{row.program} seed {seed}: {row.note}, {row.wall_s:,.0f} s", flush=True)
     print("\n".join(summary(done)))
@@ -128,7 +128,7 @@ def left_to_do(
 
 def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Solved:
     """Train until it is solved or out of time."""
-    when, load = time.strftime("%Y-%m-%d %H:%M:%S"), round(os.getloadavg()[0], 1)
+    where = machine.here()
     curve = curve_path(arguments.output, contestant.name, seed)
     cpu_s, settings = children_cpu_s(), contestant.settings
     if contestant.program:
@@ -140,10 +140,7 @@ def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Sol
     mean = float(end["mean_return_100"] or "nan")
     solved = mean >= arguments.goal and int(end["games"]) >= WINDOW
     return Solved(
-        when,
-        rundir.git_commit() or "",
-        f"{os.cpu_count()} cores, {cpu_model()}",
-        load,
+        *where,
         contestant.name,
         versions,
         pack(settings),
@@ -256,23 +253,9 @@ def last_row(curve: Path) -> dict[str, str]:
     return rows[-1] if rows else dict.fromkeys(CURVE[:3], "0") | {"mean_return_100": ""}
 
 
-def append(path: Path, row: Solved) -> None:
-    """Add a row, under a heading where the file is new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if is_new:
-            writer.writerow(Solved._fields)
-        writer.writerow(row)
-
-
 def read(path: Path) -> list[Solved]:
     """The rows so far."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [typed(row) for row in csv.DictReader(file)]
+    return [typed(row) for row in machine.read(path)] if path.exists() else []
 
 
 def typed(row: Mapping[str, str]) -> Solved:
@@ -284,8 +267,7 @@ def typed(row: Mapping[str, str]) -> Solved:
 
 def summary(rows: Sequence[Solved]) -> list[str]:
     """Medians over seeds, as a table for the docs."""
-    lines = ["| program | solved | wall time | CPU time | env steps |"]
-    lines.append("| --- | --- | --- | --- | --- |")
+    found = []
     for name in dict.fromkeys(row.program for row in rows):
         mine = [row for row in rows if row.program == name]
         wall, cpu, steps = (
@@ -293,9 +275,9 @@ def summary(rows: Sequence[Solved]) -> list[str]:
             for field in ("wall_s", "cpu_s", "env_steps")
         )
         solved = f"{sum(row.solved for row in mine)} of {len(mine)}"
-        times = f"{wall / 60:,.1f} min | {cpu / 60:,.1f} min"
-        lines.append(f"| {name} | {solved} | {times} | {steps:,.0f} |")
-    return lines
+        times = (f"{wall / 60:,.1f} min", f"{cpu / 60:,.1f} min")
+        found.append((name, solved, *times, f"{steps:,.0f}"))
+    return machine.table(("program", "solved", "wall time", "CPU time", "env steps"), found)
 
 
 if __name__ == "__main__":

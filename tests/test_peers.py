@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import machine
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.__main__ import next_candidate
@@ -16,7 +17,7 @@ from benchmarks.peers.picture import figure
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.programs.stopwatch import Stopwatch
 from benchmarks.peers.rows import Row
-from benchmarks.time_to_solve import Solved, append, curve_of, left_to_do, read, summary
+from benchmarks.time_to_solve import Solved, curve_of, left_to_do, read, summary
 
 
 def row(peer: str, speed: float, pair: int = 1, settings: str = '{"envs":1}') -> Row:
@@ -56,7 +57,7 @@ def test_result_is_found_among_what_libraries_say() -> None:
 
 def test_rows_come_back_from_the_file_as_they_were(tmp_path: Path) -> None:
     found = [row("sb3", 500.0), row("rllib", 0.0)]
-    table.write(tmp_path / "rows.csv", found, "a command, with a comma")
+    machine.write(tmp_path / "rows.csv", found)
     assert table.read(tmp_path / "rows.csv") == found
 
 
@@ -151,7 +152,7 @@ def test_runs_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     assert read(path) == []
     for row in (found := [solved(OURS, 1), solved("sb3-ppo", 2)]):
-        append(path, row)
+        machine.append(path, [row])
     assert read(path) == found
     arguments = Namespace(seeds=2, only=[OURS, "sb3-ppo"])
     left = [(seed, one.name) for seed, one in left_to_do(arguments, found)]

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from a3c.drawing import pictures
 from a3c.rundir import REPOSITORY
+from benchmarks import machine
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, PEERS, Peer, Settings, named
-from benchmarks.peers.measure import Times, end_by_signal, measure
+from benchmarks.peers.measure import Times, measure
 from benchmarks.peers.picture import figure
 from benchmarks.peers.rows import Row
 
@@ -33,7 +34,7 @@ SMOKE = Times(1.0, 3.0)
 def main() -> int:
     """Make the environments, then search or compare; 1 where a run failed."""
     arguments = parse()
-    signal.signal(signal.SIGTERM, end_by_signal)
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
     peers = tuple(prepared(arguments))
     if arguments.setup:
         return 0
@@ -95,7 +96,7 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
         for peer, settings in turns:
             found.append(measure(peer, settings, pair, arguments.venvs, times))
             tell(found[-1])
-            table.write(arguments.output, found, command())
+            machine.write(arguments.output, found)
     return found
 
 
@@ -108,7 +109,7 @@ def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
         while (settings := next_candidate(peer, found)) is not None:
             found.append(measure(peer, settings, 1, arguments.venvs, times))
             tell(found[-1])
-            table.write(path, table.mark_best(found), command())
+            machine.write(path, table.mark_best(found))
     return found
 
 
@@ -124,11 +125,6 @@ def tell(row: Row) -> None:
     """One line about a run that has ended."""
     speed = f"{row.env_steps_per_s:8,.1f} env steps/s" if row.env_steps else f"failed: {row.note}"
     print(f"{row.pair} {row.peer:15} {speed}   {row.settings}", flush=True)
-
-
-def command() -> str:
-    """What was typed."""
-    return f"python -m benchmarks.peers {' '.join(sys.argv[1:])}"
 
 
 if __name__ == "__main__":

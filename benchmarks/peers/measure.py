@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c import metrics, rundir
+from a3c import metrics
 from a3c.rundir import REPOSITORY, RunDir
+from benchmarks import machine
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, Peer, Settings
 from benchmarks.peers.programs.stopwatch import RESULT
 from benchmarks.peers.rows import Row, pack
-from benchmarks.startup import cpu_model
 
 START_TIMEOUT_S = 180.0  # of a program, beyond its warm-up and measurement
 POLL_S = 0.2
@@ -63,13 +63,10 @@ class Counted(NamedTuple):
 def measure(peer: Peer, settings: Settings, pair: int, root: Path, times: Times) -> Row:
     """One run of a peer, or of ours."""
     ours = peer.name == OURS
-    began, load = time.strftime("%Y-%m-%d %H:%M:%S"), round(os.getloadavg()[0], 1)
+    where = machine.here()
     found = run_ours(settings, times) if ours else run_peer(peer, settings, root, times)
     return Row(
-        began,
-        rundir.git_commit() or "",
-        f"{os.cpu_count()} cores, {cpu_model()}",
-        load,
+        *where,
         peer.name,
         found.versions,
         pack(settings),
@@ -108,11 +105,6 @@ def parse_result(lines: Sequence[str]) -> Counted:
             return Counted(**json.loads(line.removeprefix(RESULT)))
     said = [line for line in lines if line.strip()]
     return Counted(failure=said[-1][:200] if said else "it said nothing")
-
-
-def end_by_signal(number: int, _frame: object) -> None:
-    """A handler with which an end from outside leaves no programs behind."""
-    raise SystemExit(128 + number)
 
 
 @contextmanager

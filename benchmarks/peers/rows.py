@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import machine
 from benchmarks.peers.catalogue import OURS, Settings
 
 
@@ -52,33 +52,21 @@ def pack(settings: Settings) -> str:
     return json.dumps(settings, separators=(",", ":"))
 
 
-def write(path: Path, rows: Iterable[Row], command: str) -> None:
-    """Write the CSV, with the command on top."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        file.write(f"# {command}\n")
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(rows)
-
-
 def read(path: Path) -> list[Row]:
     """The rows of a CSV file."""
-    with path.open(newline="") as file:
-        lines = (line for line in file if not line.startswith("#"))
-        return [
-            Row(
-                **{
-                    **row,
-                    "load": float(row["load"]),
-                    "pair": int(row["pair"]),
-                    "env_steps": int(row["env_steps"]),
-                    "seconds": float(row["seconds"]),
-                    "env_steps_per_s": float(row["env_steps_per_s"]),
-                }  # type: ignore[arg-type]
-            )
-            for row in csv.DictReader(lines)
-        ]
+    return [
+        Row(
+            **{
+                **row,
+                "load": float(row["load"]),
+                "pair": int(row["pair"]),
+                "env_steps": int(row["env_steps"]),
+                "seconds": float(row["seconds"]),
+                "env_steps_per_s": float(row["env_steps_per_s"]),
+            }  # type: ignore[arg-type]
+        )
+        for row in machine.read(path)
+    ]
 
 
 def mark_best(rows: Iterable[Row]) -> list[Row]:
@@ -117,14 +105,15 @@ def compare(rows: Sequence[Row]) -> list[Compared]:
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians and ratios, as a table for the docs."""
     compared = compare(rows)
-    lines = ["| program | settings | env steps/s, median (range) | ours ÷ it (range of pairs) |"]
-    lines.append("| --- | --- | --- | --- |")
+    found = []
     for one in compared:
         speed = f"{one.median:,.0f} ({min(one.speeds):,.0f} to {max(one.speeds):,.0f})"
         ratio = ""
         if one.peer != OURS and one.ratio is not None:
             ratio = f"{one.ratio:.2f} ({min(one.ratios):.2f} to {max(one.ratios):.2f})"
-        lines.append(f"| {one.peer} | {describe(one.settings)} | {speed} | {ratio} |")
+        found.append((one.peer, describe(one.settings), speed, ratio))
+    titles = ("program", "settings", "env steps/s, median (range)", "ours ÷ it (range of pairs)")
+    lines = machine.table(titles, found)
     failed = [row for row in rows if not row.env_steps]
     lines += [f"\nfailed: {row.peer} in pair {row.pair}: {row.note}" for row in failed]
     return lines
