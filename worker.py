@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(
             level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"
         )
-        threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
-        adopt_environment(threads, gpu=task.job == "worker" and config.cluster.device == "gpu")
+        settings = config.cluster
+        adopt_environment(settings.threads(task.job), gpu=settings.uses_gpu(task.job))
         with _hint_at_isolation():
             return run(cluster, task, config, arguments.run_dir.absolute())
     except UserError as error:

@@ -336,6 +336,14 @@ class ClusterConfig:
         everyday=True,
     )
 
+    def threads(self, job: str) -> int:
+        """TensorFlow's threads in a process of that job."""
+        return self.ps_threads if job == "ps" else self.worker_threads
+
+    def uses_gpu(self, job: str) -> bool:
+        """Whether a process of that job computes on a GPU."""
+        return job == "worker" and self.device == "gpu"
+
     @property
     def addresses(self) -> int:
         """How many workers have an address: those that start, and those that may come later."""
@@ -351,6 +359,10 @@ class Config:
     learning: LearningConfig = field(default_factory=LearningConfig)
     run: RunConfig = field(default_factory=RunConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    def with_cluster(self, **changes: Any) -> Config:
+        """The same with other settings of its cluster."""
+        return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
 
     @property
     def anneal_steps(self) -> int:

@@ -225,7 +225,7 @@ def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Proce
 def _process(
     task: Task, here: Cluster, config: Config, run: RunDir, there: _There, isolated: bool
 ) -> Process:
-    threads = config.cluster.ps_threads if task.job == "ps" else config.cluster.worker_threads
+    settings = config.cluster
     argv = (
         there.python,
         there.worker,
@@ -240,16 +240,14 @@ def _process(
         task=task.index,
         address=here.addresses(task.job)[task.index],
         argv=argv,
-        environment=cluster.process_environment({}, threads, gpu=_uses_gpu(task, config)),
+        environment=cluster.process_environment(
+            {}, settings.threads(task.job), gpu=settings.uses_gpu(task.job)
+        ),
         log=str(run.log(task.name)),
-        **_limits(task, config.cluster),
+        **_limits(task, settings),
         isolated=isolated,
         **there.fields,
     )
-
-
-def _uses_gpu(task: Task, config: Config) -> bool:
-    return task.job == "worker" and config.cluster.device == "gpu"
 
 
 def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
@@ -284,17 +282,23 @@ def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
     return keeper_options.command(spec, host.python)
 
 
+def _identity(process: Process, run: RunDir) -> dict[str, Any]:
+    return {
+        "record": run.record(process.name),
+        "name": process.name,
+        "role": process.role,
+        "task": process.task,
+        "address": process.address,
+        "log": Path(process.log),
+    }
+
+
 def _follower(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
     """What keeps up the connection to a process elsewhere; it waits for its host as long as that
     takes, and is not silent meanwhile.
     """
     return KeeperSpec(
-        record=run.record(process.name),
-        name=process.name,
-        role=process.role,
-        task=process.task,
-        address=process.address,
-        log=Path(process.log),
+        **_identity(process, run),
         grace_s=FAR_GRACE_S,
         argv=(sys.executable, "-m", "a3c.hosting.follow", str(run.path), process.name),
         env=(("PYTHONPATH", str(REPOSITORY)),),
@@ -304,12 +308,7 @@ def _follower(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
 
 def _spec(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
     return KeeperSpec(
-        record=run.record(process.name),
-        name=process.name,
-        role=process.role,
-        task=process.task,
-        address=process.address,
-        log=Path(process.log),
+        **_identity(process, run),
         heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
         heartbeat_timeout_s=process.heartbeat_timeout_s,
         max_memory_mb=process.max_memory_mb,

@@ -156,6 +156,12 @@ def keeper_lives(record: ProcessRecord) -> bool:
     return is_alive(keeper.pid, keeper.create_time, keeper.birth)
 
 
+def is_kept(path: Path) -> bool:
+    """Whether there is a record at `path` whose keeper still runs."""
+    record = read_record(path)
+    return record is not None and keeper_lives(record)
+
+
 def live_state(record: ProcessRecord) -> str:
     """The state of a process now: as recorded, or "dead" where the record outlived its process.
 

@@ -12,7 +12,6 @@ import base64
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c import processes
+from a3c.hosting.lines import Lines
 from a3c.processes import ENDED_STATES, ProcessRecord
 
 TICK_S = 0.25
@@ -44,27 +44,23 @@ class Attendant:
         self._places: dict[str, int] = request["places"]
         self._said: ProcessRecord | None = None
         self._files_at = self._heard_at = time.monotonic()
-        self._wishes = _Lines()
+        self._wishes = Lines(0)
 
     def run(self) -> None:
         """Follow until the keeper is gone, or the connection is."""
         while True:
-            is_over = not self._keeper_lives()
+            is_over = not processes.is_kept(self._record)
             self._tell(everything=is_over)
             if is_over:
                 state = self._said.state if self._said else None
                 say({"over": state if state in ENDED_STATES else None})
                 return
-            for wish in self._wishes.read(TICK_S):
+            for wish in map(json.loads, self._wishes.read(TICK_S)):
                 self._heard_at = time.monotonic()
                 if wish.get("do") == "stop" and self._said:
                     processes.terminate(self._said)
             if self._wishes.closed or time.monotonic() - self._heard_at > PATIENCE_S:
                 return
-
-    def _keeper_lives(self) -> bool:
-        record = processes.read_record(self._record)
-        return record is not None and processes.keeper_lives(record)
 
     def _tell(self, *, everything: bool) -> None:
         """Say what is new."""
@@ -109,24 +105,6 @@ class Attendant:
             touched = Path(record.heartbeat).stat().st_mtime  # type: ignore[union-attr, arg-type]
             if touched:
                 say({"beat": max(0.0, time.time() - touched)})
-
-
-class _Lines:
-    """The JSON lines that come in."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self.closed = False
-
-    def read(self, timeout_s: float) -> Iterator[dict[str, Any]]:
-        """What came within the time, or before."""
-        if not select.select([0], [], [], timeout_s)[0]:
-            return
-        data = os.read(0, CHUNK)
-        self.closed = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
 
 
 def say(message: dict[str, Any]) -> None:

@@ -14,13 +14,12 @@ import base64
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from a3c import processes
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosting import elsewhere, ssh
 from a3c.hosting.elsewhere import Elsewhere
+from a3c.hosting.lines import Lines
 from a3c.hosting.placement import directory_of
 from a3c.keeping.restarts import Limits, Patience, Verdict
 from a3c.plan import Plan, Process
@@ -39,7 +39,6 @@ PING_INTERVAL_S = 5.0
 FIRST_WORD_S = 60.0  # from the start of ssh: Python has to come up over there
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 FAREWELL_S = 12.0  # how long one that is cut off is tried while everything ends
-_CHUNK = 1 << 16
 
 
 class Follower:
@@ -116,9 +115,9 @@ class Follower:
         began = pinged = time.monotonic()
         heard = asked = False
         _send(link, self._request())
-        messages = _Messages(link.stdout.fileno())
-        while not messages.closed and self._status < 0:
-            for message in messages.read(TICK_S):
+        lines = Lines(link.stdout.fileno())
+        while not lines.closed and self._status < 0:
+            for message in _messages(lines.read(TICK_S)):
                 heard = True
                 self._take(message)
             now = time.monotonic()
@@ -241,29 +240,16 @@ class Follower:
         self._wait(decision.delay_s)
 
 
-class _Messages:
-    """The JSON lines that a connection brings; anything else in it is passed on as it is."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._rest = b""
-        self.closed = False
-
-    def read(self, timeout_s: float) -> Iterator[dict[str, Any]]:
-        """What came within the time."""
-        if not select.select([self._descriptor], [], [], timeout_s)[0]:
-            return
-        data = os.read(self._descriptor, _CHUNK)
-        self.closed = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                _write_all(1, line + b"\n")  # what a login there says of itself
-                continue
-            if isinstance(message, dict):
-                yield message
+def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; anything else is passed on as it is."""
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            _write_all(1, line + b"\n")  # what a login there says of itself
+            continue
+        if isinstance(message, dict):
+            yield message
 
 
 def _send(link: subprocess.Popen[bytes], message: dict[str, Any]) -> bool:

@@ -19,16 +19,18 @@ def command(host: Host, argv: Sequence[str], *, directory: str | None = None) ->
 
     What is in the host file as `options` comes first: in ssh the first word on a thing holds.
     """
-    port = ("-p", str(host.port)) if host.port else ()
-    user = ("-l", host.user) if host.user else ()
     there = shlex.join(argv)
     if directory:
         there = f"cd {shlex.quote(directory)} && exec {there}"
-    return ["ssh", "-T", *host.options, *_OPTIONS, *port, *user, host.name, there]
+    return ["ssh", "-T", *host.options, *_OPTIONS, *_whom(host), there]
 
 
 def shell(host: Host, line: str) -> str:
     """A line for a shell here that runs `line` in one there."""
+    return shlex.join(["ssh", *host.options, *_whom(host), line])
+
+
+def _whom(host: Host) -> list[str]:
     port = ["-p", str(host.port)] if host.port else []
     user = ["-l", host.user] if host.user else []
-    return shlex.join(["ssh", *host.options, *port, *user, host.name, line])
+    return [*port, *user, host.name]

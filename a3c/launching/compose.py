@@ -32,8 +32,8 @@ def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tupl
     """The plan of a run whose every process is a host of its own name, in a network of its own."""
     if chosen.resume:
         raise UserError("--resume: a run in containers goes on where its file is started again")
-    settings = dataclasses.replace(config.cluster, trusted_network=True)
-    config = dataclasses.replace(config, cluster=settings)
+    config = config.with_cluster(trusted_network=True)
+    settings = config.cluster
     port = settings.base_port or PORT
     planned = planning.make(
         config,

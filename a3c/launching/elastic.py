@@ -60,7 +60,7 @@ def add(run: RunDir, count: int) -> Iterator[Process]:
         (_wanted(run) / process.name).touch(mode=0o600)
     deadline = time.monotonic() + _TIMEOUT_S
     for process in chosen:
-        while not _is_kept(run, process):
+        while not processes.is_kept(run.record(process.name)):
             if time.monotonic() >= deadline:
                 (_wanted(run) / process.name).unlink(missing_ok=True)
                 raise UserError(f"{process.name} has not started: see the launcher's own output")
@@ -98,11 +98,6 @@ def with_newcomers(plan: Plan, chosen: Sequence[Process]) -> Plan:
     others = [process for process in plan.processes if process.role not in ("ps", "worker")]
     cast = (*plan.of_role("ps"), *workers, *others)
     return dataclasses.replace(plan, processes=cast, reserved=reserved)
-
-
-def _is_kept(run: RunDir, process: Process) -> bool:
-    record = processes.read_record(run.record(process.name))
-    return record is not None and processes.keeper_lives(record)
 
 
 def remove(run: RunDir, name: str) -> None:

@@ -34,8 +34,7 @@ def take(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement 
     file = hostfile.read(path)
     if not _says_workers(chosen):
         workers = min(file.slots, config.cluster.max_workers or file.slots)
-        cluster = dataclasses.replace(config.cluster, workers=workers)
-        config = validate(dataclasses.replace(config, cluster=cluster))
+        config = validate(config.with_cluster(workers=workers))
     return config, placement.place(file, config)
 
 

@@ -112,9 +112,7 @@ def _sized(config: Config, cluster: Cluster) -> Config:
     """The configuration with as many ps and workers as there are addresses."""
     workers = "max_workers" if config.cluster.max_workers else "workers"
     sizes: dict[str, Any] = {"ps": len(cluster.ps), workers: len(cluster.workers)}
-    return validate(
-        dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, **sizes))
-    )
+    return validate(config.with_cluster(**sizes))
 
 
 def _cluster(chosen: argparse.Namespace, config: Config) -> Cluster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +48,7 @@ class Playground:
         space = envs.single_observation_space
         assert isinstance(space, Box)
         network = self.build_network(space, envs.single_action_space, self.config.network)
-        here = dataclasses.replace(self.config.cluster, device="cpu")
-        config = dataclasses.replace(self.config, cluster=here)
+        config = self.config.with_cluster(device="cpu")
         agent = Spectator(network, space, config, seed=self.seed, greedy=self.greedy)
         if checkpoint is not None:
             try:
