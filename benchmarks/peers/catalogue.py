@@ -41,7 +41,7 @@ PEERS = (
         OURS,
         "",  # launched as users do
         _grid(envs_per_worker=(16, 32, 64), rollout_length=(20,), workers=(os.cpu_count() or 1,)),
-        ({"rollout_length": 40}, {"wire_dtype": "float16"}),
+        ({"rollout_length": 40}, {"wire_dtype": "float16"}, {"compute_dtype": "bfloat16"}),
     ),
     Peer(
         "sb3",
