@@ -218,7 +218,7 @@ def _tensorboard(run: RunDir, port: int) -> Process:
 
 def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Process:
     name = f"{role}-0"
-    environment = cluster.process_environment({}, 1)
+    environment = cluster.process_environment(cluster.chosen_variables(), 1)
     return Process(name, role, 0, address, argv, environment, str(run.log(name)))
 
 
@@ -241,7 +241,9 @@ def _process(
         address=here.addresses(task.job)[task.index],
         argv=argv,
         environment=cluster.process_environment(
-            {}, settings.threads(task.job), gpu=settings.uses_gpu(task.job)
+            cluster.chosen_variables(),
+            settings.threads(task.job),
+            gpu=settings.uses_gpu(task.job),
         ),
         log=str(run.log(task.name)),
         **_limits(task, settings),

@@ -9,16 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c import cluster
+from a3c import cluster, plan
 from a3c.cluster import Cluster, Task, from_tf_config, make_cluster
 from a3c.errors import RetryableError, UserError
-from a3c.rundir import REPOSITORY
+from a3c.rundir import REPOSITORY, RunDir
+from tests.fake_runs import configure
 
 PS, WORKERS = ["127.0.0.1:1"], ["127.0.0.1:2", "127.0.0.1:3"]
 
@@ -427,11 +429,13 @@ def test_a_gpu_is_hidden_unless_it_is_asked_for() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in cluster.process_environment({}, 1, gpu=True)
 
 
-def test_what_the_user_set_about_logging_stays() -> None:
-    base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "OMP_NUM_THREADS": "16"}
-    made = cluster.process_environment(base, 1)
-    assert (made["TF_CPP_MIN_LOG_LEVEL"], made["GRPC_VERBOSITY"]) == ("0", "DEBUG")
+def test_what_the_user_set_about_logging_and_onednn_stays() -> None:
+    base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "TF_ENABLE_ONEDNN_OPTS": "0"}
+    made = cluster.process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
+    assert made.items() >= base.items()
     assert made["OMP_NUM_THREADS"] == "1"  # a setting of the run: --worker-threads
+    assert cluster.process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
+    assert cluster.chosen_variables({**base, "PATH": "/bin"}) == base
 
 
 def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,3 +443,10 @@ def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "environ", environment)
     cluster.adopt_environment(2)
     assert environment == cluster.process_environment({"KEPT": "yes"}, 2)
+
+
+def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    config = configure(workers=1)
+    made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config))
+    assert {p.environment["TF_ENABLE_ONEDNN_OPTS"] for p in made.processes} == {"0"}
