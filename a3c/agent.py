@@ -18,6 +18,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from a3c import calls, losses, observations, optimizers, wire
 from a3c.config import Config
 from a3c.errors import UserError
+from a3c.feeding import as_fed, fed_space
 from a3c.layout import Layout, cut
 from a3c.network import Network
 
@@ -35,7 +36,7 @@ class Action(NamedTuple):
 class Batch(NamedTuple):
     """What the gradient is taken of, all `[T, B]` but the state."""
 
-    observations: np.ndarray  # [T, B, ...]
+    observations: np.ndarray  # [T, B, ...], as the environment gives them or as `a3c.feeding` does
     actions: np.ndarray  # [T, B, ...]
     advantages: np.ndarray
     returns: np.ndarray
@@ -105,16 +106,17 @@ class Agent:
 
     def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
         """Choose actions for `[B, ...]` observations."""
-        return Action(*self._act(observations_, state, starts))
+        return Action(*self._act(as_fed(observations_, self._space), state, starts))
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values of `[B, ...]` observations; the caller's recurrent state stays as it is."""
-        (values,) = self._value(observations_, state, starts)
+        (values,) = self._value(as_fed(observations_, self._space), state, starts)
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
         """The clipped gradient of the loss over one batch, with respect to the local weights."""
-        packed, numbers = self._differentiate(*batch, entropy_weight)
+        fed = as_fed(batch.observations, self._space)
+        packed, numbers = self._differentiate(fed, *batch[1:], entropy_weight)
         unit, norm, *parts = numbers.tolist()
         return Gradient(packed, unit, norm, dict(zip(self._part_names, parts, strict=True)))
 
@@ -165,13 +167,13 @@ class Agent:
 
     def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
         with tf.name_scope("prepare"):  # here and below: for who looks at the graph
-            prepared = observations.prepare(inputs, self._space, statistics)
+            prepared = observations.prepare(inputs, fed_space(self._space), statistics)
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             return self.network.forward(prepared, state, starts)
 
     def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
-        shape, dtype = self._space.shape, self._space.dtype
-        inputs = tf.compat.v1.placeholder(dtype, [None, *shape], "observations")
+        shape = fed_space(self._space).shape
+        inputs = tf.compat.v1.placeholder(self._space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
         output = self._forward(inputs[None], state, starts[None], statistics)
@@ -204,7 +206,8 @@ class Agent:
         return tf.group(*assigns), [flat, statistics]
 
     def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
-        policy, space, learning = self.network.policy, self._space, self._config.learning
+        policy, learning = self.network.policy, self._config.learning
+        space = fed_space(self._space)
         batch = Batch(
             observations=tf.compat.v1.placeholder(space.dtype, [None, None, *space.shape]),
             actions=tf.compat.v1.placeholder(

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config
 from a3c.errors import PlayError, UserError
+from a3c.feeding import as_fed, fed_space
 from a3c.own_code import describe
 from a3c.returns import bootstrap_truncations
 
@@ -43,7 +45,7 @@ class Episode(NamedTuple):
 class Rollout(NamedTuple):
     """T steps of B environments; its arrays hold until the next rollout is asked for."""
 
-    observations: np.ndarray  # [T, B, ...]
+    observations: np.ndarray  # [T, B, ...], as networks read them: `a3c.feeding`
     actions: np.ndarray  # [T, B, ...]
     rewards: np.ndarray  # [T, B], for learning; V(final observation) is in where an episode was cut
     discounts: np.ndarray  # [T, B], gamma, or 0 where the return of a step ends with it
@@ -106,6 +108,8 @@ class Player:
         stopwatch: Stopwatch | None = None,
     ) -> None:
         self._envs = envs
+        assert isinstance(envs.single_observation_space, Box)
+        self._space = envs.single_observation_space
         self._actor = actor
         self._policy = policy
         self._learning = config.learning
@@ -119,7 +123,8 @@ class Player:
     def _begin(self, seed: int) -> None:
         size = self._envs.num_envs
         with blaming_the_environment():
-            self._observations, info = self._envs.reset(seed=seed)
+            observations, info = self._envs.reset(seed=seed)
+        self._observations = as_fed(observations, self._space)
         self._state = self._actor.initial_state(size)
         self._starts = np.ones(size, bool)
         self._dead = np.zeros(size, bool)  # the coming step only resets
@@ -143,9 +148,8 @@ class Player:
             yield buffer._replace(bootstrap_value=bootstrap)
 
     def _new_buffer(self) -> Rollout:
-        space, size = self._envs.single_observation_space, self._envs.num_envs
+        space, size = fed_space(self._space), self._envs.num_envs
         steps = (self._learning.rollout_length, size)
-        assert space.shape is not None
         return Rollout(
             observations=np.empty((*steps, *space.shape), space.dtype),
             actions=np.empty((*steps, *self._policy.action_shape), self._policy.action_dtype),
@@ -197,7 +201,8 @@ class Player:
             with blaming_the_environment():
                 observations, info = self._envs.reset(options={"reset_mask": done.copy()})
             self._lives = self._lives_left(info)
-        self._observations, self._state, self._starts = observations, state, starts
+        self._observations = as_fed(observations, self._space)
+        self._state, self._starts = state, starts
 
     def _explore(self, actions: np.ndarray) -> np.ndarray:
         """Replace each action by a uniformly random one with the chance of the schedule."""

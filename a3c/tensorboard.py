@@ -15,6 +15,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box
 
 from a3c import observations
+from a3c.feeding import as_given
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ class Pictures:
         now = self._clock()
         if now >= self._due:
             self._due = now + PICTURE_INTERVAL_S
-            pixels = observations.picture(observations_[-1, 0], self._space)
+            newest = as_given(observations_[-1, 0], self._space)
+            pixels = observations.picture(newest, self._space)
             self._sink.image(env_steps, "input/observation", pixels)
 
 

@@ -23,6 +23,7 @@ import envs  # noqa: E402
 import model  # noqa: E402
 from a3c.agent import Agent, Batch  # noqa: E402
 from a3c.config import Config  # noqa: E402
+from a3c.feeding import as_fed  # noqa: E402
 from a3c.options import parse_config  # noqa: E402
 from benchmarks.turns import Tally  # noqa: E402
 
@@ -41,7 +42,9 @@ def play(flags: Sequence[str]) -> Iterator[int]:
     num_envs, length = config.env.envs_per_worker, config.learning.rollout_length
     games = envs.make(config.env.env_id, num_envs, 1, config.env)
     agent = _agent(games, config)
-    seen, _ = games.reset(seed=os.getpid())
+    space = games.single_observation_space
+    assert isinstance(space, Box)
+    seen = as_fed(games.reset(seed=os.getpid())[0], space)
     state, starts = agent.initial_state(num_envs), np.zeros(num_envs, bool)
     rows = np.empty((length, *seen.shape), seen.dtype)
     actions = np.empty((length, num_envs), agent.network.policy.action_dtype)
@@ -51,7 +54,7 @@ def play(flags: Sequence[str]) -> Iterator[int]:
         for t in range(length):
             rows[t] = seen
             actions[t], _, state = agent.act(seen, state, starts)
-            seen, *_ = games.step(agent.network.policy.to_env(actions[t]))
+            seen = as_fed(games.step(agent.network.policy.to_env(actions[t]))[0], space)
         for part in parts:
             one = ones[:, part]
             batch = (rows[:, part], actions[:, part], one, one, one)

@@ -1,0 +1,39 @@
+"""Frames in the order in which networks read them: channels last.
+
+Environments give most stacks of frames as `[channels, height, width]`. TensorFlow takes six times
+as long as NumPy to turn them, and would do it twice: to act, and to learn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium.spaces import Box
+
+
+def turns(space: Box) -> bool:
+    """Whether observations of this space have to be turned."""
+    return len(space.shape) == 3 and space.shape[0] < space.shape[-1]
+
+
+def fed_space(space: Box) -> Box:
+    """The space of what `as_fed` gives."""
+    if not turns(space):
+        return space
+    low, high = (np.moveaxis(edge, 0, -1) for edge in (space.low, space.high))
+    return Box(low, high, dtype=space.dtype.type)
+
+
+def as_fed(observations: np.ndarray, space: Box) -> np.ndarray:
+    """Observations `[..., *space.shape]` with channels last; what is so already stays as it is."""
+    if not turns(space) or observations.shape[-3:] != space.shape:
+        return observations
+    turned = np.empty((*observations.shape[:-3], *space.shape[1:], space.shape[0]), space.dtype)
+    for channel in range(space.shape[0]):  # a tenth of the time of one assignment
+        turned[..., channel] = observations[..., channel, :, :]
+    return turned
+
+
+def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
+    """The other way round, as a view."""
+    is_turned = turns(space) and observations.shape[-3:] != space.shape
+    return np.moveaxis(observations, -1, -3) if is_turned else observations
