@@ -17,6 +17,7 @@ from a3c import checkpoint, tensors
 from a3c.agent import Action, Agent
 from a3c.checkpoint import DamagedCheckpointError
 from a3c.errors import UserError
+from a3c.feeding import as_fed
 from a3c.playing.scores import Summary, summarise
 from a3c.rollout import Actor, Episode
 
@@ -35,7 +36,8 @@ class Spectator(Agent):
         self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
     ) -> np.ndarray:
         """The parameters of the policy, `[B, P]`, that `act` would draw actions from."""
-        feed = dict(zip(self._inputs, (observations_, state, starts), strict=True))
+        fed = as_fed(observations_, self._space)
+        feed = dict(zip(self._inputs, (fed, state, starts), strict=True))
         return self._session.run(self._policy_parameters, feed)
 
     def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
