@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 from gymnasium.spaces import Box
 
+from a3c.observations import channels_first
+
 
 def turns(space: Box) -> bool:
     """Whether observations of this space have to be turned."""
-    return len(space.shape) == 3 and space.shape[0] < space.shape[-1]
+    return len(space.shape) == 3 and channels_first(space)
 
 
 def fed_space(space: Box) -> Box:

@@ -40,9 +40,14 @@ def is_image(space: Box) -> bool:
     return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
 
 
+def channels_first(space: Box) -> bool:
+    """Whether the frames of an image space are `[channels, height, width]`."""
+    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
+
+
 def image_axes(space: Box) -> tuple[int, int]:
     """The axes of an image's rows and columns, counted from the end."""
-    return (-2, -1) if len(space.shape) == 2 or _channels_first(space) else (-3, -2)
+    return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
 
 
 def frames(observation: np.ndarray, space: Box) -> np.ndarray:
@@ -53,7 +58,7 @@ def frames(observation: np.ndarray, space: Box) -> np.ndarray:
     if len(space.shape) == 2:
         return observation[None, :, :, None]
     stacks = np.moveaxis(observation, image_axes(space), (-3, -2))  # [..., height, width, channels]
-    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not _channels_first(space))
+    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not channels_first(space))
     if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
         return stacks.reshape(-1, *stacks.shape[-3:])
     return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)
@@ -67,7 +72,7 @@ def prepared_shape(space: Box) -> tuple[int, ...]:
         return (*space.shape, 1)
     *stack, first, second, third = space.shape
     height, width, channels = (
-        (second, third, first) if _channels_first(space) else (first, second, third)
+        (second, third, first) if channels_first(space) else (first, second, third)
     )
     return height, width, channels * math.prod(stack)
 
@@ -159,17 +164,12 @@ def picture(observation: np.ndarray, space: Box) -> np.ndarray:
         frames = observation[None, :, :, None]
     else:
         frames = observation[None] if len(space.shape) == 3 else observation
-        frames = np.moveaxis(frames, 1, -1) if _channels_first(space) else frames  # [N, H, W, C]
+        frames = np.moveaxis(frames, 1, -1) if channels_first(space) else frames  # [N, H, W, C]
     if frames.shape[-1] != 3:
         frames = np.moveaxis(frames, -1, 1).reshape(-1, *frames.shape[1:3], 1)
     low = float(np.min(space.low)) if np.isfinite(space.low).all() else 0.0
     shares = (np.concatenate(list(frames), axis=1) - low) / max(_highest(space) - low, 1e-9)
     return np.rint(255 * np.clip(np.nan_to_num(shares), 0.0, 1.0)).astype(np.uint8)
-
-
-def _channels_first(space: Box) -> bool:
-    """Whether the frames of an image space are `[channels, height, width]`."""
-    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
 
 
 def _channels_last(images: Any, space: Box) -> Any:
@@ -178,8 +178,8 @@ def _channels_last(images: Any, space: Box) -> Any:
     if rank == 2:
         return images
     if rank == 3:
-        return tf.transpose(images, [0, 1, 3, 4, 2]) if _channels_first(space) else images
-    axes = [0, 1, 4, 5, 2, 3] if _channels_first(space) else [0, 1, 3, 4, 2, 5]
+        return tf.transpose(images, [0, 1, 3, 4, 2]) if channels_first(space) else images
+    axes = [0, 1, 4, 5, 2, 3] if channels_first(space) else [0, 1, 3, 4, 2, 5]
     return tf.transpose(images, axes)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,17 +73,11 @@ def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> 
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Medians and spread, as a table for the docs."""
-    found = []
-    for shape in dict.fromkeys(row.shape for row in rows):
-        mine = [row for row in rows if row.shape == shape]
-        floors, ours = (
-            statistics.median(getattr(row, side) for row in mine) for side in ("floor", "cluster")
-        )
-        ratios = [row.efficiency for row in mine]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        middle = f"{statistics.median(ratios):.2f}"
-        found.append((shape, f"{floors:,.0f}", f"{ours:,.0f}", middle, spread))
+    """Medians, their ratio and its spread, as a table for the docs."""
+    found = [
+        turns.ratio_row(shape, [(row.floor, row.cluster) for row in rows if row.shape == shape])
+        for shape in dict.fromkeys(row.shape for row in rows)
+    ]
     titles = ("shape", "floor, env steps/s", "cluster", "efficiency", "range of pairs")
     return machine.table(titles, found)
 

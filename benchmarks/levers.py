@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -100,16 +99,10 @@ def _checkout(commit: str, folder: Path) -> Path:
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians and spread, as a table for the docs."""
-    found = []
-    for name in dict.fromkeys(row.lever for row in rows):
-        mine = [row for row in rows if row.lever == name]
-        without, with_it = (
-            statistics.median(getattr(row, side) for row in mine) for side in ("without", "with_it")
-        )
-        ratios = [row.ratio for row in mine]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        ratio = f"{with_it / without:.2f}"
-        found.append((name, f"{without:,.0f}", f"{with_it:,.0f}", ratio, spread))
+    found = [
+        turns.ratio_row(name, [(row.without, row.with_it) for row in rows if row.lever == name])
+        for name in dict.fromkeys(row.lever for row in rows)
+    ]
     titles = ("lever", "without, env steps/s", "with", "ratio of medians", "range of pairs")
     return machine.table(titles, found)
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -178,6 +179,14 @@ def compare(
             side.close()
     first, second = (side.name for side in sides)
     return [(i, rates[i, first], rates[i, second]) for i in range(1, pairs + 1)]
+
+
+def ratio_row(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
+    """Of pairs of rates: both medians, the second's ratio to the first, and the pairs' range."""
+    first, second = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = [b / a for a, b in pairs]
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return name, f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.2f}", spread
 
 
 class Tally:
