@@ -133,7 +133,7 @@ def conv2d(
     with tf.compat.v1.variable_scope(name):
         weights = variable("weights", [kernel, kernel, channels, filters], weights_start)
         biases = variable("biases", [filters], biases_start)
-        images = tf.nn.conv2d(_rows(inputs, 3), weights, stride, padding)
+        images = _convolve(_rows(inputs, 3), weights, stride, padding)
         images = _ACTIVATIONS[activation](tf.nn.bias_add(images, biases))
         outputs = _unrows(images, inputs, 3)
     kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "")
@@ -250,6 +250,21 @@ def _all_steps(step: _Step, carry: Any, projected: Any, starts: Any) -> tuple[An
 
 
 # --- shapes -------------------------------------------------------------------------------------
+
+
+def _convolve(images: Any, weights: Any, stride: int, padding: str) -> Any:
+    """`tf.nn.conv2d`; where columns come out even, with as many of them as a stride in one.
+
+    `[h, w, c]` read as `[h, w / stride, stride * c]`, and the kernel likewise, have the same
+    products and sums without a copy, and more channels, which processors are quicker with.
+    """
+    height, width, channels = images.shape[1:].as_list()
+    kernel, filters = weights.shape[0], weights.shape[-1]
+    if padding != "VALID" or stride == 1 or width % stride or kernel % stride:
+        return tf.nn.conv2d(images, weights, stride, padding)
+    images = tf.reshape(images, [-1, height, width // stride, stride * channels])
+    weights = tf.reshape(weights, [kernel, kernel // stride, stride * channels, filters])
+    return tf.nn.conv2d(images, weights, [stride, 1], padding)
 
 
 def _rows(inputs: Any, kept: int) -> Any:

@@ -123,18 +123,33 @@ def slow_convolution(
     return outputs
 
 
-def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
+@pytest.mark.parametrize(
+    ("width", "kernel", "stride"),
+    [
+        (8, 4, 2),
+        (12, 8, 4),
+        (9, 4, 2),
+        (8, 3, 2),
+        (8, 4, 1),
+    ],  # columns come out even: the first two
+)
+def test_convolution_matches_the_slow_one_and_keeps_time_and_batch(
+    width: int, kernel: int, stride: int
+) -> None:
     built = Built(
         lambda: layers.conv2d(
-            placeholder("x", [None, None, 9, 8, 2]), 3, 4, 2, "conv", initialization="paper"
+            placeholder("x", [None, None, 9, width, 2]),
+            *(3, kernel, stride, "conv"),
+            initialization="paper",
         )
     )
-    x = np.random.default_rng(0).normal(size=(2, 3, 9, 8, 2))
+    x = np.random.default_rng(0).normal(size=(2, 3, 9, width, 2))
     weights, biases = (built.variables()[f"conv/{name}"] for name in ("weights", "biases"))
-    expected = np.maximum(slow_convolution(x.reshape(6, 9, 8, 2), weights, biases, 2), 0)
+    assert weights.shape == (kernel, kernel, 2, 3)
+    slow = slow_convolution(x.reshape(6, 9, width, 2), weights, biases, stride)
     outputs = built.run(x=x)
-    assert outputs.shape == (2, 3, 3, 3, 3)
-    np.testing.assert_allclose(outputs.reshape(expected.shape), expected, atol=1e-5)
+    assert outputs.shape == (2, 3, *slow.shape[1:])
+    np.testing.assert_allclose(outputs.reshape(slow.shape), np.maximum(slow, 0), atol=1e-5)
 
 
 def test_same_padding_rounds_sizes_up() -> None:
