@@ -125,13 +125,8 @@ def slow_convolution(
 
 @pytest.mark.parametrize(
     ("width", "kernel", "stride"),
-    [
-        (8, 4, 2),
-        (12, 8, 4),
-        (9, 4, 2),
-        (8, 3, 2),
-        (8, 4, 1),
-    ],  # columns come out even: the first two
+    # Columns come out even in the first two.
+    [(8, 4, 2), (12, 8, 4), (9, 4, 2), (8, 3, 2), (8, 4, 1)],
 )
 def test_convolution_matches_the_slow_one_and_keeps_time_and_batch(
     width: int, kernel: int, stride: int
