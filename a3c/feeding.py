@@ -9,7 +9,10 @@ from __future__ import annotations
 import numpy as np
 from gymnasium.spaces import Box
 
-from a3c.observations import channels_first
+
+def channels_first(space: Box) -> bool:
+    """Whether the frames of an image space are `[channels, height, width]`."""
+    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
 
 
 def turns(space: Box) -> bool:

@@ -19,6 +19,8 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
 
+from a3c.feeding import channels_first
+
 # Fewer samples than this give a deviation too rough to divide by.
 MIN_COUNT = 100
 CLIP = 10.0
@@ -38,11 +40,6 @@ def is_image(space: Box) -> bool:
     """Whether networks get observations of this space as `[height, width, channels]`."""
     rank = len(space.shape)
     return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
-
-
-def channels_first(space: Box) -> bool:
-    """Whether the frames of an image space are `[channels, height, width]`."""
-    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
 
 
 def image_axes(space: Box) -> tuple[int, int]:
