@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from a3c.allocation import keep_freed_memory
 from a3c.cluster import Cluster, Task, split_address
 from a3c.config import Config
 from a3c.errors import RetryableError
@@ -27,6 +28,7 @@ CHIEF_LINGER_S = 120.0  # and for a chief, which may be on its way back to save 
 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
     """The process's end of TensorFlow's runtime; it can't be stopped but by leaving."""
+    keep_freed_memory()
     address = cluster.addresses(task.job)[task.index]
     _, port = split_address(address)
     if not has_loopback_only(os.getpid()):
