@@ -13,9 +13,10 @@ _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TU
 def keep_freed_memory() -> None:
     """Keep what is freed for the next message, instead of giving it back to the kernel.
 
-    Every exchange needs the same buffers, as large as all parameters. To ask the kernel for their
-    pages anew each time took a third of a worker's CPU time at 677,172 parameters, and a tenth of
-    the ps's. Where the library is not glibc, or the user has told it otherwise, nothing changes.
+    Every exchange needs the same buffers, as large as all parameters. With 677,172 parameters a
+    third of the CPU time that an exchange took a worker, and a tenth of the ps's, went into asking
+    the kernel for their pages anew. Where the library is not glibc, or the user has told it
+    otherwise, nothing changes.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):

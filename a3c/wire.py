@@ -2,8 +2,8 @@
 
 In front of the gradient to the first ps, and of its parameters, there is a header of whole numbers
 and numbers in full precision, bit by bit: a tensor of its own would cost both sides a call of the
-runtime, a third of a millisecond. It is as long as tensors are aligned, so that what is
-behind it is aligned too.
+runtime, a third of a millisecond. It is as long as tensors are aligned, so that what is behind
+it is aligned too.
 
 Half precision holds numbers from 6e-8 to 65504 only, and gradients are small: they travel as
 multiples of a unit that makes their norm 1024. Parameters travel as they are.

@@ -11,8 +11,6 @@ from a3c.rundir import REPOSITORY
 # Pages that the kernel has to give for the last four of five blocks of 64 MiB.
 COUNT_FAULTS = """
 import resource
-from a3c.allocation import keep_freed_memory
-keep_freed_memory()
 bytearray(1 << 26)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
@@ -20,10 +18,18 @@ for _ in range(4):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+KEEP = "from a3c.allocation import keep_freed_memory; keep_freed_memory()"
+SERVE = """
+from a3c.cluster import Cluster, Task, free_ports
+from a3c.serving import start_server
+ps, worker = (f"127.0.0.1:{port}" for port in free_ports(2))
+server = start_server(Cluster((ps,), (worker,)), Task("ps", 0), 1)
+"""
 
-def faults(**environment: str) -> int:
+
+def faults(prepare: str, **environment: str) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", COUNT_FAULTS],
+        [sys.executable, "-c", prepare + COUNT_FAULTS],
         cwd=REPOSITORY,
         env=os.environ | environment,
         capture_output=True,
@@ -35,5 +41,10 @@ def faults(**environment: str) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's own setting")
 def test_freed_memory_is_used_again_unless_the_user_has_chosen() -> None:
-    assert faults() < 100
-    assert faults(MALLOC_MMAP_THRESHOLD_="131072") > 4 * (1 << 26) // 2_097_152  # huge pages
+    assert faults(KEEP) < 100
+    assert faults(KEEP, MALLOC_MMAP_THRESHOLD_="131072") > 4 * (1 << 26) // 2_097_152  # huge pages
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's own setting")
+def test_what_serves_a_cluster_keeps_its_memory() -> None:
+    assert faults(SERVE) < 100
