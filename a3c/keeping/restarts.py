@@ -10,8 +10,9 @@ memory, the signals of a crash (SEGV, ABRT, BUS,      with no life of `healthy_s
 FPE, ILL, SYS)
 2, 70, every other code                             failed
 
-The delay before a start begins at `first_delay_s`, doubles up to `longest_delay_s`, and is back at
-the first after a life of `healthy_s`. A restart that a person asked for counts nowhere.
+The delay before a start begins at `first_delay_s` and doubles up to `longest_delay_s`. It is back at
+the first after a life of `healthy_s`, and for who is to try again after he had worked: nothing was
+wrong with him. A restart that a person asked for counts nowhere.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Patience:
 
     def decide(self, verdict: Verdict, lived_s: float, beat: bool) -> Decision:
         """Take note of a failed life, and say whether another one follows."""
-        self._forgive(lived_s, beat)
+        self._forgive(verdict, lived_s, beat)
         first_of_row = self._failures == 0 and self._crashes == 0
         self._failures += 1
         self._crashes += verdict is Verdict.CRASH
@@ -105,10 +106,11 @@ class Patience:
         self._delay_s = min(2 * delay_s, self._limits.longest_delay_s)
         return Decision(again, delay_s, first_of_row)
 
-    def _forgive(self, lived_s: float, beat: bool) -> None:
+    def _forgive(self, verdict: Verdict, lived_s: float, beat: bool) -> None:
         healthy = lived_s >= self._limits.healthy_s
         if healthy:
             self._crashes = 0
-            self._delay_s = self._limits.first_delay_s
         if healthy or beat:
             self._failures = 0
+        if healthy or (beat and verdict is Verdict.RETRY):
+            self._delay_s = self._limits.first_delay_s

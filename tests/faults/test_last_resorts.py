@@ -1,4 +1,4 @@
-"""Two ps of which one is lost, a port that is taken, and the end of the last worker."""
+"""Two ps of which one is lost, a port that is taken, the last worker's end, no chief and no ps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic as now
 
+from a3c.cluster import free_ports
 from tests.clusters import REPOSITORY
 from tests.faults.cluster import MOODY, Cluster
 from tests.runs import wait_until
+
+LEAVES_WITHIN_S = 5.0  # from the word of it to the end, on a busy machine
+
+
+def command(job: str, task: int) -> list[str]:
+    """One process of a cluster, without a keeper."""
+    return [sys.executable, str(REPOSITORY / "worker.py"), "--job", job, "--task", str(task)]
 
 
 def test_one_of_two_ps_may_die_and_the_run_fails_only_with_its_last_worker(tmp_path: Path) -> None:
@@ -44,9 +53,8 @@ def test_a_port_that_was_taken_since_it_was_checked_is_named_and_worth_another_t
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         hosts = ("--ps-hosts", f"127.0.0.1:{port}", "--worker-hosts", "127.0.0.1:1")
-        command = (sys.executable, str(REPOSITORY / "worker.py"), "--job", "ps", "--task", "0")
         done = subprocess.run(
-            [*command, *hosts, "--run-dir", str(tmp_path)],
+            [*command("ps", 0), *hosts, "--run-dir", str(tmp_path)],
             capture_output=True,
             text=True,
             timeout=180,
@@ -54,3 +62,28 @@ def test_a_port_that_was_taken_since_it_was_checked_is_named_and_worth_another_t
         )
     assert done.returncode == 75
     assert f"ps-0 can't listen on port {port}" in done.stderr
+
+
+def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_the_ps_is_lost(
+    tmp_path: Path,
+) -> None:
+    """Nothing that it holds waits for the ps to come back, nor until `--ps-timeout` has passed."""
+    ps, chief, waiter = (f"127.0.0.1:{port}" for port in free_ports(3))
+    hosts = ["--ps-hosts", ps, "--worker-hosts", f"{chief},{waiter}", "--run-dir", str(tmp_path)]
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as said,
+        subprocess.Popen([*command("ps", 0), *hosts], stderr=said) as server,
+        subprocess.Popen(
+            [*command("worker", 1), *hosts, "--ps-timeout", "60"], stderr=said
+        ) as worker,
+    ):
+        try:
+            wait_until(lambda: "waiting for worker-0" in log.read_text(), "a waiting worker")
+            server.kill()
+            lost = wait_until(lambda: "the ps is lost" in log.read_text() and now(), "the loss")
+            assert worker.wait(timeout=50) == 75
+            assert now() - lost < LEAVES_WITHIN_S
+        finally:
+            worker.kill()
+            server.kill()

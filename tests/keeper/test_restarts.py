@@ -36,11 +36,22 @@ def test_a_process_that_its_keeper_ended_is_judged_by_why() -> None:
     assert judge(70, "stop") is Verdict.FAILED
 
 
-def test_delays_double_up_to_the_longest_and_a_healthy_life_brings_back_the_first() -> None:
-    patience = Patience(Limits(max_restarts=100, first_delay_s=0.5, longest_delay_s=10.0))
-    delays = [patience.decide(Verdict.RETRY, 1.0, beat=True).delay_s for _ in range(7)]
+@pytest.mark.parametrize(("verdict", "beat"), [(Verdict.RETRY, False), (Verdict.CRASH, True)])
+def test_delays_double_up_to_the_longest_and_a_healthy_life_brings_back_the_first(
+    verdict: Verdict, beat: bool
+) -> None:
+    limits = Limits(max_crashes=100, first_delay_s=0.5, longest_delay_s=10.0)
+    patience = Patience(limits)
+    delays = [patience.decide(verdict, 1.0, beat).delay_s for _ in range(7)]
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    assert patience.decide(Verdict.RETRY, 60.0, beat=True).delay_s == 0.5
+    assert patience.decide(verdict, 60.0, beat).delay_s == 0.5
+
+
+def test_who_worked_and_is_to_try_again_does_so_soon_however_often() -> None:
+    patience = Patience(Limits(first_delay_s=0.5))
+    delays = [patience.decide(Verdict.RETRY, 1.0, beat).delay_s for beat in (False, False, True)]
+    assert delays == [0.5, 1.0, 0.5]
+    assert {patience.decide(Verdict.RETRY, 1.0, beat=True).delay_s for _ in range(20)} == {0.5}
 
 
 def test_restarts_in_a_row_without_a_heartbeat_are_limited() -> None:
