@@ -10,9 +10,9 @@ memory, the signals of a crash (SEGV, ABRT, BUS,      with no life of `healthy_s
 FPE, ILL, SYS)
 2, 70, every other code                             failed
 
-The delay before a start begins at `first_delay_s` and doubles up to `longest_delay_s`. It is back at
-the first after a life of `healthy_s`, and for who is to try again after he had worked: nothing was
-wrong with him. A restart that a person asked for counts nowhere.
+The delay before a start begins at `first_delay_s` and doubles up to `longest_delay_s`. It is back
+at the first after a life of `healthy_s`, and for who is to try again after he had worked: nothing
+was wrong with him. A restart that a person asked for counts nowhere.
 """
 
 from __future__ import annotations
