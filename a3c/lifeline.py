@@ -31,10 +31,14 @@ PATIENCE_S = 0.3  # for a call to fail by itself
 _POLL_S = 0.05
 
 
+def is_small(num_parameters: int, dtype: str) -> bool:
+    """Whether exchanges of so much cost less in the short way, where there is one."""
+    return num_parameters * np.dtype(dtype).itemsize <= SHORT_WAY_BYTES
+
+
 def takes_short_way(ps: Sequence[str], layout: Layout, dtype: str) -> bool:
     """Whether exchanges of so much, with these ps, go straight to the ps's own master."""
-    size = layout.num_parameters * np.dtype(dtype).itemsize
-    return len(ps) == 1 and is_loopback(ps[0]) and size <= SHORT_WAY_BYTES
+    return len(ps) == 1 and is_loopback(ps[0]) and is_small(layout.num_parameters, dtype)
 
 
 class Lifeline:

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from a3c.drawing import pictures
 from a3c.drawing.pictures import COLOURS, DASHES
-from a3c.lifeline import SHORT_WAY_BYTES
+from a3c.lifeline import is_small
 from benchmarks import hand_made, machine, turns
 from benchmarks.machine import RESULTS
 from benchmarks.scale_queues import Costs, Outcome, Shape, Simulation
@@ -79,7 +79,7 @@ def costs_of(parameters: int, play_ms: float) -> Costs:
         row
         for row in machine.read(RESULTS / "ps-capacity.csv")
         if (row["ps"], row["wire_dtype"]) == ("1", "float32")
-        and 4 * int(row["parameters"]) > SHORT_WAY_BYTES
+        and not is_small(int(row["parameters"]), row["wire_dtype"])
     ]
     sizes = sorted({int(row["parameters"]) for row in rows})
     found = {
