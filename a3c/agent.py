@@ -31,6 +31,7 @@ class Action(NamedTuple):
     actions: np.ndarray  # [B, ...], as the policy stores them
     values: np.ndarray  # [B]
     state: np.ndarray  # [B, S]
+    policy_parameters: np.ndarray  # [B, P], of the distribution that the actions are drawn from
 
 
 class Batch(NamedTuple):
@@ -43,6 +44,7 @@ class Batch(NamedTuple):
     mask: np.ndarray  # 1 where the row trains
     starts: np.ndarray  # bool, true at the first observation of an episode
     state: np.ndarray  # [B, S], before the first row
+    policy_parameters: np.ndarray  # [T, B, P], as the actions were drawn
 
 
 class Gradient(NamedTuple):
@@ -181,7 +183,8 @@ class Agent:
             policy, parameters = self.network.policy, output.policy_parameters[0]
             actions = policy.mode(parameters) if greedy else policy.sample(parameters)
         after = tf.identity(output.state)  # or it is the input itself, where nothing recurs
-        return [inputs, state, starts], Action(actions, output.values[0], after)
+        action = Action(actions, output.values[0], after, tf.identity(parameters))
+        return [inputs, state, starts], action
 
     def _build_layout(self, num_ps: int) -> Layout:
         variables = tf.compat.v1.trainable_variables()
@@ -218,6 +221,9 @@ class Agent:
             mask=tf.compat.v1.placeholder(tf.float32, [None, None]),
             starts=tf.compat.v1.placeholder(tf.bool, [None, None]),
             state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
+            policy_parameters=tf.compat.v1.placeholder(
+                tf.float32, [None, None, policy.num_parameters]
+            ),
         )
         entropy_weight = tf.compat.v1.placeholder(tf.float32, [])
         output = self._forward(batch.observations, batch.state, batch.starts, statistics)
@@ -231,6 +237,8 @@ class Agent:
             value_loss_weight=learning.value_loss_weight,
             entropy_weight=entropy_weight,
             normalize_advantages=learning.normalize_advantages,
+            played_log_probabilities=policy.log_probability(batch.policy_parameters, batch.actions),
+            ratio_limit=learning.ratio_limit,
         )
         gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)

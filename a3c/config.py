@@ -14,38 +14,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
-def option(
-    default: Any,
-    help_text: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    choices: tuple[str, ...] = (),
-    own: bool = False,
-    flag: str | None = None,
-    everyday: bool = False,
-) -> Any:
-    """A dataclass field that the command line, presets and files can all set.
-
-    `low` and `high` are inclusive, `above` is exclusive. `own` allows the user's own function,
-    `package.module:function`, beside the choices. `everyday` options are in `--help`, the
-    others only in `--help-all`.
-    """
-    metadata = {
-        "help": help_text,
-        "low": low,
-        "high": high,
-        "above": above,
-        "choices": choices,
-        "own": own,
-        "flag": flag,
-        "everyday": everyday,
-    }
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+from a3c.configuring.fields import option
+from a3c.configuring.learning import LearningConfig
 
 
 def usable_cores() -> int:
@@ -129,88 +99,6 @@ class NetworkConfig:
     )
     initial_log_deviation: float = option(
         0.0, "Box actions: log of the initial standard deviation", low=-10.0, high=5.0
-    )
-
-
-@dataclass(frozen=True)
-class LearningConfig:
-    """The update: returns, loss, optimizer and their schedules."""
-
-    rollout_length: int = option(
-        20, "env steps of each environment in one update (T)", low=1, high=100_000, everyday=True
-    )
-    gamma: float = option(0.99, "discount factor", low=0.0, high=1.0, everyday=True)
-    gae_lambda: float = option(
-        1.0, "lambda of generalised advantage estimation (1: n-step returns)", low=0.0, high=1.0
-    )
-    optimizer: Literal["adam", "rmsprop", "sgd"] = option(
-        "adam", "optimizer, its statistics shared by all workers on the ps", everyday=True
-    )
-    learning_rate: float = option(3e-4, "learning rate", above=0.0, high=100.0, everyday=True)
-    learning_rate_range: tuple[float, ...] = option(
-        (),
-        "draw the learning rate log-uniformly from LOW HIGH, once per run",
-        above=0.0,
-        high=100.0,
-    )
-    learning_rate_schedule: Literal["constant", "linear"] = option(
-        "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
-    )
-    learning_rate_final: float = option(
-        0.0, "learning rate at the end of a linear schedule, and after it", low=0.0, high=100.0
-    )
-    anneal_start: int = option(0, "env steps before schedules begin to run", low=0)
-    anneal_steps: int | None = option(
-        None, "env steps at which schedules end (--max-env-steps if unset)", low=1
-    )
-    critic_learning_rate_scale: float = option(
-        1.0, "learning rate of value-only weights, as a multiple", above=0.0, high=100.0
-    )
-    adam_beta1: float = option(0.9, "Adam: decay of the mean", low=0.0, high=0.999999)
-    adam_beta2: float = option(0.999, "Adam: decay of the mean square", low=0.0, high=0.99999999)
-    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=0.0, high=1.0)
-    rmsprop_alpha: float = option(
-        0.99, "RMSProp: decay of the mean square", low=0.0, high=0.99999999
-    )
-    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=0.0, high=10.0)
-    rmsprop_initial_mean_square: float = option(
-        0.0, "RMSProp: initial mean square of the gradients", low=0.0, high=1e6
-    )
-    max_gradient_norm: float = option(
-        0.5, "clip gradients to this global norm (0: never)", low=0.0, high=1e9
-    )
-    value_loss_weight: float = option(0.5, "weight of the value loss", low=0.0, high=1e6)
-    entropy_weight: float = option(
-        0.01, "weight of the policy's entropy", low=0.0, high=1e6, everyday=True
-    )
-    entropy_weight_final: float | None = option(
-        None, "anneal the entropy weight to this at --anneal-steps", low=0.0, high=1e6
-    )
-    normalize_advantages: bool = option(
-        False, "scale advantages of a rollout to mean 0, deviation 1"
-    )
-    reward_clip: float = option(
-        0.0, "clip rewards to plus or minus this, for learning only (0: never)", low=0.0, high=1e9
-    )
-    reward_scale: float = option(
-        1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
-    )
-    minibatches: int = option(
-        1,
-        "updates that one rollout is cut into, each from other environments",
-        low=1,
-        high=4096,
-        everyday=True,
-    )
-    max_dropped_rollouts: int = option(
-        100,
-        "rollouts in a row that are not finite and dropped, after which a worker fails (0: never)",
-        low=0,
-        high=2**31 - 1,
-    )
-    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", low=0.0, high=1.0)
-    epsilon_greedy_final: float = option(
-        0.0, "anneal that chance to this at --anneal-steps", low=0.0, high=1.0
     )
 
 

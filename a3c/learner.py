@@ -62,7 +62,9 @@ class Learner:
         )
         whole = _batch(rollout, advantages, returns)
         gradients = [
-            self._learn(batch, learning_rate, entropy_weight) for batch in self._minibatches(whole)
+            self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
+            for epoch in range(self._config.learning.epochs)
+            for batch in self._minibatches(whole)
         ]
         metrics = {
             **_means([gradient.parts for gradient in gradients]),
@@ -90,16 +92,20 @@ class Learner:
             yield whole
             return
         for columns in np.array_split(self._rng.permutation(whole.mask.shape[1]), count):
-            parts = {name: getattr(whole, name)[:, columns] for name in Batch._fields[:-1]}
+            steps = [name for name in Batch._fields if name != "state"]
+            parts = {name: getattr(whole, name)[:, columns] for name in steps}
             yield Batch(**parts, state=whole.state[columns])
 
-    def _learn(self, batch: Batch, learning_rate: float, entropy_weight: float) -> Gradient:
-        """Push the gradient of a batch and take over what is new."""
+    def _learn(
+        self, batch: Batch, learning_rate: float, entropy_weight: float, *, is_new: bool
+    ) -> Gradient:
+        """Push the gradient of a batch and take over what is new; what isn't new counts no step."""
         gradient = self._agent.gradient(batch, entropy_weight)
         self._stopwatch.lap("learn")
         if gradient.is_finite:
-            moments = self._agent.moments(batch.observations, batch.mask)
-            num_steps = int(np.count_nonzero(batch.mask))
+            mask = batch.mask if is_new else np.zeros_like(batch.mask)
+            moments = self._agent.moments(batch.observations, mask)
+            num_steps = int(np.count_nonzero(mask))
             update = (gradient.packed, moments, num_steps, learning_rate, gradient.unit)
             self._hear(self._exchange.push(self.reply, *update))
         else:
@@ -146,4 +152,5 @@ def _batch(rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> Bat
         mask=rollout.mask,
         starts=rollout.starts,
         state=rollout.state,
+        policy_parameters=rollout.policy_parameters,
     )

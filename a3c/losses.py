@@ -51,11 +51,42 @@ def policy_gradient(
     """
     _check_shapes(log_probabilities=log_probabilities, advantages=advantages, mask=mask)
     mask = tf.cast(mask, advantages.dtype)
-    advantages = tf.stop_gradient(advantages)  # [T, B]
-    mean, deviation = _moments(advantages, mask)
-    used = (advantages - mean) / (deviation + _ROUNDING) if normalize else advantages
-    loss = -_mean(_kept(log_probabilities, mask) * used, mask)
-    return LossParts(loss, {"mean_advantage": mean, "advantage_deviation": deviation})
+    used, extras = _used_advantages(advantages, mask, normalize)
+    return LossParts(-_mean(_kept(log_probabilities, mask) * used, mask), extras)
+
+
+def clipped_surrogate(
+    log_probabilities: Any,
+    played_log_probabilities: Any,
+    advantages: Any,
+    mask: Any,
+    ratio_limit: float,
+    normalize: bool = False,
+) -> LossParts:
+    """The loss for samples learned from more than once: the mean of -min(ρA, clip(ρ)A).
+
+    Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, equation 7: ρ
+    is π(a|s) over what it was when a was played, and clip keeps it within 1 ± `ratio_limit`. Where
+    nothing has changed since, the gradient is that of `policy_gradient`. The extras besides:
+    `clipped_share`, how many samples were clipped, and `divergence`, the mean of ρ - 1 - log ρ,
+    which estimates the Kullback-Leibler divergence of the one from the other.
+    Raises ValueError on shapes that don't fit.
+    """
+    _check_shapes(
+        log_probabilities=log_probabilities,
+        played_log_probabilities=played_log_probabilities,
+        advantages=advantages,
+        mask=mask,
+    )
+    mask = tf.cast(mask, advantages.dtype)
+    used, extras = _used_advantages(advantages, mask, normalize)
+    log_ratio = _kept(log_probabilities - tf.stop_gradient(played_log_probabilities), mask)
+    ratio = tf.exp(log_ratio)  # [T, B]
+    within = tf.clip_by_value(ratio, 1 - ratio_limit, 1 + ratio_limit)
+    is_outside = tf.cast(tf.abs(ratio - 1) > ratio_limit, mask.dtype)
+    extras["clipped_share"] = _mean(is_outside, mask)
+    extras["divergence"] = _mean(ratio - 1 - log_ratio, mask)
+    return LossParts(-_mean(tf.minimum(ratio * used, within * used), mask), extras)
 
 
 def value(values: Any, returns: Any, mask: Any) -> LossParts:
@@ -104,13 +135,26 @@ def total(
     value_loss_weight: float | Any,
     entropy_weight: float | Any,
     normalize_advantages: bool = False,
+    played_log_probabilities: Any = None,
+    ratio_limit: float = 0.0,
 ) -> ActorCriticLoss:
     """The whole loss: policy + value_loss_weight × value - entropy_weight × mean entropy.
 
-    `entropy_weight` may be a scalar tensor, fed as it is annealed. The extras are those of the
-    parts and `num_samples`, how many samples trained. Raises ValueError on shapes that don't fit.
+    The policy's loss is the `clipped_surrogate` where there is a `ratio_limit`. `entropy_weight`
+    may be a scalar tensor, fed as it is annealed. The extras are those of the parts and
+    `num_samples`, how many samples trained. Raises ValueError on shapes that don't fit.
     """
-    policy_parts = policy_gradient(log_probabilities, advantages, mask, normalize_advantages)
+    if ratio_limit:
+        policy_parts = clipped_surrogate(
+            log_probabilities,
+            played_log_probabilities,
+            advantages,
+            mask,
+            ratio_limit,
+            normalize_advantages,
+        )
+    else:
+        policy_parts = policy_gradient(log_probabilities, advantages, mask, normalize_advantages)
     value_parts = value(values, returns, mask)
     entropy_parts = entropy(entropies, mask)
     loss = (
@@ -122,6 +166,14 @@ def total(
     extras = {**policy_parts.extras, **value_parts.extras, "num_samples": num_samples}
     mean_entropy = entropy_parts.extras["entropy"]
     return ActorCriticLoss(loss, policy_parts.loss, value_parts.loss, mean_entropy, extras)
+
+
+def _used_advantages(advantages: Any, mask: Any, normalize: bool) -> tuple[Any, dict[str, Any]]:
+    """Advantages as a loss takes them, constant, and their moments from before that."""
+    advantages = tf.stop_gradient(advantages)  # [T, B]
+    mean, deviation = _moments(advantages, mask)
+    used = (advantages - mean) / (deviation + _ROUNDING) if normalize else advantages
+    return used, {"mean_advantage": mean, "advantage_deviation": deviation}
 
 
 def _kept(samples: Any, mask: Any) -> Any:

@@ -51,6 +51,8 @@ METRICS: dict[str, Metric] = {
     "loss/advantage_deviation": Metric("points", "deviation of advantages, likewise"),
     "loss/mean_value": Metric("points", "mean predicted value"),
     "loss/mean_return": Metric("points", "mean return that the value learns"),
+    "loss/clipped_share": Metric("", "share of samples outside of the ratio limit"),
+    "loss/divergence": Metric("nats", "of the policy from the one that played"),
     "loss/explained_variance": Metric("", "share of the returns' variance the value explains"),
     "loss/num_samples": Metric("samples", "samples in one update"),
     "train/gradient_norm": Metric("", "global norm of the gradient before clipping"),

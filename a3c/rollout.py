@@ -54,6 +54,7 @@ class Rollout(NamedTuple):
     mask: np.ndarray  # [T, B], 1 where the row trains
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
+    policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
     episodes: list[Episode]  # games that ended in here
 
     @property
@@ -160,6 +161,7 @@ class Player:
             mask=np.empty(steps, np.float32),
             starts=np.empty(steps, bool),
             state=np.empty_like(self._actor.initial_state(size)),
+            policy_parameters=np.empty((*steps, self._policy.num_parameters), np.float32),
             episodes=[],
         )
 
@@ -169,6 +171,7 @@ class Player:
         actions = self._explore(action.actions)
         buffer.observations[t] = self._observations
         buffer.actions[t], buffer.values[t] = actions, action.values
+        buffer.policy_parameters[t] = action.policy_parameters
         buffer.starts[t], buffer.mask[t] = self._starts, ~self._dead
         self._stopwatch.lap("act")
         with blaming_the_environment():

@@ -204,7 +204,7 @@ class Worker:
             rollout.num_env_steps,
             update.pushed,
             rollout.episodes,
-            self._config.learning.minibatches,
+            self._config.learning.updates_per_rollout,
         )
         if not update.pushed:
             log.warning(

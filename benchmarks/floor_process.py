@@ -47,18 +47,20 @@ def play(flags: Sequence[str]) -> Iterator[int]:
     seen = as_fed(games.reset(seed=os.getpid())[0], space)
     state, starts = agent.initial_state(num_envs), np.zeros(num_envs, bool)
     rows = np.empty((length, *seen.shape), seen.dtype)
-    actions = np.empty((length, num_envs), agent.network.policy.action_dtype)
+    policy = agent.network.policy
+    actions = np.empty((length, num_envs), policy.action_dtype)
+    parameters = np.empty((length, num_envs, policy.num_parameters), np.float32)
     ones = np.ones((length, num_envs), np.float32)
     parts = np.array_split(np.arange(num_envs), config.learning.minibatches)
     while True:
         for t in range(length):
             rows[t] = seen
-            actions[t], _, state = agent.act(seen, state, starts)
-            seen = as_fed(games.step(agent.network.policy.to_env(actions[t]))[0], space)
-        for part in parts:
+            actions[t], _, state, parameters[t] = agent.act(seen, state, starts)
+            seen = as_fed(games.step(policy.to_env(actions[t]))[0], space)
+        for part in parts * config.learning.epochs:
             one = ones[:, part]
-            batch = (rows[:, part], actions[:, part], one, one, one)
-            agent.gradient(Batch(*batch, starts=one == 0, state=state[part]), 0.01)
+            batch = (rows[:, part], actions[:, part], one, one, one, one == 0, state[part])
+            agent.gradient(Batch(*batch, parameters[:, part]), 0.01)
         yield length * num_envs
 
 

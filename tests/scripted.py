@@ -82,6 +82,11 @@ def value_of(observations: np.ndarray, memory: np.ndarray) -> np.ndarray:
     return 100.0 * number + 10.0 * game + t + 0.25 * memory
 
 
+def drawn_from(values: np.ndarray) -> np.ndarray:
+    """The parameters of the policy that the actor claims to draw actions from, by their values."""
+    return values[..., None] + np.arange(NUM_ACTIONS, dtype=np.float32)
+
+
 class ScriptedActor:
     """Always takes action t mod 5; its state counts the observations of the episode so far."""
 
@@ -93,7 +98,8 @@ class ScriptedActor:
         self.events.append("act")
         memory = self._remember(state, starts)
         actions = observations[:, 2].astype(np.int64) % NUM_ACTIONS
-        return Action(actions, value_of(observations, memory[:, 0]).astype(np.float32), memory)
+        values = value_of(observations, memory[:, 0]).astype(np.float32)
+        return Action(actions, values, memory, drawn_from(values))
 
     def value(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """The value alone."""

@@ -42,7 +42,7 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
     if option.name == "learning_rate_range":
         rates = st.lists(number(option, float), min_size=2, max_size=2).map(sorted)
         return st.just([]) | rates
-    if option.name == "minibatches":  # at most as many as environments
+    if option.name in ("minibatches", "epochs"):  # what more than one needs is elsewhere
         return st.just(1)
     if option.name == "anneal_start":  # below the end of the schedules
         return st.just(0)

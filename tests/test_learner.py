@@ -26,7 +26,10 @@ from tests.clusters import OBSERVATIONS, InProcessCluster, agent, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
 
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
-PER_STEP = ("observations", "actions", "rewards", "discounts", "values", "mask", "starts")
+PER_STEP = [
+    *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
+    "policy_parameters",
+]
 SGD = small_config(**PLAIN)
 SHAPED = small_config(
     optimizer="sgd",
@@ -40,6 +43,7 @@ SHAPED = small_config(
     entropy_weight=0.3,
     value_loss_weight=2.0,
 )
+LIMITED = small_config(**{**PLAIN, "ratio_limit": 0.3})
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 
@@ -101,6 +105,7 @@ def random_rollout(seed: int, num_steps: int = 5, num_envs: int = 3) -> Rollout:
         mask=(rng.random(shape) < 0.8).astype(np.float32),
         starts=rng.random(shape) < 0.2,
         state=np.zeros((num_envs, 0), np.float32),
+        policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
         episodes=[],
     )
 
@@ -125,8 +130,15 @@ def loss_by_definition(weights: dict[str, np.ndarray], rollout: Rollout, setting
     taken = np.take_along_axis(log_pi, rollout.actions[..., None], axis=-1)[..., 0]
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
     values = (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
+    gain = advantages * taken
+    if limit := learning.ratio_limit:
+        played = rollout.policy_parameters.astype(np.float64)
+        log_played = played - np.log(np.exp(played).sum(axis=-1, keepdims=True))
+        log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
+        ratio = np.exp(taken - log_played)
+        gain = np.minimum(ratio * advantages, np.clip(ratio, 1 - limit, 1 + limit) * advantages)
     terms = (
-        -advantages * taken
+        -gain
         + learning.value_loss_weight * 0.5 * (returns - values) ** 2
         - learning.entropy_weight * entropy
     )
@@ -151,7 +163,7 @@ def gradient_by_differences(
     return gradient
 
 
-@pytest.mark.parametrize("settings", [SGD, SHAPED], ids=["plain", "shaped"])
+@pytest.mark.parametrize("settings", [SGD, SHAPED, LIMITED], ids=["plain", "shaped", "limited"])
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side, _ = sides(settings)
     rollout = random_rollout(1)
@@ -211,6 +223,23 @@ def test_minibatches_are_updates_of_one_environment_after_the_other(sides: Sides
             whole.learner.update(only(rollout, column))
         ends.append(whole.named()["hidden1/weights"])
     assert any(np.allclose(after["hidden1/weights"], end, atol=1e-6) for end in ends)
+
+
+def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> None:
+    settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2, "normalize_observations": True}
+    side, _ = sides(small_config(**settings))
+    rollout = random_rollout(3)
+    update = side.learner.update(rollout)
+    after = side.named()
+    assert after["num_updates"] == 6
+    assert after["global_step"] == np.count_nonzero(rollout.mask)
+    assert side.learner.reply.statistics[0] == np.count_nonzero(rollout.mask)
+    assert 0 <= update.metrics["loss/clipped_share"] <= 1
+    once, _ = sides(small_config(**{**settings, "epochs": 1}))
+    once.learner.update(rollout)
+    once_after = once.named()
+    assert once_after["num_updates"] == 3
+    assert once_after["global_step"] == after["global_step"]
 
 
 def test_overlapped_pushes_all_arrive_with_one_update_more_of_staleness(sides: Sides) -> None:
@@ -339,12 +368,17 @@ def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> No
         np.testing.assert_array_equal(value, two.agent.parameters()[name])
 
 
-def test_every_metric_of_an_update_is_finite_and_in_the_table(sides: Sides) -> None:
-    side, _ = sides(SGD)
+@pytest.mark.parametrize("settings", [SGD, LIMITED], ids=["plain", "limited"])
+def test_every_metric_of_an_update_is_finite_and_in_the_table(
+    sides: Sides, settings: Config
+) -> None:
+    side, _ = sides(settings)
     metrics = side.learner.update(random_rollout(1)).metrics
     assert metrics.keys() <= METRICS.keys()
     assert {name.split("/")[0] for name in metrics} == {"loss", "train"}
-    assert {name for name in METRICS if name.startswith("loss/")} <= metrics.keys()
+    ours = {name for name in METRICS if name.startswith("loss/")}
+    limited = {"loss/clipped_share", "loss/divergence"}
+    assert metrics.keys() & ours == ours - (set() if settings is LIMITED else limited)
     assert all(np.isfinite(value) for value in metrics.values())
 
 

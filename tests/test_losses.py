@@ -65,6 +65,16 @@ def normalized_total(**inputs: Any) -> losses.ActorCriticLoss:
     )
 
 
+def limited_total(**inputs: Any) -> losses.ActorCriticLoss:
+    return losses.total(
+        **inputs,
+        value_loss_weight=0.7,
+        entropy_weight=0.3,
+        played_log_probabilities=tf.zeros_like(inputs["values"]) - 0.1,
+        ratio_limit=0.5,
+    )
+
+
 def column(*numbers: float) -> Array:
     return np.array(numbers)[:, None]  # [T, 1]
 
@@ -81,6 +91,38 @@ def test_policy_loss_of_a_hand_worked_rollout() -> None:
     assert parts.loss == pytest.approx(0.5)  # -(3·-1 + -1·-2) / 2
     assert parts.extras["mean_advantage"] == pytest.approx(1.0)
     assert parts.extras["advantage_deviation"] == pytest.approx(2.0)
+
+
+def test_clipped_surrogate_of_a_hand_worked_rollout() -> None:
+    log = np.log
+    parts = run(
+        losses.clipped_surrogate,
+        {
+            "log_probabilities": column(log(0.6), log(0.6), log(0.1), log(0.1), log(0.5), 9.0),
+            "played_log_probabilities": column(log(0.4), log(0.4), log(0.4), log(0.4), log(0.5), 0),
+            "advantages": column(2.0, -2.0, 2.0, -2.0, 3.0, 1e9),
+            "mask": column(1.0, 1.0, 1.0, 1.0, 1.0, 0.0),
+        },
+        ratio_limit=0.2,
+    )
+    # What was driven far enough gains no more, 1.2·2 and 0.8·-2; what went the wrong way counts.
+    assert parts.loss == pytest.approx(-(2.4 - 3.0 + 0.5 - 1.6 + 3.0) / 5)
+    assert parts.extras["clipped_share"] == pytest.approx(4 / 5)
+    divergence = 2 * (0.5 - log(1.5)) + 2 * (-0.75 - log(0.25))
+    assert parts.extras["divergence"] == pytest.approx(divergence / 5)
+    assert parts.extras["mean_advantage"] == pytest.approx(3 / 5)
+
+
+def test_clipped_surrogate_has_the_policy_gradient_where_nothing_has_changed() -> None:
+    arrays = {name: make_samples()[name] for name in PARTS["policy"][1]}
+    plain = gradients_of(losses.policy_gradient, arrays, of="loss")
+
+    def unchanged(log_probabilities: Any, **others: Any) -> losses.LossParts:
+        played = tf.identity(log_probabilities)
+        return losses.clipped_surrogate(log_probabilities, played, **others, ratio_limit=0.2)
+
+    limited = gradients_of(unchanged, arrays, of="loss")
+    np.testing.assert_allclose(limited["log_probabilities"], plain["log_probabilities"])
 
 
 def test_value_loss_of_a_hand_worked_rollout_is_half_the_mean_squared_error() -> None:
@@ -128,7 +170,7 @@ def test_entropy_weight_can_be_fed() -> None:
     assert loss.total == pytest.approx(loss.policy + 0.5 * loss.value - 0.25 * loss.entropy)
 
 
-@pytest.mark.parametrize("function", [total, normalized_total])
+@pytest.mark.parametrize("function", [total, normalized_total, limited_total])
 def test_gradient_matches_finite_differences(function: Callable[..., Any]) -> None:
     arrays, step = make_samples((3, 2)), 1e-5
     gradients = gradients_of(function, arrays)
@@ -174,7 +216,7 @@ def test_gradient_of_a_sample_is_its_share_of_the_mean() -> None:
         np.testing.assert_allclose(gradients[name], arrays["mask"] * expected / num_samples)
 
 
-@pytest.mark.parametrize("function", [total, normalized_total])
+@pytest.mark.parametrize("function", [total, normalized_total, limited_total])
 def test_no_gradient_reaches_advantages_or_returns(function: Callable[..., Any]) -> None:
     reached = gradients_of(function, make_samples()).keys()
     assert reached == {"log_probabilities", "values", "entropies"}
@@ -191,7 +233,7 @@ def test_each_part_moves_only_its_own_argument(part: str, reached: str) -> None:
 
 
 @pytest.mark.parametrize("junk", [1e30, np.inf, np.nan])
-@pytest.mark.parametrize("function", [total, normalized_total])
+@pytest.mark.parametrize("function", [total, normalized_total, limited_total])
 def test_masked_samples_add_nothing_whatever_they_hold(
     function: Callable[..., Any], junk: float
 ) -> None:

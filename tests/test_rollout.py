@@ -28,6 +28,7 @@ from tests.scripted import (
     Script,
     ScriptedActor,
     ScriptedEnv,
+    drawn_from,
     make_envs,
     value_of,
 )
@@ -86,6 +87,7 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
         assert shapes.pop("observations") == (3, 2, 3)
         assert shapes.pop("bootstrap_value") == (2,)
         assert shapes.pop("state") == (2, 1)
+        assert shapes.pop("policy_parameters") == (3, 2, NUM_ACTIONS)
         assert set(shapes.values()) == {(3, 2)}
         assert rollout.observations[:, 1, 2].tolist() == [3 * k, 3 * k + 1, 3 * k + 2]
         assert rollout.actions[:, 0].tolist() == [t % NUM_ACTIONS for t in range(3 * k, 3 * k + 3)]
@@ -335,6 +337,8 @@ def test_state_is_carried_across_rollouts_and_not_moved_by_value_calls(mode: Aut
             memory = (0.0 if rollout.starts[t, 0] else memory) + 1
             wanted = value_of(rollout.observations[t, 0], np.array(memory))
             assert rollout.values[t, 0] == np.float32(wanted)
+            drawn = drawn_from(rollout.values[t])
+            np.testing.assert_array_equal(rollout.policy_parameters[t], drawn)
     assert rollouts[1].state[0, 0] == 2.0
 
 
@@ -388,6 +392,7 @@ def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetM
             mask=rollout.mask,
             starts=rollout.starts,
             state=rollout.state,
+            policy_parameters=rollout.policy_parameters,
         )
         assert agent.gradient(batch, 0.0).parts["loss/value"] < 1e-12
         forgetful = batch._replace(starts=~rollout.starts)

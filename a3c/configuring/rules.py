@@ -36,6 +36,11 @@ def _validate_learning(learning: LearningConfig, envs_per_worker: int) -> None:
             f"minibatches {learning.minibatches} is more than envs_per_worker {envs_per_worker}: "
             "each minibatch needs environments of its own"
         )
+    if learning.epochs > 1 and not learning.ratio_limit:
+        raise UserError(
+            f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "
+            "than once needs one, for example --ratio-limit 0.2"
+        )
 
 
 def _validate_cluster(cluster: ClusterConfig) -> None:
