@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from a3c import exchange, schedules
+from a3c import exchange, minibatches, schedules
 from a3c.agent import Agent, Batch, Gradient
 from a3c.config import Config
 from a3c.exchange import Answer
@@ -61,10 +60,11 @@ class Learner:
             self._config.learning.gae_lambda,
         )
         whole = _batch(rollout, advantages, returns)
+        learning = self._config.learning
         gradients = [
             self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
-            for epoch in range(self._config.learning.epochs)
-            for batch in self._minibatches(whole)
+            for epoch in range(learning.epochs)
+            for batch in minibatches.cut(whole, learning.minibatches, self._rng)
         ]
         metrics = {
             **_means([gradient.parts for gradient in gradients]),
@@ -84,17 +84,6 @@ class Learner:
     def settle(self) -> None:
         """Wait until every push has reached the ps."""
         self._hear(self._exchange.settle())
-
-    def _minibatches(self, whole: Batch) -> Iterator[Batch]:
-        """The parts that a batch is learned in, by environment and in random order."""
-        count = self._config.learning.minibatches
-        if count == 1:
-            yield whole
-            return
-        for columns in np.array_split(self._rng.permutation(whole.mask.shape[1]), count):
-            steps = [name for name in Batch._fields if name != "state"]
-            parts = {name: getattr(whole, name)[:, columns] for name in steps}
-            yield Batch(**parts, state=whole.state[columns])
 
     def _learn(
         self, batch: Batch, learning_rate: float, entropy_weight: float, *, is_new: bool

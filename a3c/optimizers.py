@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from a3c.config import LearningConfig
+from a3c.configuring.learning import LearningConfig
 
 VALUE_SUFFIX = "Value"  # of the name of the optimizer for variables that only the value uses
 

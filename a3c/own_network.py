@@ -18,6 +18,7 @@ from gymnasium.spaces import Box, Space
 from a3c import own_code
 from a3c.agent import Agent, Batch
 from a3c.config import Config, NetworkConfig
+from a3c.configuring.rules import check_minibatches
 from a3c.distributions import Policy
 from a3c.errors import A3CError, UserError
 from a3c.network import Network, NetworkOutput
@@ -127,6 +128,7 @@ def _check_tensor(place: str, name: str, tensor: Any, shape: list[int | None]) -
 
 def check(network: Network, observation_space: Box, config: Config) -> None:
     """Act and learn once: some mistakes show only when numbers flow. Raises UserError."""
+    check_minibatches(config, recurrent=network.state_size > 0)
     place = config.network.network
     try:
         agent = Agent(network, observation_space, config, seed=0)

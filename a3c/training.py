@@ -17,6 +17,7 @@ from a3c.agent import Agent
 from a3c.chief import Chief, prepare
 from a3c.cluster import Cluster, Task, wait_for_peer
 from a3c.config import Config
+from a3c.configuring.rules import check_minibatches
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.heartbeat import Heartbeat
 from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
@@ -61,6 +62,7 @@ class Worker:
         network = build_network(
             envs.single_observation_space, envs.single_action_space, config.network
         )
+        check_minibatches(config, recurrent=network.state_size > 0)
         self._agent = Agent(
             network, envs.single_observation_space, config, seed=seed, num_ps=len(cluster.ps)
         )

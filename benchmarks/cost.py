@@ -50,14 +50,14 @@ class Row(NamedTuple):
     start_s: float  # until every worker plays
 
 
-def measure(workers: int, seconds: float) -> Row:
+def measure(workers: int, seconds: float, more: Sequence[str] = ()) -> Row:
     """Start a cluster, look at it for a while, end it."""
     where, began = machine.here(), time.time()
     with turns.scratch() as folder:
         counts = [folder / f"cost-{i}.jsonl" for i in range(workers)]
         programs = [[sys.executable, "-m", "benchmarks.cost_process", str(path)] for path in counts]
         flags = ["--preset", "pong", "--evaluation-episodes", "0", "--stop-at-return", "1e9"]
-        flags += ["--log-interval", "0.5", "--max-env-steps", str(10**12)]
+        flags += ["--log-interval", "0.5", "--max-env-steps", str(10**12), *more]
         rows = [folder / "metrics" / f"worker-{i}.jsonl" for i in range(workers)]
         with hand_made.cluster(1, programs, rows, folder, flags) as (ps, cast):
             cast.wait_until_counting(600.0)
@@ -146,8 +146,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("runs/bench/cost.csv"))
     arguments = parser.parse_args()
     rows: list[Row] = []
+    shape = ("--envs-per-worker", "1", "--minibatches", "1") if arguments.smoke else ()
     for workers in [2] if arguments.smoke else arguments.workers:
-        rows.append(measure(workers, 2.0 if arguments.smoke else arguments.seconds))
+        rows.append(measure(workers, 2.0 if arguments.smoke else arguments.seconds, shape))
         print(f"{workers} workers: {rows[-1].env_steps_per_s:,.0f} env steps/s", flush=True)
         machine.write(arguments.output, rows)
     print("\n".join(summary(rows)))

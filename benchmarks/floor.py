@@ -3,9 +3,9 @@
     python -m benchmarks.floor --pairs 5 --output benchmarks/results/floor.csv
 
 The floor is as many processes as cores, each doing only what can't be avoided for the same
-environment, network, K, T and minibatches: step the emulator, act, compute gradients; no ps, no
-returns, no metrics. Efficiency is the cluster's env steps a second divided by the floor's. Two
-shapes: the Pong preset, and the classic one with one environment a worker and T = 20.
+environment, network, K, T, minibatches and epochs: step the emulator, act, compute gradients; no
+ps, no returns, no metrics. Efficiency is the cluster's env steps a second divided by the floor's.
+Two shapes: the Pong preset, and the classic one with one environment a worker and T = 20.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ from typing import NamedTuple
 from benchmarks import machine, turns
 from benchmarks.turns import Contestant
 
+# A rollout is learned from once and whole, as A3C does.
+ONE_UPDATE: tuple[str, ...] = (
+    *("--minibatches", "1", "--epochs", "1", "--ratio-limit", "0"),
+    *("--gae-lambda", "1", "--no-normalize-advantages"),
+)
+
 SHAPES = {
     "preset": ("--preset", "pong"),
     "classic": (
         *("--preset", "pong", "--envs-per-worker", "1"),
-        *("--rollout-length", "20", "--minibatches", "1"),
+        *("--rollout-length", "20", *ONE_UPDATE),
     ),
 }
 
@@ -105,7 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("flags", nargs="*", help="after --: settings of the program to change")
     arguments = parser.parse_args()
     if arguments.smoke:
-        arguments.shapes, arguments.pairs, arguments.seconds = ["preset"], 1, 2.0
+        arguments.shapes, arguments.pairs, arguments.seconds = ["classic"], 1, 2.0
     return arguments
 
 

@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from a3c.rundir import REPOSITORY
 from benchmarks import machine, turns
+from benchmarks.floor import ONE_UPDATE
 
 BEFORE = "86f6dec"
 
 _PAPER = ("--preset", "pong", "--preprocessing", "atari", "--network", "a3c-ff")
 _SHAPE = ("--frame-stack", "4", "--envs-per-worker", "16", "--rollout-length", "20")
-_NEW = ("--no-normalize-observations", "--minibatches", "1")
+_NEW = ("--no-normalize-observations", *ONE_UPDATE)
 _JIT = (("TF_XLA_FLAGS", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"),)
 
 

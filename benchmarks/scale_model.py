@@ -133,13 +133,13 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def points(env_steps_per_s: float, samples: int) -> Iterator[Point]:
+def points(env_steps_per_s: float, samples: int, sizes: Sequence[int] = WORKERS) -> Iterator[Point]:
     """Every cluster of the tables, for cores that play so many env steps a second."""
     for network, parameters in PARAMETERS.items():
         costs = costs_of(parameters, 1000 * samples / env_steps_per_s)
         for ps in PS:
             for link in LINKS:
-                for workers in WORKERS:
+                for workers in sizes:
                     found = Simulation(Shape(workers, ps, link), costs).run()
                     yield _point(network, samples, Shape(workers, ps, link), found)
 
@@ -221,7 +221,8 @@ def main() -> int:
                 f"{one.parameters:>9,} parameters, {one.workers:2} workers: measured "
                 f"{one.measured:6.1f} updates/s, on paper {one.predicted:6.1f} ({one.error:+.0%})"
             )
-    found = list(points(arguments.env_steps_per_s, arguments.samples))
+    scale = WORKERS[:2] if arguments.smoke else WORKERS
+    found = list(points(arguments.env_steps_per_s, arguments.samples, scale))
     machine.write(arguments.output, found)
     print("\n".join(summary(found)))
     print(f"picture: {pictures.save(figure(found), arguments.output.with_suffix('.png'))}")

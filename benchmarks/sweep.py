@@ -23,27 +23,39 @@ from typing import NamedTuple
 from a3c import metrics
 from a3c.rundir import REPOSITORY
 from benchmarks import machine
+from benchmarks.floor import ONE_UPDATE
 
 MARK = 50_000  # env steps
 
 _PAPER = ("--preprocessing", "atari", "--network", "a3c-ff", "--no-normalize-observations")
-_CLASSIC = ("--network", "universe", "--frame-stack", "1", "--envs-per-worker", "1")
+_CONSTANT = ("--learning-rate-schedule", "constant", "--entropy-weight-final", "0.01")
+_CLASSIC = (
+    *("--network", "universe", "--frame-stack", "1", "--envs-per-worker", "1", "--actions"),
+    *("--rollout-length", "20", *ONE_UPDATE, *_CONSTANT, "--max-gradient-norm", "40"),
+)
+_ONCE = ("--envs-per-worker", "8", "--rollout-length", "20", *ONE_UPDATE, "--minibatches", "4")
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "chosen": (),
-    "not-normalised": ("--no-normalize-observations",),
-    "large-updates": ("--minibatches", "1"),
-    "80-samples": ("--minibatches", "2"),
-    "80-samples-faster": ("--minibatches", "2", "--learning-rate", "1e-3"),
-    "20-samples": ("--minibatches", "8", "--learning-rate", "5e-4"),
-    "slower": ("--learning-rate", "3e-4"),
-    "faster": ("--learning-rate", "1.5e-3"),
-    "lambda-0.95": ("--gae-lambda", "0.95"),
+    "one-epoch": ("--epochs", "1"),
+    "two-epochs": ("--epochs", "2"),
+    "four-epochs": ("--epochs", "4"),
+    "more-environments": ("--rollout-length", "64", "--envs-per-worker", "16"),
+    "64-samples": ("--minibatches", "16"),
+    "256-samples": ("--minibatches", "4"),
+    "ratio-limit-0.1": ("--ratio-limit", "0.1"),
+    "advantages-as-they-are": ("--no-normalize-advantages",),
+    "slower": ("--learning-rate", "2.5e-4"),
+    "faster": ("--learning-rate", "1e-3"),
+    "constant-rate": _CONSTANT,
+    "lambda-1": ("--gae-lambda", "1"),
     "less-entropy": ("--entropy-weight", "0.003"),
     "all-actions": ("--actions",),
+    "not-normalised": ("--no-normalize-observations",),
     "rmsprop": ("--optimizer", "rmsprop", "--rmsprop-epsilon", "1e-5"),
     "paper-network": _PAPER,
-    "classic-recipe": (*_CLASSIC, "--minibatches", "1", "--learning-rate", "1e-4", "--actions"),
+    "learned-from-once": (*_ONCE, "--learning-rate", "7e-4", "--max-gradient-norm", "2"),
+    "classic-recipe": (*_CLASSIC, "--learning-rate", "1e-4"),
 }
 
 

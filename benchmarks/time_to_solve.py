@@ -108,6 +108,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
     parser.add_argument("--output", type=Path, default=Path("runs/bench/time-to-solve.csv"))
+    parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
     return parser.parse_args()
 
 
@@ -134,7 +135,7 @@ def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Sol
     if contestant.program:
         versions, note = run_peer(contestant, seed, curve, arguments)
     else:
-        settings = {"preset": "pong", "workers": arguments.workers}
+        settings = {"preset": "pong", "workers": arguments.workers, "flags": arguments.flags}
         versions, note = run_ours(seed, curve, arguments)
     end = last_row(curve)
     mean = float(end["mean_return_100"] or "nan")
@@ -183,7 +184,7 @@ def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDir(Path(scratch) / "run")
         settings = {"workers": arguments.workers, "seed": seed, "stop_at_return": arguments.goal}
-        command = launcher_command(directory, settings)
+        command = [*launcher_command(directory, settings), *arguments.flags]
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd=REPOSITORY) as launcher:
             deadline = began + 60 * arguments.max_minutes

@@ -83,7 +83,14 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ({"learning_rate_range": [1e-2]}, "learning_rate_range [0.01]"),
         ({"hidden_sizes": [], "network": "mlp"}, "hidden_sizes is empty"),
         ({"actions": [2, 3, 2]}, "actions [2, 3, 2]"),
-        ({"minibatches": 5, "envs_per_worker": 4}, "minibatches 5 is more than envs_per_worker 4"),
+        (
+            {"minibatches": 5, "envs_per_worker": 4, "network": "mlp-lstm"},
+            "minibatches 5 is more than envs_per_worker 4",
+        ),
+        (
+            {"minibatches": 9, "envs_per_worker": 4, "rollout_length": 2},
+            "minibatches 9 is more than a rollout has samples, 8",
+        ),
         ({"epochs": 2}, "epochs 2 without a ratio_limit"),
         ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),
         ({"heartbeat_timeout_s": 60}, "heartbeat_timeout_s 60 is not above ps_timeout_s 60"),

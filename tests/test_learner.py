@@ -91,7 +91,9 @@ def sides() -> Sides:
     return Sides()
 
 
-def random_rollout(seed: int, num_steps: int = 5, num_envs: int = 3) -> Rollout:
+def random_rollout(
+    seed: int, num_steps: int = 5, num_envs: int = 3, state_size: int = 0
+) -> Rollout:
     """A rollout of anything, with ended episodes and dead transitions."""
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_envs)
@@ -104,7 +106,7 @@ def random_rollout(seed: int, num_steps: int = 5, num_envs: int = 3) -> Rollout:
         bootstrap_value=rng.normal(size=num_envs).astype(np.float32),
         mask=(rng.random(shape) < 0.8).astype(np.float32),
         starts=rng.random(shape) < 0.2,
-        state=np.zeros((num_envs, 0), np.float32),
+        state=rng.normal(size=(num_envs, state_size)).astype(np.float32),
         policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
         episodes=[],
     )
@@ -206,15 +208,18 @@ def only(rollout: Rollout, column: int) -> Rollout:
     return rollout._replace(**kept, bootstrap_value=bootstrap, state=state)
 
 
-def test_minibatches_are_updates_of_one_environment_after_the_other(sides: Sides) -> None:
-    split, _ = sides(small_config(**{**PLAIN, "minibatches": 3}))
-    rollout = random_rollout(3)
+def test_minibatches_of_a_memory_are_updates_of_one_environment_after_the_other(
+    sides: Sides,
+) -> None:
+    memory = {**PLAIN, "network": "mlp-lstm", "lstm_size": 3}
+    split, _ = sides(small_config(**memory, minibatches=3))
+    rollout = random_rollout(3, state_size=6)
     update = split.learner.update(rollout)
     after = split.named()
     assert after["num_updates"] == 3
     assert after["global_step"] == np.count_nonzero(rollout.mask)
     assert update.pushed
-    whole, _ = sides(SGD)
+    whole, _ = sides(small_config(**memory))
     ends = []
     for order in itertools.permutations(range(3)):
         whole.store.initialize(split.initial)

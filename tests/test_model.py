@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import model
 from a3c.config import NetworkConfig
+from a3c.configuring import rules
 from a3c.drawing import diagram
 from a3c.errors import UserError
 from a3c.network import Network, NetworkOutput
@@ -137,6 +138,7 @@ def test_the_papers_network_has_the_papers_shapes() -> None:
 
 def test_every_network_of_the_configuration_is_there() -> None:
     assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
+    assert set(rules.RECURRENT) == {n for n, one in model.NETWORKS.items() if one.recurrent}
 
 
 # --- forward ------------------------------------------------------------------------------------

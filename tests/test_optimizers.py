@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from a3c import optimizers
-from a3c.config import LearningConfig
+from a3c.configuring.learning import LearningConfig
 
 Array = NDArray[np.floating]
 Kind = Literal["adam", "rmsprop", "sgd"]

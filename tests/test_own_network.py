@@ -66,6 +66,15 @@ def test_the_whole_one_is_taken() -> None:
     own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
 
 
+def test_one_with_a_memory_is_not_cut_finer_than_its_environments() -> None:
+    Path("mine.py").write_text(
+        WHOLE.replace("Network(forward, policy)", "Network(forward, policy, 1)")
+    )
+    config = small_config(network="mine:build", minibatches=3, envs_per_worker=2)
+    with pytest.raises(UserError, match="minibatches 3 is more than envs_per_worker 2"):
+        own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

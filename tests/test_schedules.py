@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from a3c import schedules
-from a3c.config import Config, LearningConfig, RunConfig
+from a3c.config import Config, RunConfig
+from a3c.configuring.learning import LearningConfig
 
 STEPS = st.integers(0, 10**9)
 FRACTIONS = st.floats(0.0, 1.0)

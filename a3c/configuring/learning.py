@@ -73,7 +73,7 @@ class LearningConfig:
     )
     minibatches: int = option(
         1,
-        "updates that one rollout is cut into, each from other environments",
+        "updates that one rollout is cut into, each from samples of its own",
         low=1,
         high=4096,
         everyday=True,

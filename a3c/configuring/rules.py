@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 
-from a3c.config import ClusterConfig, Config, LearningConfig
+from a3c.config import ClusterConfig, Config
+from a3c.configuring.learning import LearningConfig
 from a3c.errors import UserError
+
+RECURRENT = ("mlp-lstm", "a3c-lstm", "universe")
 
 
 def validate(config: Config) -> Config:
     """Check what no single field can know; returns `config` or raises UserError."""
-    _validate_learning(config.learning, config.env.envs_per_worker)
+    _validate_learning(config.learning)
+    check_minibatches(config, recurrent=config.network.network in RECURRENT)
     _validate_cluster(config.cluster)
     if not config.network.hidden_sizes and config.network.network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
@@ -27,15 +31,29 @@ def validate(config: Config) -> Config:
     return config
 
 
-def _validate_learning(learning: LearningConfig, envs_per_worker: int) -> None:
+def check_minibatches(config: Config, *, recurrent: bool) -> None:
+    """Refuse more parts of a rollout than it has; a network with a memory can't divide it finely.
+
+    Networks of the user's own say whether they have one only when they are built.
+    """
+    minibatches, envs_per_worker = config.learning.minibatches, config.env.envs_per_worker
+    if recurrent and minibatches > envs_per_worker:
+        raise UserError(
+            f"minibatches {minibatches} is more than envs_per_worker {envs_per_worker}: each "
+            "minibatch of a network with a memory needs environments of its own"
+        )
+    samples = envs_per_worker * config.learning.rollout_length
+    if minibatches > samples:
+        raise UserError(
+            f"minibatches {minibatches} is more than a rollout has samples, {samples}: give at "
+            "most so many, or more --envs-per-worker or --rollout-length"
+        )
+
+
+def _validate_learning(learning: LearningConfig) -> None:
     rates = learning.learning_rate_range
     if rates and (len(rates) != 2 or rates[0] > rates[1]):
         raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
-    if learning.minibatches > envs_per_worker:
-        raise UserError(
-            f"minibatches {learning.minibatches} is more than envs_per_worker {envs_per_worker}: "
-            "each minibatch needs environments of its own"
-        )
     if learning.epochs > 1 and not learning.ratio_limit:
         raise UserError(
             f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "

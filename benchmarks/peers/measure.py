@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from a3c import metrics
 from a3c.rundir import REPOSITORY, RunDir
 from benchmarks import machine
+from benchmarks.floor import ONE_UPDATE
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, Peer, Settings
 from benchmarks.peers.programs.stopwatch import RESULT
@@ -36,7 +37,7 @@ EQUAL: tuple[str, ...] = (
     "atari",
     "--no-normalize-observations",
 )
-EQUAL += ("--minibatches", "1", "--stop-at-return", "1e9")
+EQUAL += (*ONE_UPDATE, "--stop-at-return", "1e9")
 
 
 class Times(NamedTuple):
