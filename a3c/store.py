@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from a3c import calls, optimizers, wire
+from a3c import calls, headers, optimizers, wire
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
@@ -83,11 +83,12 @@ class Store:
         self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
         self.graph = tf.Graph()
+        self._header = headers.way(3 + statistics_size, layout.shards[0].size, self._wire_dtype)
         self._short_way = takes_short_way(cluster.ps, layout, self._wire_dtype)
         place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
         with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, layout, place)):
             self._build_variables(statistics_size, len(cluster.workers))
-            exchange = self._build_exchange(statistics_size)
+            exchange = self._build_exchange()
             pull = self._build_pull()
             self._build_reports()
             self._build_saving()
@@ -184,10 +185,10 @@ class Store:
 
         The gradient is as it travels, a multiple of `unit`.
         """
-        first, *others = self._layout.split(gradient)
         header = np.concatenate([[learning_rate, num_steps, unit], moments])
+        fed = self._header.fed(header, self._layout.split(gradient))
         with self._on_lifeline(), _or_lost():
-            return self._reply(self._exchange(wire.put_header(header, first), *others))
+            return self._reply(self._exchange(*fed))
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
@@ -252,20 +253,15 @@ class Store:
         self._statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
         self._flags = Flags(num_workers)
 
-    def _build_exchange(self, statistics_size: int) -> tuple[list[Any], list[Any]]:
-        length = 3 + statistics_size
-        extra = [wire.header_size(length, self._wire_dtype)] + [0] * (len(self._layout.shards) - 1)
-        packed = [
-            tf.compat.v1.placeholder(self._wire_dtype, [shard.size + more], f"gradient_{number}")
-            for number, (shard, more) in enumerate(zip(self._layout.shards, extra, strict=True))
-        ]
+    def _build_exchange(self) -> tuple[list[Any], list[Any]]:
+        sizes = [shard.size for shard in self._layout.shards]
+        inputs, header, packed = self._header.inputs(sizes)
         with tf.device(FIRST_PS):
-            header, first = wire.take_header_tensor(packed[0], length, tf.float64)
             learning_rate = tf.cast(header[0], tf.float32)
             num_steps = tf.cast(header[1], tf.int64)
             unit = tf.cast(header[2], tf.float32)
             moments = header[3:]
-        push = self._build_push([first, *packed[1:]], unit, learning_rate)
+        push = self._build_push(packed, unit, learning_rate)
         with tf.control_dependencies([push]):
             counts = [
                 self.global_step.assign_add(num_steps, read_value=False),
@@ -273,7 +269,7 @@ class Store:
                 self._statistics.assign_add(moments, read_value=False),
             ]
         with tf.control_dependencies(counts):
-            return packed, self._build_pull()
+            return inputs, self._build_pull()
 
     def _build_push(self, packed: list[Any], unit: Any, learning_rate: Any) -> Any:
         """One step of the optimizer in every shard."""
@@ -297,13 +293,12 @@ class Store:
             counts = (self.global_step, self._num_updates, self._flags.finished)
             counters = tf.stack([v.read_value() for v in counts])
             statistics = tf.bitcast(self._statistics.read_value(), tf.int64)
-            flats[0] = wire.put_header_tensor(tf.concat([counters, statistics], 0), flats[0])
-        return flats
+            header = tf.concat([counters, statistics], 0)
+        return self._header.outputs(header, flats)
 
     def _reply(self, fetched: list[np.ndarray]) -> Reply:
-        length = 3 + self._statistics.shape[0]
-        header, first = wire.take_header(fetched[0], length, np.int64)
-        flat = np.concatenate([first, *fetched[1:]]) if len(fetched) > 1 else first
+        header, flats = self._header.fetched(fetched)
+        flat = np.concatenate(flats) if len(flats) > 1 else flats[0]
         step, updates, finished = header[:3].tolist()
         return Reply(flat, header[3:].view(np.float64), step, updates, bool(finished))
 

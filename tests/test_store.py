@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from a3c import headers
 from a3c.errors import RetryableError, UserError
 from a3c.store import Store
 from tests.clusters import InProcessCluster, agent, small_config
@@ -225,3 +226,25 @@ def test_a_small_vector_on_one_ps_goes_there_by_the_short_way_and_works_alike() 
     assert second.exchange(gradient, np.zeros(0), 4, 0.01).global_step == 7
     assert (pushed.global_step, second.pull().num_updates) == (3, 2)
     assert not np.array_equal(pushed.parameters, second.pull().parameters)
+
+
+def test_numbers_travel_apart_from_a_long_vector_and_arrive_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same pushes in either way end in the same parameters, counts and statistics."""
+    normalised = small_config(learning_rate=0.01, normalize_observations=True)
+    player = agent(normalised, num_ps=2)
+    moments = np.arange(1.0, 1 + player.statistics_size)
+    replies = []
+    for limit in (headers.APART_BYTES, 0):
+        monkeypatch.setattr(headers, "APART_BYTES", limit)
+        one = InProcessCluster(num_ps=2, num_workers=1)
+        store = one.store(normalised, 0, player)
+        store.initialize(player.parameters())
+        gradient = np.linspace(-1, 1, player.layout.num_parameters, dtype=np.float32)
+        store.exchange(gradient, moments, 2**33, 0.01, 1.0)
+        replies.append(store.exchange(gradient, moments, 5, 0.001, 1.0))
+    for near, apart in zip(*replies, strict=True):
+        np.testing.assert_array_equal(near, apart)
+    assert replies[1].global_step == 2**33 + 5
+    np.testing.assert_array_equal(replies[1].statistics, 2 * moments)
