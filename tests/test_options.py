@@ -85,6 +85,9 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+NEEDS = {"epochs": "ratio_limit = 0.2\n"}  # what others than the default want beside them
+
+
 # --- precedence ---------------------------------------------------------------------------------
 
 
@@ -120,7 +123,7 @@ def in_toml(value: Any) -> str:
 def test_default_then_preset_then_file_then_flags(name: str, presets: Path, tmp_path: Path) -> None:
     option = OPTIONS[name]
     in_preset, in_file, as_flag = other_values(option)
-    written = f"[{option.section}]\n{name} = "
+    written = f"[{option.section}]\n{NEEDS.get(name, '')}{name} = "
     (presets / "mine.toml").write_text(written + in_toml(in_preset))
     file = tmp_path / "file.toml"
     file.write_text(written + in_toml(in_file))
