@@ -36,6 +36,10 @@ SHAPES = {
 }
 
 
+# A rollout of the preset takes two seconds.
+TURN_S = {"preset": 20.0, "classic": 5.0}
+
+
 class Row(NamedTuple):
     """One turn of the floor and one of the cluster, after each other."""
 
@@ -71,7 +75,8 @@ def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> 
             floor(flags, workers, folder),
             turns.cluster("cluster", [*flags, "--workers", str(workers)], folder),
         )
-        pairs = turns.compare(sides, arguments.pairs, arguments.seconds, shape)
+        seconds = arguments.seconds or TURN_S[shape]
+        pairs = turns.compare(sides, arguments.pairs, seconds, shape)
     return [
         Row(*where, shape, " ".join(flags), i, round(a, 1), round(b, 1), round(b / a, 4))
         for i, a, b in pairs
@@ -104,7 +109,7 @@ def floor(flags: Sequence[str], processes: int, folder: Path) -> Contestant:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each turn")
+    parser.add_argument("--seconds", type=float, help="of each turn (default: 20 and 5)")
     parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=list(SHAPES))
     parser.add_argument("--output", type=Path, default=Path("runs/bench/floor.csv"))
     parser.add_argument("--smoke", action="store_true", help="one shape, once, in seconds")

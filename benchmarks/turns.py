@@ -31,6 +31,7 @@ SETTLE_S = 0.7  # of a turn, not counted: caches and what waited in queues
 ROW_INTERVAL_S = 0.25
 LOG_INTERVAL_S = 1.0  # of a cluster, whose rows cost it something
 POLL_S = 0.2
+MIN_ROWS = 3
 
 
 class Contestant:
@@ -78,7 +79,7 @@ class Contestant:
 
     def rate(self, begin: float, end: float) -> float:
         """Env steps a second between two times of the clock."""
-        return sum(steps_between(path, begin, end) for path in self._counts) / (end - begin)
+        return sum(rate_between(path, begin, end) for path in self._counts)
 
     def pids(self) -> list[int]:
         """Its processes."""
@@ -221,6 +222,18 @@ def _rows(path: Path) -> list[tuple[float, float]]:
             row = json.loads(line)
             rows.append((row["time"], row["env_steps"]))
     return rows
+
+
+def rate_between(path: Path, begin: float, end: float) -> float:
+    """Env steps a second from the first to the last row in between: so of whole rollouts.
+
+    Where there are too few rows it is as if steps were made evenly from one to the next.
+    """
+    rows = [row for row in _rows(path) if begin <= row[0] <= end]
+    if len(rows) < MIN_ROWS:
+        return steps_between(path, begin, end) / (end - begin)
+    (first, before), (last, after) = rows[0], rows[-1]
+    return (after - before) / (last - first)
 
 
 def steps_between(path: Path, begin: float, end: float) -> float:

@@ -79,6 +79,14 @@ def test_steps_between_two_times_are_interpolated(tmp_path: Path) -> None:
     assert turns.steps_between(path, 12.0, 17.0) == pytest.approx(50)
 
 
+def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path) -> None:
+    path = tmp_path / "counts.jsonl"
+    rows = [(0, 0), (41, 900), (43, 1100), (45, 1300), (47, 1500)]  # frozen from 1 to 40
+    path.write_text("".join(f'{{"time": {t}, "env_steps": {n}}}\n' for t, n in rows))
+    assert turns.rate_between(path, 40.5, 46.0) == pytest.approx(100)
+    assert turns.rate_between(path, 41.5, 45.5) == pytest.approx(100)
+
+
 def test_tables_are_plain_csv_under_a_comment(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     machine.write(path, [machine.here()])
