@@ -138,8 +138,7 @@ def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Sol
         settings = {"preset": "pong", "workers": arguments.workers, "flags": arguments.flags}
         versions, note = run_ours(seed, curve, arguments)
     end = last_row(curve)
-    mean = float(end["mean_return_100"] or "nan")
-    solved = mean >= arguments.goal and int(end["games"]) >= WINDOW
+    solved, mean = reached(end, arguments.goal)
     return Solved(
         *where,
         contestant.name,
@@ -252,6 +251,12 @@ def last_row(curve: Path) -> dict[str, str]:
         with curve.open(newline="") as file:
             rows = list(csv.DictReader(file))
     return rows[-1] if rows else dict.fromkeys(CURVE[:3], "0") | {"mean_return_100": ""}
+
+
+def reached(end: Mapping[str, str], goal: float) -> tuple[bool, float]:
+    """Whether a curve that ends so has solved the game, and its mean."""
+    mean = float(end["mean_return_100"] or "nan")
+    return mean >= goal and int(end["games"]) >= WINDOW, mean
 
 
 def read(path: Path) -> list[Solved]:

@@ -34,52 +34,24 @@ POLL_S = 0.2
 MIN_ROWS = 3
 
 
-class Contestant:
-    """A program with processes that can be frozen, and files in which it counts."""
+class Tree:
+    """A process with all that it starts, which can be frozen."""
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        counts: Sequence[Path],
-        *,
-        tree: Path = REPOSITORY,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self._counts = counts
-        self._process = subprocess.Popen(
-            command,
-            cwd=tree,
-            env={
-                **process_environment(os.environ, 1),
-                "PYTHONPATH": str(tree),
-                **(environment or {}),
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until all of its files have two rows."""
-        deadline = time.monotonic() + timeout_s
-        while any(len(_rows(path)) < 2 for path in self._counts):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{self.name} did not start; exit {self._process.poll()}")
-            time.sleep(POLL_S)
+    def __init__(self, process: subprocess.Popen[Any]) -> None:
+        self._process = process
 
     def thaw(self) -> None:
         """Let it run."""
         self._signal(signal.SIGCONT)
 
     def freeze(self) -> None:
-        """Let nothing of it run."""
-        self._signal(signal.SIGSTOP)
+        """Let nothing of it run, nor what was started meanwhile."""
+        for _ in range(2):
+            self._signal(signal.SIGSTOP)
 
-    def rate(self, begin: float, end: float) -> float:
-        """Env steps a second between two times of the clock."""
-        return sum(rate_between(path, begin, end) for path in self._counts)
+    def exit_code(self) -> int | None:
+        """How it ended; None where it goes on."""
+        return self._process.poll()
 
     def pids(self) -> list[int]:
         """Its processes."""
@@ -97,7 +69,7 @@ class Contestant:
 
     def close(self) -> None:
         """End it; what it writes on leaving is not wanted."""
-        for process in [*self._family(), psutil.Process(self._process.pid)]:
+        for process in self._family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
@@ -113,6 +85,48 @@ class Contestant:
             return [root, *root.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+class Contestant(Tree):
+    """A program with files in which it counts."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        counts: Sequence[Path],
+        *,
+        tree: Path = REPOSITORY,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._counts = counts
+        super().__init__(
+            subprocess.Popen(
+                command,
+                cwd=tree,
+                env={
+                    **process_environment(os.environ, 1),
+                    "PYTHONPATH": str(tree),
+                    **(environment or {}),
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Block until all of its files have two rows."""
+        deadline = time.monotonic() + timeout_s
+        while any(len(_rows(path)) < 2 for path in self._counts):
+            if self.exit_code() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{self.name} did not start; exit {self.exit_code()}")
+            time.sleep(POLL_S)
+
+    def rate(self, begin: float, end: float) -> float:
+        """Env steps a second between two times of the clock."""
+        return sum(rate_between(path, begin, end) for path in self._counts)
 
 
 def cluster(

@@ -1,0 +1,256 @@
+"""Pong from nothing until the first has solved it: ours and its peers in turns on the same cores.
+
+    python -m benchmarks.race --seed 1 --output benchmarks/results/race.csv
+
+All programs are alive and all but one are frozen, so an hour in which the machine is slow is slow
+for everyone. The time that counts is that of a program's own turns, its start included. When one
+has solved the game the round is played to its end, so that all have had as much. Wants a machine
+with nothing else to do, for as many times the fastest's time as there are programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from a3c import metrics
+from a3c.rundir import REPOSITORY, RunDir
+from benchmarks import machine
+from benchmarks.peers import venvs
+from benchmarks.peers.measure import launcher_command, our_versions
+from benchmarks.peers.programs.progress import CURVE
+from benchmarks.peers.rows import pack
+from benchmarks.time_to_solve import (
+    CONTESTANTS,
+    Contestant,
+    Solved,
+    curve_of,
+    curve_path,
+    last_row,
+    reached,
+    solved_row,
+    summary,
+    write_curve,
+)
+from benchmarks.turns import Tree
+
+POLL_S = 0.2
+FOREVER_S = 10**9
+# Who is frozen is silent, and must not be taken for dead by its own watchers.
+PATIENT = ("--ps-timeout", "1800", "--heartbeat-timeout", "3600")
+
+
+class Turns:
+    """When a program had the machine, by the clock."""
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[float, float]] = []
+
+    def add(self, begin: float, end: float) -> None:
+        """One turn more."""
+        self._turns.append((begin, end))
+
+    def seconds(self, until: float) -> float:
+        """How long it has had until then."""
+        return sum(min(end, until) - begin for begin, end in self._turns if begin < until)
+
+
+class Racer:
+    """A program that is started in its first turn and frozen between turns."""
+
+    def __init__(self, contestant: Contestant, seed: int, arguments: argparse.Namespace) -> None:
+        self.name = contestant.name
+        self._contestant, self._seed, self._arguments = contestant, seed, arguments
+        self._curve = curve_path(arguments.output, contestant.name, seed)
+        self._scratch = tempfile.TemporaryDirectory(prefix="a3c-race-")
+        self._run = RunDir(Path(self._scratch.name) / "run")
+        self._where = machine.here()
+        self._turns, self._began = Turns(), 0.0
+        self._tree: Tree | None = None
+        self._cpu_s = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it goes on no more."""
+        return self._tree is not None and self._tree.exit_code() is not None
+
+    def turn(self, seconds: float) -> None:
+        """Let it run for so long, or until it ends."""
+        begin = time.time()
+        if self._tree is None:
+            self._began = begin
+            self._tree = Tree(self._start())
+        self._tree.thaw()
+        while not self.ended and time.time() < begin + seconds:
+            time.sleep(POLL_S)
+        self._tree.freeze()
+        self._turns.add(begin, time.time())
+        self._cpu_s = max(self._cpu_s, sum(self._tree.cpu_seconds().values()))
+
+    def solved(self) -> bool:
+        """Whether its games are good enough by now."""
+        return self.ended and self.row().solved
+
+    def row(self) -> Solved:
+        """How far it has come in its own time."""
+        self._write_curve()
+        end = last_row(self._curve)
+        solved, mean = reached(end, self._arguments.goal)
+        return Solved(
+            *self._where,
+            self.name,
+            self._versions(),
+            pack(self._settings()),
+            self._seed,
+            solved,
+            float(end["wall_s"]),
+            round(self._cpu_s, 1),
+            int(end["env_steps"]),
+            int(end["games"]),
+            mean,
+            "solved" if solved else "failed" if self.ended else "not solved by then",
+        )
+
+    def close(self) -> None:
+        """End it."""
+        if self._tree:
+            self._tree.close()
+        self._scratch.cleanup()
+
+    def _start(self) -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            self._command(),
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _versions(self) -> str:
+        if self._contestant.venv:
+            return f"benchmarks/peers/{self._contestant.venv}.txt"
+        return our_versions(self._run) if self._run.config.exists() else ""
+
+    def _settings(self) -> dict[str, Any]:
+        ours = {"preset": "pong", "workers": self._arguments.workers}
+        return self._contestant.settings if self._contestant.program else ours
+
+    def _command(self) -> list[str]:
+        goal = self._arguments.goal
+        if not self._contestant.program:
+            settings = {"workers": self._arguments.workers, "seed": self._seed}
+            return [
+                *launcher_command(self._run, settings | {"stop_at_return": goal}),
+                *PATIENT,
+                *self._arguments.flags,
+            ]
+        module = f"benchmarks.peers.programs.{self._contestant.program}"
+        command = [str(venvs.python(self._contestant.venv, self._arguments.venvs)), "-m", module]
+        command += ["--settings", pack(self._settings()), "--seed", str(self._seed)]
+        command += ["--curve", str(self._raw), "--began", str(self._began)]
+        return [*command, "--goal", str(goal), "--max-s", str(FOREVER_S)]
+
+    @property
+    def _raw(self) -> Path:
+        return Path(self._scratch.name) / "curve.csv"
+
+    def _write_curve(self) -> None:
+        """The curve, by its own time."""
+        rows = [(self._own(wall_s), *rest) for wall_s, *rest in self._rows()]
+        write_curve(self._curve, rows)
+
+    def _own(self, wall_s: float) -> float:
+        return round(self._turns.seconds(self._began + wall_s), 1)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        if self._contestant.program:
+            return peer_rows(self._raw)
+        path = self._run.metrics("worker-0")
+        rows = metrics.read_rows(path) if path.exists() else []
+        return [*curve_of(rows, self._began), *solved_row(self._run, rows, self._began)]
+
+
+def main() -> int:
+    """Run the race, keep its rows, and say who won."""
+    arguments = parse()
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
+    chosen = [one for one in CONTESTANTS if not arguments.only or one.name in arguments.only]
+    for venv in {one.venv for one in chosen if one.venv}:
+        venvs.make(venv, arguments.venvs)
+    with racers(chosen, arguments) as field:
+        try:
+            race(field, arguments.turn, 60 * arguments.max_minutes)
+        finally:
+            rows = [racer.row() for racer in field]
+            machine.append(arguments.output, rows)
+            print("\n".join(summary(rows)))
+    return int(not any(row.solved for row in rows))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser("benchmarks.race", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--turn", type=float, default=20.0, help="seconds of each turn")
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
+    parser.add_argument("--max-minutes", type=float, default=60.0, help="of each one's own time")
+    parser.add_argument("--goal", type=float, default=18.0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
+    parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
+    parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
+    return parser.parse_args()
+
+
+@contextmanager
+def racers(chosen: Sequence[Contestant], arguments: argparse.Namespace) -> Iterator[list[Racer]]:
+    """The field, of which nothing is left in the end."""
+    field = [Racer(one, arguments.seed, arguments) for one in chosen]
+    try:
+        yield field
+    finally:
+        for racer in field:
+            racer.close()
+
+
+def race(field: Sequence[Racer], turn_s: float, max_s: float) -> None:
+    """Rounds of turns, in turning order, until one has solved it or nobody goes on."""
+    for number in range(round(max_s / turn_s)):
+        for racer in field if number % 2 == 0 else reversed(field):
+            if not racer.ended:
+                racer.turn(turn_s)
+        tell(number + 1, field)
+        if any(racer.solved() for racer in field) or all(racer.ended for racer in field):
+            return
+
+
+def tell(number: int, field: Sequence[Racer]) -> None:
+    """One line about a round."""
+    rows = [racer.row() for racer in field]
+    found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]
+    print(f"round {number}: {'; '.join(found)}", flush=True)
+
+
+def peer_rows(path: Path) -> list[tuple[Any, ...]]:
+    """The curve that a peer's program writes, by the clock."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if None not in row.values()]
+    names = CURVE[1:]
+    return [(float(row["wall_s"]), *(row[name] for name in names)) for row in rows]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
