@@ -195,7 +195,7 @@ def main() -> int:
             rows = [racer.row() for racer in field]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
-    return int(not any(row.solved for row in rows))
+    return 0
 
 
 def parse() -> argparse.Namespace:

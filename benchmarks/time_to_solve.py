@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,8 @@ from a3c.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, Settings
-from benchmarks.peers.measure import group, launcher_command, our_versions
-from benchmarks.peers.programs.progress import CURVE, WINDOW
-from benchmarks.peers.programs.stopwatch import RESULT
+from benchmarks.peers.measure import launcher_command, our_versions
+from benchmarks.peers.programs.progress import CURVE, RESULT, WINDOW
 from benchmarks.peers.rows import pack
 
 POLL_S = 1.0
@@ -175,6 +174,21 @@ def run_peer(
         if line.startswith(RESULT):
             return json.loads(line.removeprefix(RESULT))["versions"], "out of time"
     return "", f"failed: {said[-1][:200] if said else 'it said nothing'}"
+
+
+@contextmanager
+def group(command: Sequence[str], **keywords: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a session of its own, of which nothing is left in the end."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, start_new_session=True, text=True, **keywords
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str, str]:

@@ -87,8 +87,15 @@ class Tree:
             return []
 
 
+class StartError(SystemExit):
+    """A program that does not count; nothing can be measured."""
+
+
 class Contestant(Tree):
-    """A program with files in which it counts."""
+    """A program with files in which it counts.
+
+    `output` is where what it says is kept; without `threads` it has as many as it likes.
+    """
 
     def __init__(
         self,
@@ -98,31 +105,46 @@ class Contestant(Tree):
         *,
         tree: Path = REPOSITORY,
         environment: Mapping[str, str] | None = None,
+        threads: int | None = 1,
+        output: Path | None = None,
+        workers: int = 0,
     ) -> None:
         self.name = name
-        self._counts = counts
-        super().__init__(
-            subprocess.Popen(
+        self._counts, self._workers = counts, workers
+        self._output = output or Path(os.devnull)
+        with self._output.open("a") as file:
+            process = subprocess.Popen(
                 command,
                 cwd=tree,
                 env={
-                    **process_environment(os.environ, 1),
+                    **(process_environment(os.environ, threads) if threads else os.environ),
                     "PYTHONPATH": str(tree),
                     **(environment or {}),
                 },
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        )
+        super().__init__(process)
 
     def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until all of its files have two rows."""
+        """Block until all of its files have two rows, and a cluster all of its workers."""
         deadline = time.monotonic() + timeout_s
-        while any(len(_rows(path)) < 2 for path in self._counts):
+        while not all(self._counting(path) for path in self._counts):
             if self.exit_code() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{self.name} did not start; exit {self.exit_code()}")
+                raise StartError(
+                    f"{self.name} did not start; exit {self.exit_code()}{self._said()}"
+                )
             time.sleep(POLL_S)
+
+    def _counting(self, path: Path) -> bool:
+        if len(_rows(path)) < 2:
+            return False
+        return int(last_row(path).get("cluster/workers", self._workers)) >= self._workers
+
+    def _said(self) -> str:
+        lines = [line for line in self._output.read_text().splitlines() if line.strip()]
+        return f": {lines[-1][:200]}" if lines else ""
 
     def rate(self, begin: float, end: float) -> float:
         """Env steps a second between two times of the clock."""
@@ -143,7 +165,8 @@ def cluster(
     command += ["--evaluation-episodes", "0", "--log-interval", str(LOG_INTERVAL_S)]
     command += ["--stop-at-return", "1e9", "--max-env-steps", str(10**12), *flags]
     counts = [run / "metrics" / "worker-0.jsonl"]
-    return Contestant(name, command, counts, tree=tree, environment=environment)
+    workers = int(flags[flags.index("--workers") + 1]) if "--workers" in flags else 0
+    return Contestant(name, command, counts, tree=tree, environment=environment, workers=workers)
 
 
 @contextlib.contextmanager
@@ -165,16 +188,31 @@ def alternate(
     for one in contestants:
         one.wait_until_counting()
         one.freeze()
+    take_turns(contestants, pairs, seconds, on_turn)
+
+
+def take_turns(
+    contestants: Sequence[Contestant],
+    pairs: int,
+    seconds: float,
+    on_turn: Callable[[int, Contestant, float], None],
+) -> None:
+    """The same of those that are frozen already."""
     for pair in range(1, pairs + 1):
         for one in contestants if pair % 2 else reversed(contestants):
             one.thaw()
-            begin = time.time() + SETTLE_S
-            time.sleep(SETTLE_S + seconds)
-            end = time.time()
-            time.sleep(1.2 * LOG_INTERVAL_S)  # for the row after the end
-            rate = one.rate(begin, end)
+            rate = watch(one, seconds)
             one.freeze()
             on_turn(pair, one, rate)
+
+
+def watch(one: Contestant, seconds: float) -> float:
+    """Env steps a second, for so long from when it has settled."""
+    begin = time.time() + SETTLE_S
+    time.sleep(SETTLE_S + seconds)
+    end = time.time()
+    time.sleep(1.2 * LOG_INTERVAL_S)  # for the row after the end
+    return one.rate(begin, end)
 
 
 def compare(

@@ -8,8 +8,8 @@ import pytest
 
 from a3c.rundir import REPOSITORY
 
-# Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB: a server's
-# own threads take pages of their own meanwhile.
+# Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The
+# threads of a server take pages of their own meanwhile.
 COUNT_FAULTS = """
 import resource
 bytearray(1 << 26)

@@ -1,23 +1,27 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import machine
+from benchmarks import machine, turns
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.__main__ import next_candidate
 from benchmarks.peers.catalogue import OURS, PEERS, Peer
-from benchmarks.peers.measure import Times, parse_result, window
 from benchmarks.peers.picture import figure
+from benchmarks.peers.programs.counter import Counter
 from benchmarks.peers.programs.progress import Progress
-from benchmarks.peers.programs.stopwatch import Stopwatch
 from benchmarks.peers.rows import Row
+from benchmarks.race import Turns, peer_rows
 from benchmarks.time_to_solve import Solved, curve_of, left_to_do, read, summary
+from benchmarks.turns import Contestant, StartError
+from tests.runs import wait_until
 
 
 def row(peer: str, speed: float, pair: int = 1, settings: str = '{"envs":1}') -> Row:
@@ -28,31 +32,69 @@ def row(peer: str, speed: float, pair: int = 1, settings: str = '{"envs":1}') ->
     )
 
 
-def test_stopwatch_measures_whole_rounds_after_the_warm_up() -> None:
-    times = iter([100.0, 101.0, 102.5, 104.0, 107.0, 109.0])
-    stopwatch = Stopwatch(2.0, 4.0, clock=lambda: next(times))
-    steps = (0, 10, 20, 30, 40, 50)
-    assert [stopwatch.over(step) for step in steps] == [False, False, False, False, True, True]
-    assert (stopwatch.env_steps, stopwatch.seconds) == (20, 4.5)
+def test_counter_says_versions_and_then_counts_now_and_then(tmp_path: Path) -> None:
+    times = iter([100.0, 100.1, 100.3])
+    counter = Counter(tmp_path / "counts.jsonl", clock=lambda: next(times))
+    counter.begin("numpy")
+    for steps in (0, 10, 20):
+        counter.count(steps)
+    first, *rows = map(json.loads, (tmp_path / "counts.jsonl").read_text().splitlines())
+    assert first["versions"].startswith("numpy==")
+    assert [(row["time"], row["env_steps"]) for row in rows] == [(100.0, 0), (100.3, 20)]
 
 
-def test_our_window_begins_when_all_workers_have_been_there_for_the_warm_up() -> None:
-    workers = (1, 2, 2, 2, 2, 2)
-    rows = [
-        {"time": 10.0 + i, "env_steps": 100 * i, "cluster/workers": number}
-        for i, number in enumerate(workers)
-    ]
-    attached = {"time": 9.0, "env_steps": 0, "event": "attached"}
-    assert window([attached, *rows], 2, Times(1.0, 3.0)) == (300, 3.0)
-    assert window([attached, *rows[:-1]], 2, Times(1.0, 3.0)) is None
-    assert window([attached, *rows], 3, Times(1.0, 3.0)) is None
+def contestant(tmp_path: Path, script: str, **keywords: Any) -> Contestant:
+    counts = tmp_path / "counts.jsonl"
+    command = [sys.executable, "-c", script, str(counts)]
+    return Contestant("fake", command, [counts], output=tmp_path / "said.txt", **keywords)
 
 
-def test_result_is_found_among_what_libraries_say() -> None:
-    line = 'RESULT {"env_steps": 7, "seconds": 2.0, "versions": "torch==1"}'
-    assert parse_result(["hello", line, "a warning"])[:3] == (7, 2.0, "torch==1")
-    assert parse_result(["Traceback", "KeyError: 'envs'", ""]).failure == "KeyError: 'envs'"
-    assert parse_result([]).failure == "it said nothing"
+def test_program_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+    one = contestant(tmp_path, "raise KeyError('envs')")
+    with pytest.raises(StartError, match="fake did not start; exit 1: KeyError: 'envs'"):
+        one.wait_until_counting()
+    one.close()
+
+
+COUNT = """
+import json, sys, time
+for step in range(10**6):
+    row = {"time": time.time(), "env_steps": step, "cluster/workers": 1 + (step > 20)}
+    print(json.dumps(row), file=open(sys.argv[1], "a"))
+    time.sleep(0.01)
+"""
+
+
+def test_cluster_counts_when_all_of_its_workers_do_and_stands_still_when_frozen(
+    tmp_path: Path,
+) -> None:
+    one = contestant(tmp_path, COUNT, workers=2)
+    try:
+        one.wait_until_counting()
+        assert turns.last_row(tmp_path / "counts.jsonl")["env_steps"] > 20
+        one.freeze()
+        time.sleep(0.1)
+        still = turns.last_row(tmp_path / "counts.jsonl")
+        time.sleep(0.3)
+        assert turns.last_row(tmp_path / "counts.jsonl") == still
+        one.thaw()
+        wait_until(lambda: turns.last_row(tmp_path / "counts.jsonl") != still, "a new row")
+    finally:
+        one.close()
+
+
+def test_own_time_of_a_racer_is_that_of_its_turns() -> None:
+    turns = Turns()
+    turns.add(100.0, 120.0)
+    turns.add(160.0, 180.0)
+    assert [turns.seconds(t) for t in (90.0, 110.0, 130.0, 165.0, 999.0)] == [0, 10, 20, 25, 40]
+
+
+def test_peers_curve_is_read_without_a_row_that_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    assert peer_rows(path) == []
+    path.write_text("wall_s,env_steps,games,mean_return_100\n5.0,200,1,-21.0\n10.0,4")
+    assert peer_rows(path) == [(5.0, "200", "1", "-21.0")]
 
 
 def test_rows_come_back_from_the_file_as_they_were(tmp_path: Path) -> None:

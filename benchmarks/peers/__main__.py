@@ -15,17 +15,19 @@ import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from a3c.drawing import pictures
 from a3c.rundir import REPOSITORY
-from benchmarks import machine
+from benchmarks import machine, turns
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, PEERS, Peer, Settings, named
-from benchmarks.peers.measure import Times, measure
+from benchmarks.peers.measure import Program, Times, measure
 from benchmarks.peers.picture import figure
 from benchmarks.peers.rows import Row
+from benchmarks.turns import StartError
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 SMOKE = Times(1.0, 3.0)
@@ -87,20 +89,45 @@ def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
 
 
 def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
-    """All programs, one after the other, as often as asked for; the CSV grows with each."""
+    """All programs alive, and one after the other thawed; the CSV grows with each turn."""
     found: list[Row] = []
+    times = SMOKE if arguments.smoke else Times(arguments.warm_up, arguments.seconds)
+
+    def add(row: Row) -> None:
+        found.append(row)
+        tell(row)
+        machine.write(arguments.output, found)
+
+    with turns.scratch() as folder, ExitStack() as stack:
+        programs: dict[str, Program] = {}
+        for peer, settings in choices(peers, arguments):
+            program = Program(peer, settings, arguments.venvs, folder)
+            stack.callback(program.contestant.close)
+            try:
+                program.warm_up(times.warm_up_s)
+            except StartError as error:
+                add(program.failed(1, str(error)))
+                continue
+            program.contestant.freeze()
+            programs[peer.name] = program
+        turns.take_turns(
+            [program.contestant for program in programs.values()],
+            1 if arguments.smoke else arguments.pairs,
+            times.seconds,
+            lambda pair, one, rate: add(programs[one.name].row(pair, times.seconds, rate)),
+        )
+    return found
+
+
+def choices(
+    peers: tuple[Peer, ...], arguments: argparse.Namespace
+) -> Iterator[tuple[Peer, Settings]]:
+    """Each with the best of its settings, as far as they were searched."""
     path = arguments.searched
     best = table.best_settings(table.read(path)) if path.exists() else {}
-    times = SMOKE if arguments.smoke else Times(arguments.warm_up, arguments.seconds)
-    turns = [(peer, best.get(peer.name, peer.grid[0])) for peer in peers]
-    if arguments.smoke:
-        turns = [(peer, settings | SMALL.get(peer.name, {})) for peer, settings in turns]
-    for pair in range(1, 2 if arguments.smoke else 1 + arguments.pairs):
-        for peer, settings in turns:
-            found.append(measure(peer, settings, pair, arguments.venvs, times))
-            tell(found[-1])
-            machine.write(arguments.output, found)
-    return found
+    for peer in peers:
+        small = SMALL.get(peer.name, {}) if arguments.smoke else {}
+        yield peer, best.get(peer.name, peer.grid[0]) | small
 
 
 def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
@@ -110,7 +137,7 @@ def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
     times = Times(arguments.warm_up, arguments.seconds)
     for peer in peers:
         while (settings := next_candidate(peer, found)) is not None:
-            found.append(measure(peer, settings, 1, arguments.venvs, times))
+            found.append(measure(peer, settings, arguments.venvs, times))
             tell(found[-1])
             machine.write(path, table.mark_best(found))
     return found

@@ -15,8 +15,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
+from benchmarks.peers.programs.counter import parse
 from benchmarks.peers.programs.games import NUM_ACTIONS, make_pong
-from benchmarks.peers.programs.stopwatch import parse
 from benchmarks.peers.programs.torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("torch", "gymnasium", "ale-py", "envpool", "numpy")
@@ -167,16 +167,19 @@ def train(
 
 
 def main() -> None:
-    """Train until the time is over."""
-    given, stopwatch = parse()
+    """Train until it is ended."""
+    given, counter = parse(*PACKAGES)
     torch.set_num_threads(given["threads"])
     torch.manual_seed(0)
     settings = Settings(given["envs"], given["steps"], epochs=1, minibatches=1)
     envs = make_envs(given["vec_env"], settings.envs, seed=0)
     network = ActorCritic(NUM_ACTIONS, PAPER)
-    train(envs, network, settings, lambda env_steps, _: stopwatch.over(env_steps))
-    stopwatch.print_result(*PACKAGES)
-    envs.close()
+
+    def over(env_steps: int, _: Returns) -> bool:
+        counter.count(env_steps)
+        return False
+
+    train(envs, network, settings, over)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
+from benchmarks.peers.programs.counter import parse
 from benchmarks.peers.programs.games import NUM_ACTIONS, make_pong
-from benchmarks.peers.programs.stopwatch import parse
 from benchmarks.peers.programs.torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("torch", "gymnasium", "ale-py", "numpy")
@@ -96,8 +96,8 @@ def loss(rollout: Rollout, after: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Let the processes train until the time is over, and look at what they count."""
-    settings, stopwatch = parse()
+    """Let the processes train until they are ended, and look at what they count."""
+    settings, counter = parse(*PACKAGES)
     torch.set_num_threads(1)
     shared = ActorCritic(NUM_ACTIONS, PAPER).share_memory()
     optimizer = shared_adam(shared)
@@ -111,11 +111,9 @@ def main() -> None:
         worker.start()
     while not all(made.value for made in counts):
         time.sleep(POLL_S)
-    while not stopwatch.over(sum(made.value for made in counts)):
+    while True:
+        counter.count(sum(made.value for made in counts))
         time.sleep(POLL_S)
-    for worker in workers:
-        worker.kill()
-    stopwatch.print_result(*PACKAGES)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.tune.registry import register_env
 
+from benchmarks.peers.programs.counter import parse
 from benchmarks.peers.programs.games import make_pong
-from benchmarks.peers.programs.stopwatch import parse
 from benchmarks.peers.programs.torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("ray", "torch", "gymnasium", "ale-py", "numpy")
@@ -45,8 +45,8 @@ class PaperModule(TorchRLModule, ValueFunctionAPI):
 
 
 def main() -> None:
-    """Train until the time is over."""
-    settings, stopwatch = parse()
+    """Train until it is ended."""
+    settings, counter = parse(*PACKAGES)
     ray.init(include_dashboard=False, log_to_driver=False, num_cpus=settings["runners"] + 2)
     register_env("pong", lambda _: make_pong())
     config = (
@@ -65,12 +65,11 @@ def main() -> None:
     )
     algorithm = config.build_algo()
     sampled = 0
-    while not (sampled and stopwatch.over(sampled)):
+    while True:
         runners = algorithm.train().get("env_runners", {})
         sampled = int(runners.get("num_env_steps_sampled_lifetime", sampled))
-    stopwatch.print_result(*PACKAGES)
-    algorithm.stop()
-    ray.shutdown()
+        if sampled:
+            counter.count(sampled)
 
 
 if __name__ == "__main__":

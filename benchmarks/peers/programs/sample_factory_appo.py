@@ -16,7 +16,7 @@ from sample_factory.envs.env_wrappers import NumpyObsWrapper
 from sample_factory.train import make_runner
 from sf_examples.atari.atari_params import atari_override_defaults
 
-from benchmarks.peers.programs.stopwatch import Stopwatch, parse
+from benchmarks.peers.programs.counter import Counter, parse
 
 PACKAGES = ("sample-factory", "torch", "gymnasium", "ale-py", "numpy")
 FIXED = {  # what makes it the same task and network; the rest is its published Atari configuration
@@ -47,20 +47,19 @@ def make_pong(_name: str, _config: Any, _env_config: Any, render_mode: str | Non
 
 
 class Watch(AlgoObserver):
-    """Counts the samples of each update, and ends training when the time is over."""
+    """Counts the samples of each update."""
 
-    def __init__(self, stopwatch: Stopwatch, samples: int) -> None:
-        self._stopwatch, self._samples = stopwatch, samples
+    def __init__(self, counter: Counter, samples: int) -> None:
+        self._counter, self._samples = counter, samples
 
-    def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
+    def on_training_step(self, _runner: Runner, training_iteration_since_resume: int) -> None:
         """An update was made."""
-        if self._stopwatch.over(training_iteration_since_resume * self._samples):
-            runner.cfg.train_for_env_steps = 0
+        self._counter.count(training_iteration_since_resume * self._samples)
 
 
 def main() -> None:
-    """Train until the time is over."""
-    settings, stopwatch = parse()
+    """Train until it is ended."""
+    settings, counter = parse(*PACKAGES)
     register_env("pong", make_pong)
     with tempfile.TemporaryDirectory() as scratch:
         options = FIXED | settings | {"train_dir": scratch, "experiment": "peer"}
@@ -68,10 +67,9 @@ def main() -> None:
         parser, partial = parse_sf_args(argv)
         atari_override_defaults(partial.env, parser)
         config, runner = make_runner(parse_full_cfg(parser, argv))
-        runner.register_observer(Watch(stopwatch, config.batch_size))
+        runner.register_observer(Watch(counter, config.batch_size))
         runner.init()
         runner.run()
-    stopwatch.print_result(*PACKAGES)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
-from benchmarks.peers.programs.stopwatch import Stopwatch, parse
+from benchmarks.peers.programs.counter import Counter, parse
 from benchmarks.peers.programs.torch_networks import PAPER, UNITS, trunk
 
 # Together what the tutorials and the zoo call PongNoFrameskip-v4, which ale-py no longer registers.
@@ -34,17 +34,17 @@ class PaperTrunk(BaseFeaturesExtractor):
 
 
 class Watch(BaseCallback):
-    """Looks at the clock before each rollout, and ends training when the time is over."""
+    """Counts before each rollout."""
 
-    def __init__(self, stopwatch: Stopwatch) -> None:
+    def __init__(self, counter: Counter) -> None:
         super().__init__()
-        self._stopwatch, self._over = stopwatch, False
+        self._counter = counter
 
     def _on_rollout_start(self) -> None:
-        self._over = self._stopwatch.over(self.model.num_timesteps)
+        self._counter.count(self.model.num_timesteps)
 
     def _on_step(self) -> bool:
-        return not self._over
+        return True
 
 
 def make_envs(num_envs: int, vec_env: str, seed: int = 0) -> VecEnv:
@@ -63,8 +63,8 @@ def make_envs(num_envs: int, vec_env: str, seed: int = 0) -> VecEnv:
 
 
 def main() -> None:
-    """Train until the time is over."""
-    settings, stopwatch = parse()
+    """Train until it is ended."""
+    settings, counter = parse(*PACKAGES)
     torch.set_num_threads(settings["threads"])
     envs = make_envs(settings["envs"], settings["vec_env"])
     model = A2C(
@@ -74,9 +74,7 @@ def main() -> None:
         policy_kwargs={"features_extractor_class": PaperTrunk, "net_arch": []},
         device="cpu",
     )
-    model.learn(10**9, callback=Watch(stopwatch), log_interval=10**9)
-    stopwatch.print_result(*PACKAGES)
-    envs.close()
+    model.learn(10**9, callback=Watch(counter), log_interval=10**9)
 
 
 if __name__ == "__main__":
