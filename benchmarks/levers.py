@@ -3,7 +3,8 @@
     python -m benchmarks.levers --pairs 5 --output benchmarks/results/levers.csv
 
 `history` compares this commit with one from before the work on speed (`--before`), in a checkout of
-its own; the others switch one setting or environment variable.
+its own; the others switch one setting or environment variable. Clusters of one shape are all alive
+at once (eight gigabytes of memory): what several levers are compared with plays but once.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from a3c.rundir import REPOSITORY
 from benchmarks import machine, turns
 from benchmarks.floor import ONE_UPDATE
+from benchmarks.turns import Contestant
 
 BEFORE = "86f6dec"
 
@@ -28,29 +31,41 @@ _NEW = ("--no-normalize-observations", *ONE_UPDATE)
 _JIT = (("TF_XLA_FLAGS", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"),)
 
 
+class Side(NamedTuple):
+    """A cluster that takes turns."""
+
+    flags: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    from_before: bool = False  # it is an older commit's
+
+
 class Lever(NamedTuple):
     """Two clusters that differ in one thing."""
 
-    without: tuple[str, ...]
-    with_it: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = ()  # of the one with it
-    from_before: bool = False  # the one without is an older commit
+    without: Side
+    with_it: Side
+
+    @property
+    def shape(self) -> str:
+        """Levers of one shape share clusters, and so are measured together."""
+        classic = self.with_it.flags[: len(_SMALL.flags)] == _SMALL.flags
+        return "classic" if classic else "large"
 
 
-_SMALL = (*_PAPER, *_NEW, "--envs-per-worker", "1", "--rollout-length", "20")
-_LARGE = (*_PAPER, *_SHAPE, *_NEW)
+_SMALL_BEFORE = Side((*_PAPER, "--envs-per-worker", "1", "--rollout-length", "20"), (), True)
+_SMALL = Side((*_PAPER, *_NEW, "--envs-per-worker", "1", "--rollout-length", "20"))
+_LARGE_BEFORE = Side((*_PAPER, *_SHAPE), (), True)
+_LARGE = Side((*_PAPER, *_SHAPE, *_NEW))
 
 LEVERS = {
-    "history": Lever((*_PAPER, *_SHAPE), _LARGE, from_before=True),
-    "history-classic": Lever(
-        (*_PAPER, "--envs-per-worker", "1", "--rollout-length", "20"), _SMALL, from_before=True
-    ),
-    "float16": Lever(_SMALL, (*_SMALL, "--wire-dtype", "float16")),
-    "overlap": Lever(_SMALL, (*_SMALL, "--overlap")),
-    "two-threads": Lever(_LARGE, (*_LARGE, "--worker-threads", "2")),
-    "onednn-off": Lever(_LARGE, _LARGE, (("TF_ENABLE_ONEDNN_OPTS", "0"),)),
-    "bfloat16": Lever(_LARGE, (*_LARGE, "--compute-dtype", "bfloat16")),
-    "xla": Lever(_LARGE, _LARGE, _JIT),
+    "history": Lever(_LARGE_BEFORE, _LARGE),
+    "history-classic": Lever(_SMALL_BEFORE, _SMALL),
+    "float16": Lever(_SMALL, Side((*_SMALL.flags, "--wire-dtype", "float16"))),
+    "overlap": Lever(_SMALL, Side((*_SMALL.flags, "--overlap"))),
+    "two-threads": Lever(_LARGE, Side((*_LARGE.flags, "--worker-threads", "2"))),
+    "onednn-off": Lever(_LARGE, Side(_LARGE.flags, (("TF_ENABLE_ONEDNN_OPTS", "0"),))),
+    "bfloat16": Lever(_LARGE, Side((*_LARGE.flags, "--compute-dtype", "bfloat16"))),
+    "xla": Lever(_LARGE, Side(_LARGE.flags, _JIT)),
 }
 
 
@@ -69,23 +84,35 @@ class Row(NamedTuple):
     ratio: float
 
 
-def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
-    """Turns of both sides of one lever."""
-    lever, where = LEVERS[name], machine.here()
-    workers = ["--workers", str(os.cpu_count() or 1)]
-    with turns.scratch() as folder:
-        tree = _checkout(arguments.before, folder) if lever.from_before else REPOSITORY
-        sides = (
-            turns.cluster("without", [*lever.without, *workers], folder, tree=tree),
-            turns.cluster(
-                "with", [*lever.with_it, *workers], folder, environment=dict(lever.environment)
-            ),
-        )
-        pairs = turns.compare(sides, arguments.pairs, arguments.seconds, name)
-    words = " ".join([*lever.with_it, *(f"{k}={v}" for k, v in lever.environment)])
+def measure(names: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
+    """Turns of all sides of levers of one shape; what several have in common takes one turn."""
+    where = machine.here()
+    sides = list(dict.fromkeys(side for name in names for side in LEVERS[name]))
+    with turns.scratch() as folder, ExitStack() as stack:
+        trees = {False: REPOSITORY}
+        if any(side.from_before for side in sides):
+            trees[True] = _checkout(arguments.before, folder)
+        cast = [_start(side, str(i), folder, trees) for i, side in enumerate(sides)]
+        for one in cast:
+            stack.callback(one.close)
+        rates = turns.rates(cast, arguments.pairs, arguments.seconds, names[0])
+    at = {side: [found[str(i)] for found in rates] for i, side in enumerate(sides)}
     return [
-        Row(*where, name, words, i, round(a, 1), round(b, 1), round(b / a, 4)) for i, a, b in pairs
+        Row(*where, name, _words(with_it), pair, round(a, 1), round(b, 1), round(b / a, 4))
+        for name in names
+        for without, with_it in [LEVERS[name]]
+        for pair, (a, b) in enumerate(zip(at[without], at[with_it], strict=True), 1)
     ]
+
+
+def _start(side: Side, name: str, folder: Path, trees: Mapping[bool, Path]) -> Contestant:
+    flags = [*side.flags, "--workers", str(os.cpu_count() or 1)]
+    environment, tree = dict(side.environment), trees[side.from_before]
+    return turns.cluster(name, flags, folder, tree=tree, environment=environment)
+
+
+def _words(side: Side) -> str:
+    return " ".join([*side.flags, *(f"{k}={v}" for k, v in side.environment)])
 
 
 def _checkout(commit: str, folder: Path) -> Path:
@@ -121,8 +148,8 @@ def main() -> int:
     if arguments.smoke:
         arguments.only, arguments.pairs, arguments.seconds = ["float16"], 1, 2.0
     rows: list[Row] = []
-    for name in arguments.only:
-        rows += measure(name, arguments)
+    for shape in dict.fromkeys(LEVERS[name].shape for name in arguments.only):
+        rows += measure([n for n in arguments.only if LEVERS[n].shape == shape], arguments)
         machine.write(arguments.output, rows)
     print("\n".join(summary(rows)))
     return 0

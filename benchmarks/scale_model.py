@@ -13,7 +13,8 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from a3c.drawing.pictures import COLOURS, DASHES
 from a3c.lifeline import is_small
 from benchmarks import hand_made, machine, turns
 from benchmarks.machine import RESULTS
-from benchmarks.scale_queues import Costs, Outcome, Shape, Simulation
+from benchmarks.scale_queues import Costs, Shape, Simulation
 
 WORKERS = tuple(2**i for i in range(11))
 PS = (1, 2, 4, 8, 16)
@@ -133,18 +134,22 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def points(env_steps_per_s: float, samples: int, sizes: Sequence[int] = WORKERS) -> Iterator[Point]:
+def points(env_steps_per_s: float, samples: int, sizes: Sequence[int] = WORKERS) -> list[Point]:
     """Every cluster of the tables, for cores that play so many env steps a second."""
-    for network, parameters in PARAMETERS.items():
-        costs = costs_of(parameters, 1000 * samples / env_steps_per_s)
-        for ps in PS:
-            for link in LINKS:
-                for workers in sizes:
-                    found = Simulation(Shape(workers, ps, link), costs).run()
-                    yield _point(network, samples, Shape(workers, ps, link), found)
+    play_ms = 1000 * samples / env_steps_per_s
+    cases = [
+        (network, samples, Shape(workers, ps, link), costs_of(parameters, play_ms))
+        for network, parameters in PARAMETERS.items()
+        for ps in PS
+        for link in LINKS
+        for workers in sizes
+    ]
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(_point, *zip(*cases, strict=True)))
 
 
-def _point(network: str, samples: int, shape: Shape, found: Outcome) -> Point:
+def _point(network: str, samples: int, shape: Shape, costs: Costs) -> Point:
+    found = Simulation(shape, costs).run()
     return Point(
         network,
         samples,
@@ -222,7 +227,7 @@ def main() -> int:
                 f"{one.measured:6.1f} updates/s, on paper {one.predicted:6.1f} ({one.error:+.0%})"
             )
     scale = WORKERS[:2] if arguments.smoke else WORKERS
-    found = list(points(arguments.env_steps_per_s, arguments.samples, scale))
+    found = points(arguments.env_steps_per_s, arguments.samples, scale)
     machine.write(arguments.output, found)
     print("\n".join(summary(found)))
     print(f"picture: {pictures.save(figure(found), arguments.output.with_suffix('.png'))}")

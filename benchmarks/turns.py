@@ -215,23 +215,31 @@ def watch(one: Contestant, seconds: float) -> float:
     return one.rate(begin, end)
 
 
+def rates(
+    contestants: Sequence[Contestant], pairs: int, seconds: float, label: str
+) -> list[dict[str, float]]:
+    """Env steps a second by name, a dictionary a pair."""
+    found: list[dict[str, float]] = [{} for _ in range(pairs)]
+
+    def note(pair: int, one: Contestant, rate: float) -> None:
+        found[pair - 1][one.name] = rate
+        print(f"{label} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
+
+    alternate(contestants, pairs, seconds, note)
+    return found
+
+
 def compare(
     sides: tuple[Contestant, Contestant], pairs: int, seconds: float, label: str
 ) -> list[tuple[int, float, float]]:
     """Env steps a second of both sides, by pair; both are ended afterwards."""
-    rates: dict[tuple[int, str], float] = {}
-
-    def note(pair: int, one: Contestant, rate: float) -> None:
-        rates[pair, one.name] = rate
-        print(f"{label} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
-
     try:
-        alternate(sides, pairs, seconds, note)
+        found = rates(sides, pairs, seconds, label)
     finally:
         for side in sides:
             side.close()
     first, second = (side.name for side in sides)
-    return [(i, rates[i, first], rates[i, second]) for i in range(1, pairs + 1)]
+    return [(i, one[first], one[second]) for i, one in enumerate(found, 1)]
 
 
 def ratio_row(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
