@@ -1,11 +1,13 @@
 """Pong from nothing until the first has solved it: ours and its peers in turns on the same cores.
 
     python -m benchmarks.race --seed 1 --output benchmarks/results/race.csv
+    python -m benchmarks.race --only a3c-cluster --variant=--overlap --whole --max-minutes 15
 
 All programs are alive and all but one are frozen, so an hour in which the machine is slow is slow
 for everyone. The time that counts is that of a program's own turns, its start included. When one
-has solved the game the round is played to its end, so that all have had as much. Wants a machine
-with nothing else to do, for as many times the fastest's time as there are programs.
+has solved the game the round is played to its end, so that all have had as much; with `--whole`
+the others go on. Wants a machine with nothing else to do, for as many times as long as there are
+programs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +30,7 @@ from a3c import metrics
 from a3c.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
+from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.measure import launcher_command, our_versions
 from benchmarks.peers.programs.progress import CURVE
 from benchmarks.peers.rows import pack
@@ -143,8 +147,13 @@ class Racer:
         return our_versions(self._run) if self._run.config.exists() else ""
 
     def _settings(self) -> dict[str, Any]:
-        ours = {"preset": "pong", "workers": self._arguments.workers}
-        return self._contestant.settings if self._contestant.program else ours
+        if self._contestant.program:
+            return self._contestant.settings
+        return {"preset": "pong", "workers": self._arguments.workers, "flags": self._flags}
+
+    @property
+    def _flags(self) -> list[str]:
+        return [*self._contestant.flags, *self._arguments.flags]
 
     def _command(self) -> list[str]:
         goal = self._arguments.goal
@@ -153,7 +162,7 @@ class Racer:
             return [
                 *launcher_command(self._run, settings | {"stop_at_return": goal}),
                 *PATIENT,
-                *self._arguments.flags,
+                *self._flags,
             ]
         module = f"benchmarks.peers.programs.{self._contestant.program}"
         command = [str(venvs.python(self._contestant.venv, self._arguments.venvs)), "-m", module]
@@ -186,11 +195,12 @@ def main() -> int:
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     chosen = [one for one in CONTESTANTS if not arguments.only or one.name in arguments.only]
+    chosen += [variant(flags) for flags in arguments.variant]
     for venv in {one.venv for one in chosen if one.venv}:
         venvs.make(venv, arguments.venvs)
     with racers(chosen, arguments) as field:
         try:
-            race(field, arguments.turn, 60 * arguments.max_minutes)
+            race(field, arguments)
         finally:
             rows = [racer.row() for racer in field]
             machine.append(arguments.output, rows)
@@ -203,6 +213,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.race", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--turn", type=float, default=20.0, help="seconds of each turn")
+    parser.add_argument("--whole", action="store_true", help="go on when one has solved it")
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="FLAGS", help="of ours, to take part too"
+    )
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--max-minutes", type=float, default=60.0, help="of each one's own time")
     parser.add_argument("--goal", type=float, default=18.0)
@@ -224,14 +238,22 @@ def racers(chosen: Sequence[Contestant], arguments: argparse.Namespace) -> Itera
             racer.close()
 
 
-def race(field: Sequence[Racer], turn_s: float, max_s: float) -> None:
+def variant(flags: str) -> Contestant:
+    """Ours with flags of its own."""
+    words = shlex.split(flags)
+    name = "-".join([OURS, *(word.lstrip("-") for word in words)])
+    return Contestant(name, flags=tuple(words))
+
+
+def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
     """Rounds of turns, in turning order, until one has solved it or nobody goes on."""
-    for number in range(round(max_s / turn_s)):
+    for number in range(round(60 * arguments.max_minutes / arguments.turn)):
         for racer in field if number % 2 == 0 else reversed(field):
             if not racer.ended:
-                racer.turn(turn_s)
+                racer.turn(arguments.turn)
         tell(number + 1, field)
-        if any(racer.solved() for racer in field) or all(racer.ended for racer in field):
+        solved = not arguments.whole and any(racer.solved() for racer in field)
+        if solved or all(racer.ended for racer in field):
             return
 
 

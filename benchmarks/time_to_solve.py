@@ -39,12 +39,13 @@ GRACE_S = 60.0  # for a program to see that its time is over
 
 
 class Contestant(NamedTuple):
-    """A program with its settings; ours has none of the rest."""
+    """A program with its settings; ours has flags instead of the rest."""
 
     name: str
     venv: str = ""
     program: str = ""
     settings: Settings = {}  # noqa: RUF012 - never changed
+    flags: tuple[str, ...] = ()
 
 
 CONTESTANTS = (

@@ -18,7 +18,8 @@ from benchmarks.peers.picture import figure
 from benchmarks.peers.programs.counter import Counter
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
-from benchmarks.race import Turns, peer_rows
+from benchmarks.race import Turns, peer_rows, variant
+from benchmarks.time_to_solve import Contestant as TimedContestant
 from benchmarks.time_to_solve import Solved, curve_of, left_to_do, read, summary
 from benchmarks.turns import Contestant, StartError
 from tests.runs import wait_until
@@ -88,6 +89,12 @@ def test_own_time_of_a_racer_is_that_of_its_turns() -> None:
     turns.add(100.0, 120.0)
     turns.add(160.0, 180.0)
     assert [turns.seconds(t) for t in (90.0, 110.0, 130.0, 165.0, 999.0)] == [0, 10, 20, 25, 40]
+
+
+def test_variant_of_ours_is_named_by_its_flags() -> None:
+    assert variant("--wire-dtype float16") == TimedContestant(
+        "a3c-cluster-wire-dtype-float16", flags=("--wire-dtype", "float16")
+    )
 
 
 def test_peers_curve_is_read_without_a_row_that_is_being_written(tmp_path: Path) -> None:
