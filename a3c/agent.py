@@ -209,25 +209,42 @@ class Agent:
         return tf.group(*assigns), [flat, statistics]
 
     def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
-        policy, learning = self.network.policy, self._config.learning
-        space = fed_space(self._space)
-        batch = Batch(
-            observations=tf.compat.v1.placeholder(space.dtype, [None, None, *space.shape]),
-            actions=tf.compat.v1.placeholder(
-                policy.action_dtype, [None, None, *policy.action_shape]
-            ),
-            advantages=tf.compat.v1.placeholder(tf.float32, [None, None]),
-            returns=tf.compat.v1.placeholder(tf.float32, [None, None]),
-            mask=tf.compat.v1.placeholder(tf.float32, [None, None]),
-            starts=tf.compat.v1.placeholder(tf.bool, [None, None]),
-            state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
-            policy_parameters=tf.compat.v1.placeholder(
-                tf.float32, [None, None, policy.num_parameters]
-            ),
-        )
+        batch = self._fed_batch()
         entropy_weight = tf.compat.v1.placeholder(tf.float32, [])
         output = self._forward(batch.observations, batch.state, batch.starts, statistics)
-        loss = losses.total(
+        loss = self._loss(batch, output, entropy_weight)
+        gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
+        flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
+        max_norm = self._config.learning.max_gradient_norm
+        flat, norm = optimizers.clip_flat(flat, max_norm)
+        clipped_norm = tf.minimum(norm, max_norm or norm)
+        packed, unit = wire.pack(flat, clipped_norm, self._config.cluster.wire_dtype)
+        parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
+        parts |= {"entropy": loss.entropy, **loss.extras}
+        self._part_names = tuple(f"loss/{name}" for name in parts)
+        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch costs less than ten
+        return [*batch, entropy_weight], [packed, numbers]
+
+    def _fed_batch(self) -> Batch:
+        policy, space = self.network.policy, fed_space(self._space)
+
+        def samples(dtype: Any, shape: Iterable[int] = ()) -> Any:
+            return tf.compat.v1.placeholder(dtype, [None, None, *shape])
+
+        return Batch(
+            observations=samples(space.dtype, space.shape),
+            actions=samples(policy.action_dtype, policy.action_shape),
+            advantages=samples(tf.float32),
+            returns=samples(tf.float32),
+            mask=samples(tf.float32),
+            starts=samples(tf.bool),
+            state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
+            policy_parameters=samples(tf.float32, [policy.num_parameters]),
+        )
+
+    def _loss(self, batch: Batch, output: Any, entropy_weight: Any) -> losses.ActorCriticLoss:
+        policy, learning = self.network.policy, self._config.learning
+        return losses.total(
             log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
             entropies=policy.entropy(output.policy_parameters),
             values=output.values,
@@ -240,16 +257,6 @@ class Agent:
             played_log_probabilities=policy.log_probability(batch.policy_parameters, batch.actions),
             ratio_limit=learning.ratio_limit,
         )
-        gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
-        flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-        flat, norm = optimizers.clip_flat(flat, learning.max_gradient_norm)
-        clipped_norm = tf.minimum(norm, learning.max_gradient_norm or norm)
-        packed, unit = wire.pack(flat, clipped_norm, self._config.cluster.wire_dtype)
-        parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
-        parts |= {"entropy": loss.entropy, **loss.extras}
-        self._part_names = tuple(f"loss/{name}" for name in parts)
-        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch costs less than ten
-        return [*batch, entropy_weight], [packed, numbers]
 
 
 def _short_name(variable: Any) -> str:

@@ -2,9 +2,11 @@
 
     python -m benchmarks.cost --output benchmarks/results/cost.csv
 
-Clusters of 1 to 16 workers with the Pong preset on all cores. Parts are CPU time, not the wall's,
-so they hold with more workers than cores too. Python is what the main thread of a worker spends
-outside of TensorFlow's calls and the emulator: a share of the other parts, not one beside them.
+Clusters of 1 to 16 workers with the Pong preset on all cores, with rollouts of 32 steps and as many
+samples an update, so that some rollouts fit into the time whatever the number of workers. Parts
+are CPU time, not the wall's, so they hold with more workers than cores too. Python is what the main
+thread of a worker spends outside of TensorFlow's calls and the emulator: a share of the other
+parts, not one beside them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from benchmarks import hand_made, machine, turns
 
 PARTS = ("env", "act", "learn", "exchange", "other")
 WARM_UP_S = 3.0
+SHAPE = ("--rollout-length", "32", "--minibatches", "2")
+SMALL = ("--envs-per-worker", "1", "--minibatches", "1")
 
 
 class Row(NamedTuple):
@@ -50,7 +54,7 @@ class Row(NamedTuple):
     start_s: float  # until every worker plays
 
 
-def measure(workers: int, seconds: float, more: Sequence[str] = ()) -> Row:
+def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
     """Start a cluster, look at it for a while, end it."""
     where, began = machine.here(), time.time()
     with turns.scratch() as folder:
@@ -146,7 +150,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("runs/bench/cost.csv"))
     arguments = parser.parse_args()
     rows: list[Row] = []
-    shape = ("--envs-per-worker", "1", "--minibatches", "1") if arguments.smoke else ()
+    shape = SMALL if arguments.smoke else SHAPE
     for workers in [2] if arguments.smoke else arguments.workers:
         rows.append(measure(workers, 2.0 if arguments.smoke else arguments.seconds, shape))
         print(f"{workers} workers: {rows[-1].env_steps_per_s:,.0f} env steps/s", flush=True)

@@ -33,24 +33,25 @@ def cluster(
 ) -> Iterator[HandMade]:
     """Real ps, and workers by the programs given, which get the usual arguments behind their own.
 
-    With `pinned`, each ps has a core to itself as long as one more is left for the workers.
+    With `pinned`, no worker is on the cores of the ps, of which each has one to itself as long as
+    one more is left for the workers.
     """
     hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(worker_programs))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
     where += ["--run-dir", str(folder), *flags]
     cores = os.cpu_count() or 1
-    apart = pinned and num_ps < cores
+    of_ps = min(num_ps, cores - 1) if pinned else 0
     with ExitStack() as stack:
         ps = []
         for i in range(num_ps):
             command = [sys.executable, "worker.py", "--job", "ps", "--task", str(i), *where]
-            ps.append(Contestant(f"ps-{i}", _on_cores(command, [i] if apart else None), []))
+            ps.append(Contestant(f"ps-{i}", _on_cores(command, [i % of_ps] if of_ps else None), []))
             stack.callback(ps[-1].close)
         line = " & ".join(
             shlex.join([*program, "--job", "worker", "--task", str(i), *where])
             for i, program in enumerate(worker_programs)
         )
-        rest = list(range(num_ps, cores)) if apart else None
+        rest = list(range(of_ps, cores)) if of_ps else None
         workers = Contestant("workers", _on_cores(["sh", "-c", f"{line} & wait"], rest), counts)
         stack.callback(workers.close)
         yield HandMade(ps, workers)
