@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c import metrics
+from a3c.drawing import pictures
 from a3c.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
@@ -34,6 +35,7 @@ from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.measure import launcher_command, our_versions
 from benchmarks.peers.programs.progress import CURVE
 from benchmarks.peers.rows import pack
+from benchmarks.race_picture import curve, figure
 from benchmarks.time_to_solve import (
     CONTESTANTS,
     Contestant,
@@ -205,6 +207,7 @@ def main() -> int:
             rows = [racer.row() for racer in field]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
+            draw(rows, arguments)
     return 0
 
 
@@ -225,6 +228,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
     parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
     return parser.parse_args()
+
+
+def draw(rows: Sequence[Solved], arguments: argparse.Namespace) -> None:
+    """The picture, beside the table."""
+    output = arguments.output
+    curves = {row.program: curve(curve_path(output, row.program, row.seed)) for row in rows}
+    seen = [row for row in rows if curves[row.program]]
+    if seen:
+        made = figure(seen, curves, arguments.goal)
+        print(f"\npicture: {pictures.save(made, output.with_suffix('.png'))}")
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from benchmarks.peers.programs.counter import Counter
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
 from benchmarks.race import Turns, peer_rows, variant
+from benchmarks.race_picture import curve
+from benchmarks.race_picture import figure as race_figure
 from benchmarks.time_to_solve import Contestant as TimedContestant
 from benchmarks.time_to_solve import Solved, curve_of, left_to_do, read, summary
 from benchmarks.turns import Contestant, StartError
@@ -211,6 +213,15 @@ def test_runs_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
 def test_time_to_solve_is_summed_up_by_medians_over_seeds() -> None:
     rows = [solved("sb3-ppo", seed, 60.0 * seed) for seed in (1, 2, 6)]
     assert summary(rows)[-1] == "| sb3-ppo | 3 of 3 | 2.0 min | 4.0 min | 1,000 |"
+
+
+def test_picture_of_a_race_has_a_line_for_each_program_by_its_own_minutes(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    path.write_text("wall_s,env_steps,games,mean_return_100\n5.0,20,0,\n60.0,400,1,-21.0\n")
+    assert (found := curve(path)) == [(1.0, -21.0)]
+    rows = [solved(OURS, 1), solved("sb3-ppo", 1)]
+    made = race_figure(rows, {row.program: found for row in rows}, 18.0)
+    assert len(made.axes[0].lines) == 3  # and the goal
 
 
 def test_our_curve_is_what_the_chief_wrote_of_the_cluster() -> None:
