@@ -218,7 +218,8 @@ def test_time_to_solve_is_summed_up_by_medians_over_seeds() -> None:
 def test_picture_of_a_race_has_a_line_for_each_program_by_its_own_minutes(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     path.write_text("wall_s,env_steps,games,mean_return_100\n5.0,20,0,\n60.0,400,1,-21.0\n")
-    assert (found := curve(path)) == [(1.0, -21.0)]
+    found = curve(path)
+    assert found == [(1.0, -21.0)]
     rows = [solved(OURS, 1), solved("sb3-ppo", 1)]
     made = race_figure(rows, {row.program: found for row in rows}, 18.0)
     assert len(made.axes[0].lines) == 3  # and the goal
