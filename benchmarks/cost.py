@@ -64,7 +64,7 @@ def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
         flags += ["--log-interval", "0.5", "--max-env-steps", str(10**12), *more]
         rows = [folder / "metrics" / f"worker-{i}.jsonl" for i in range(workers)]
         with hand_made.cluster(1, programs, rows, folder, flags) as (ps, cast):
-            cast.wait_until_counting(600.0)
+            cast.wait_until_counting(timeout_s=600.0)
             start_s = time.time() - began
             time.sleep(WARM_UP_S)
             begin, before = time.time(), sum(ps[0].cpu_seconds().values())

@@ -48,7 +48,7 @@ from benchmarks.time_to_solve import (
     summary,
     write_curve,
 )
-from benchmarks.turns import Tree
+from benchmarks.turns import MAX_FROZEN_S, Tree
 
 POLL_S = 0.2
 FOREVER_S = 10**9
@@ -215,7 +215,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser("benchmarks.race", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--turn", type=float, default=20.0, help="seconds of each turn")
+    parser.add_argument("--turn", type=float, default=20.0, help="seconds of each turn, at most")
     parser.add_argument("--whole", action="store_true", help="go on when one has solved it")
     parser.add_argument(
         "--variant", action="append", default=[], metavar="FLAGS", help="of ours, to take part too"
@@ -259,11 +259,12 @@ def variant(flags: str) -> Contestant:
 
 
 def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
-    """Rounds of turns, in turning order, until one has solved it or nobody goes on."""
-    for number in range(round(60 * arguments.max_minutes / arguments.turn)):
-        for racer in field if number % 2 == 0 else reversed(field):
+    """Rounds of turns until one has solved it or nobody goes on."""
+    turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(field) - 1))
+    for number in range(round(60 * arguments.max_minutes / turn_s)):
+        for racer in field:
             if not racer.ended:
-                racer.turn(arguments.turn)
+                racer.turn(turn_s)
         tell(number + 1, field)
         solved = not arguments.whole and any(racer.solved() for racer in field)
         if solved or all(racer.ended for racer in field):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ from a3c.rundir import REPOSITORY
 from benchmarks import machine
 
 START_TIMEOUT_S = 300.0
+# TensorFlow waits for what it runs in stretches of 60 s, and a server may hang for good where a
+# step ends just as a stretch does: as in who was frozen for longer. So nobody is.
+MAX_FROZEN_S = 45.0
+BREATH_S = 0.3  # enough for a step to end
 SETTLE_S = 0.7  # of a turn, not counted: caches and what waited in queues
 ROW_INTERVAL_S = 0.25
 LOG_INTERVAL_S = 1.0  # of a cluster, whose rows cost it something
@@ -39,6 +43,7 @@ class Tree:
 
     def __init__(self, process: subprocess.Popen[Any]) -> None:
         self._process = process
+        self._frozen_since = 0.0
 
     def thaw(self) -> None:
         """Let it run."""
@@ -48,6 +53,14 @@ class Tree:
         """Let nothing of it run, nor what was started meanwhile."""
         for _ in range(2):
             self._signal(signal.SIGSTOP)
+        self._frozen_since = time.monotonic()
+
+    def breathe(self) -> None:
+        """Let what has been frozen for long run for a moment."""
+        if time.monotonic() - self._frozen_since > MAX_FROZEN_S:
+            self.thaw()
+            time.sleep(BREATH_S)
+            self.freeze()
 
     def exit_code(self) -> int | None:
         """How it ended; None where it goes on."""
@@ -127,15 +140,21 @@ class Contestant(Tree):
             )
         super().__init__(process)
 
-    def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until all of its files have two rows, and a cluster all of its workers."""
+    def wait_until_counting(
+        self, frozen: Iterable[Tree] = (), timeout_s: float = START_TIMEOUT_S
+    ) -> None:
+        """Block until all of its files have two rows, and a cluster all of its workers.
+
+        What is frozen meanwhile gets to breathe.
+        """
         deadline = time.monotonic() + timeout_s
         while not all(self._counting(path) for path in self._counts):
             if self.exit_code() is not None or time.monotonic() > deadline:
-                raise StartError(
-                    f"{self.name} did not start; exit {self.exit_code()}{self._said()}"
-                )
+                how = f"exit {self.exit_code()}{self._said()}"
+                raise StartError(f"{self.name} did not start; {how}")
             time.sleep(POLL_S)
+            for one in frozen:
+                one.breathe()
 
     def _counting(self, path: Path) -> bool:
         if len(_rows(path)) < 2:
@@ -185,8 +204,8 @@ def alternate(
     on_turn: Callable[[int, Contestant, float], None],
 ) -> None:
     """Give each a turn `pairs` times, in turning order; `on_turn` is told pair, whose and rate."""
-    for one in contestants:
-        one.wait_until_counting()
+    for i, one in enumerate(contestants):
+        one.wait_until_counting(contestants[:i])
         one.freeze()
     take_turns(contestants, pairs, seconds, on_turn)
 
@@ -204,6 +223,8 @@ def take_turns(
             rate = watch(one, seconds)
             one.freeze()
             on_turn(pair, one, rate)
+            for other in contestants:
+                other.breathe()
 
 
 def watch(one: Contestant, seconds: float) -> float:

@@ -232,3 +232,21 @@ def test_our_curve_is_what_the_chief_wrote_of_the_cluster() -> None:
         {"time": 110.0, "env_steps": 90, "cluster/episodes": 2, "cluster/mean_return_100": -20.5},
     ]
     assert curve_of(rows, 95.0) == [(10.0, 50, 0, ""), (15.0, 90, 2, -20.5)]
+
+
+def test_what_is_frozen_for_long_gets_to_breathe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contestant(tmp_path, COUNT)
+    try:
+        one.wait_until_counting()
+        one.freeze()
+        time.sleep(0.1)
+        still = turns.last_row(tmp_path / "counts.jsonl")
+        one.breathe()
+        assert turns.last_row(tmp_path / "counts.jsonl") == still
+        monkeypatch.setattr(turns, "MAX_FROZEN_S", 0.0)
+        one.breathe()
+        assert turns.last_row(tmp_path / "counts.jsonl") != still
+    finally:
+        one.close()

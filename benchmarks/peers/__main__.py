@@ -104,7 +104,7 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
             program = Program(peer, settings, arguments.venvs, folder)
             stack.callback(program.contestant.close)
             try:
-                program.warm_up(times.warm_up_s)
+                program.warm_up(times.warm_up_s, [one.contestant for one in programs.values()])
             except StartError as error:
                 add(program.failed(1, str(error)))
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,9 +45,9 @@ class Program:
         self._peer, self._settings, self._folder = peer, settings, folder
         self.contestant = self._ours() if peer.name == OURS else self._theirs(root)
 
-    def warm_up(self, seconds: float) -> None:
-        """Wait until it counts, and then for so long."""
-        self.contestant.wait_until_counting()
+    def warm_up(self, seconds: float, frozen: Iterable[Contestant] = ()) -> None:
+        """Wait until it counts, and then for so long; what is frozen gets to breathe."""
+        self.contestant.wait_until_counting(frozen)
         time.sleep(seconds)
 
     def row(self, pair: int, seconds: float, rate: float) -> Row:
