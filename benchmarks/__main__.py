@@ -1,6 +1,6 @@
 """Measure everything that docs/performance.md says, one benchmark after the other.
 
-    make bench                            # tables and pictures in runs/bench, in about an hour
+    make bench                            # tables and pictures in runs/bench, in about 40 minutes
     python -m benchmarks --only floor cost --folder benchmarks/results
 
 Wants a machine with nothing else to do. Learning takes longer and is apart: benchmarks/sweep.py,
