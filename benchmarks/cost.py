@@ -110,7 +110,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def figure(rows: Sequence[Row]) -> Figure:
     """A stacked bar a cluster."""
     made = pictures.page(
-        "CPU time of an env step", f"Pong preset · {rows[0].machine} · commit {rows[0].commit}"
+        "CPU time of an env step", f"Pong preset · {rows[0].machine} · commit {rows[0].commit[:9]}"
     )
     axes = made.subplots()
     bottoms = [0.0] * len(rows)
