@@ -26,13 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from a3c import metrics
 from a3c.drawing import pictures
 from a3c.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS
-from benchmarks.peers.measure import launcher_command, our_versions
+from benchmarks.peers.measure import our_versions
 from benchmarks.peers.programs.progress import CURVE
 from benchmarks.peers.rows import pack
 from benchmarks.race_picture import curve, figure
@@ -40,11 +39,13 @@ from benchmarks.time_to_solve import (
     CONTESTANTS,
     Contestant,
     Solved,
-    curve_of,
+    add_common,
     curve_path,
     last_row,
+    our_command,
+    our_curve,
+    peer_command,
     reached,
-    solved_row,
     summary,
     write_curve,
 )
@@ -158,19 +159,10 @@ class Racer:
         return [*self._contestant.flags, *self._arguments.flags]
 
     def _command(self) -> list[str]:
-        goal = self._arguments.goal
-        if not self._contestant.program:
-            settings = {"workers": self._arguments.workers, "seed": self._seed}
-            return [
-                *launcher_command(self._run, settings | {"stop_at_return": goal}),
-                *PATIENT,
-                *self._flags,
-            ]
-        module = f"benchmarks.peers.programs.{self._contestant.program}"
-        command = [str(venvs.python(self._contestant.venv, self._arguments.venvs)), "-m", module]
-        command += ["--settings", pack(self._settings()), "--seed", str(self._seed)]
-        command += ["--curve", str(self._raw), "--began", str(self._began)]
-        return [*command, "--goal", str(goal), "--max-s", str(FOREVER_S)]
+        one, seed, arguments = self._contestant, self._seed, self._arguments
+        if one.program:
+            return peer_command(one, seed, self._raw, self._began, FOREVER_S, arguments)
+        return [*our_command(self._run, seed, arguments), *PATIENT, *self._flags]
 
     @property
     def _raw(self) -> Path:
@@ -187,9 +179,7 @@ class Racer:
     def _rows(self) -> list[tuple[Any, ...]]:
         if self._contestant.program:
             return peer_rows(self._raw)
-        path = self._run.metrics("worker-0")
-        rows = metrics.read_rows(path) if path.exists() else []
-        return [*curve_of(rows, self._began), *solved_row(self._run, rows, self._began)]
+        return our_curve(self._run, self._began)
 
 
 def main() -> int:
@@ -220,13 +210,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--variant", action="append", default=[], metavar="FLAGS", help="of ours, to take part too"
     )
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--max-minutes", type=float, default=60.0, help="of each one's own time")
-    parser.add_argument("--goal", type=float, default=18.0)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
-    parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
     parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
-    parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
+    add_common(parser)
     return parser.parse_args()
 
 

@@ -102,14 +102,19 @@ def parse() -> argparse.Namespace:
         "benchmarks.time_to_solve", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--max-minutes", type=float, default=180.0, help="of each run")
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/time-to-solve.csv"))
+    add_common(parser)
+    return parser.parse_args()
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What a race is told too: who plays, and what for."""
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--goal", type=float, default=18.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
-    parser.add_argument("--output", type=Path, default=Path("runs/bench/time-to-solve.csv"))
     parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
-    return parser.parse_args()
 
 
 def left_to_do(
@@ -159,12 +164,8 @@ def run_peer(
     contestant: Contestant, seed: int, curve: Path, arguments: argparse.Namespace
 ) -> tuple[str, str]:
     """A peer's program in its environment, which writes the curve; versions, and how it ended."""
-    module = f"benchmarks.peers.programs.{contestant.program}"
-    command = [str(venvs.python(contestant.venv, arguments.venvs)), "-m", module]
-    command += ["--settings", pack(contestant.settings), "--seed", str(seed)]
-    command += ["--curve", str(curve.absolute()), "--began", str(time.time())]
     max_s = 60 * arguments.max_minutes
-    command += ["--goal", str(arguments.goal), "--max-s", str(max_s)]
+    command = peer_command(contestant, seed, curve.absolute(), time.time(), max_s, arguments)
     with tempfile.TemporaryFile("w+") as output:
         keywords = {"stdout": output, "stderr": subprocess.STDOUT}
         with suppress(subprocess.TimeoutExpired), group(command, **keywords) as process:
@@ -175,6 +176,28 @@ def run_peer(
         if line.startswith(RESULT):
             return json.loads(line.removeprefix(RESULT))["versions"], "out of time"
     return "", f"failed: {said[-1][:200] if said else 'it said nothing'}"
+
+
+def peer_command(
+    contestant: Contestant,
+    seed: int,
+    curve: Path,
+    began: float,
+    max_s: float,
+    arguments: argparse.Namespace,
+) -> list[str]:
+    """What starts a peer's program, which writes `curve`."""
+    module = f"benchmarks.peers.programs.{contestant.program}"
+    command = [str(venvs.python(contestant.venv, arguments.venvs)), "-m", module]
+    command += ["--settings", pack(contestant.settings), "--seed", str(seed)]
+    command += ["--curve", str(curve), "--began", str(began)]
+    return [*command, "--goal", str(arguments.goal), "--max-s", str(max_s)]
+
+
+def our_command(run: RunDir, seed: int, arguments: argparse.Namespace) -> list[str]:
+    """What starts a cluster of ours that is to solve it."""
+    settings = {"workers": arguments.workers, "seed": seed, "stop_at_return": arguments.goal}
+    return launcher_command(run, settings)
 
 
 @contextmanager
@@ -197,8 +220,7 @@ def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str
     began = time.time()
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDir(Path(scratch) / "run")
-        settings = {"workers": arguments.workers, "seed": seed, "stop_at_return": arguments.goal}
-        command = [*launcher_command(directory, settings), *arguments.flags]
+        command = [*our_command(directory, seed, arguments), *arguments.flags]
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd=REPOSITORY) as launcher:
             deadline = began + 60 * arguments.max_minutes
@@ -207,10 +229,16 @@ def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str
                     time.sleep(POLL_S)
             finally:
                 launcher.send_signal(signal.SIGINT)
-        rows = metrics.read_rows(directory.metrics("worker-0"))
-        write_curve(curve, [*curve_of(rows, began), *solved_row(directory, rows, began)])
+        write_curve(curve, our_curve(directory, began))
         note = "out of time" if time.time() >= deadline else f"failed: exit {launcher.returncode}"
         return our_versions(directory), note
+
+
+def our_curve(run: RunDir, began: float) -> list[tuple[Any, ...]]:
+    """The curve of a run of ours so far."""
+    path = run.metrics("worker-0")
+    rows = metrics.read_rows(path) if path.exists() else []
+    return [*curve_of(rows, began), *solved_row(run, rows, began)]
 
 
 def curve_of(rows: Sequence[Mapping[str, Any]], began: float) -> list[tuple[Any, ...]]:
