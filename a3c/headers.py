@@ -3,7 +3,7 @@
 They are whole numbers, or numbers in full precision: env steps, a learning rate, counters, moments.
 In front of the first ps's vector, bit by bit, they cost no call of the runtime of their own, which
 is a quarter of a millisecond on both sides together; but the ps copies the vector twice. Where it
-is long, that costs more, and they travel apart.
+is long, that costs more, and they travel apart; so they do where other ps have to know them too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.flags import FIRST_PS
+from a3c.layout import Layout
 from a3c.wire import WireDtype
 
 APART_BYTES = 1_200_000  # of the first vector: about where both cost the same
@@ -37,10 +38,11 @@ class Header(Protocol):
         """The header and the vectors, from the values of what is fetched."""
 
 
-def way(length: int, first_size: int, dtype: WireDtype) -> Header:
-    """The cheaper way for so many numbers beside a first vector of that size."""
-    is_long = first_size * np.dtype(dtype).itemsize > APART_BYTES
-    return Apart(length, dtype) if is_long else InFront(length, dtype)
+def way(length: int, layout: Layout, dtype: WireDtype) -> Header:
+    """The cheaper way for so many numbers beside the vectors of a layout."""
+    is_long = layout.shards[0].size * np.dtype(dtype).itemsize > APART_BYTES
+    has_others = any(shard.ps for shard in layout.shards)
+    return Apart(length, dtype) if is_long or has_others else InFront(length, dtype)
 
 
 class Apart:
@@ -50,10 +52,9 @@ class Apart:
         self._length, self._dtype = length, dtype
 
     def inputs(self, sizes: Sequence[int]) -> tuple[list[Any], Any, list[Any]]:
-        """The header is fed to the ps itself, in the message that starts the call there."""
+        """Each ps asks for the header, and for its vectors."""
         vectors = [_vector(self._dtype, size, number) for number, size in enumerate(sizes)]
-        with tf.device(FIRST_PS):
-            header = tf.compat.v1.placeholder(tf.float64, [self._length], "header")
+        header = tf.compat.v1.placeholder(tf.float64, [self._length], "header")
         return [header, *vectors], header, vectors
 
     def fed(self, header: np.ndarray, vectors: list[np.ndarray]) -> list[np.ndarray]:

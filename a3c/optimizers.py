@@ -12,14 +12,13 @@ nothing orders the steps of different variables.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from a3c.configuring.learning import LearningConfig
 
-VALUE_SUFFIX = "Value"  # of the name of the optimizer for variables that only the value uses
+COUNTERS = "counters"  # what the names of those that belong to a whole variable begin with
 
 
 class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
@@ -29,14 +28,13 @@ class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
     TensorFlow's own starts g at 1; its fused step insists on a momentum slot, of no effect here.
     """
 
-    def __init__(self, learning_rate: Any, config: LearningConfig, name: str) -> None:
+    def __init__(self, learning_rate: Any, config: LearningConfig) -> None:
         """`learning_rate` is a scalar tensor; the rest comes from the `rmsprop_` settings."""
         super().__init__(
             learning_rate,
             decay=config.rmsprop_alpha,
             momentum=0.0,
             epsilon=config.rmsprop_epsilon,
-            name=name,
         )
         self._initial_mean_square = config.rmsprop_initial_mean_square
 
@@ -49,43 +47,17 @@ class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
             self._zeros_slot(variable, "momentum", self._name)
 
 
-@dataclass(frozen=True)
-class Optimizer:
-    """Two TensorFlow optimizers of a kind, so that the critic can learn at a rate of its own."""
+def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
+    """The operation that makes one step in `variable` at a rate that is a scalar or a tensor.
 
-    main: Any
-    value_only: Any  # steps the variables that only the value function uses
-
-    def apply(
-        self, together: Sequence[tuple[Any, Any]], value_only: Sequence[tuple[Any, Any]] = ()
-    ) -> Any:
-        """The operation that makes one step in each variable, on that variable's device.
-
-        Both are pairs of a gradient and a variable.
-        """
-        groups = ((self.main, together), (self.value_only, value_only))
-        return tf.group(*(optimizer.apply_gradients(group) for optimizer, group in groups if group))
-
-    def variables(self) -> list[Any]:
-        """Every slot and counter that `apply` has made in the current default graph."""
-        return [*self.main.variables(), *self.value_only.variables()]
-
-
-def make(config: LearningConfig, learning_rate: Any) -> Optimizer:
-    """The configured optimizer at `learning_rate`, a scalar or a scalar tensor that may be fed.
-
-    Variables that only the value function uses step at `learning_rate` times
-    `critic_learning_rate_scale`. The optimizer's own variables are the same at every scale, so a
-    run may be resumed with another one.
+    It is wholly on that variable's device, with counters of its own: on a cluster, whatever lies
+    elsewhere would travel in each step.
     """
-    learning_rate = tf.convert_to_tensor(learning_rate)
-    # Anywhere else, a rate that is on the ps would travel to a worker and back in each update.
-    with tf.compat.v1.device(learning_rate.device):
-        critic_learning_rate = learning_rate * config.critic_learning_rate_scale
-    return Optimizer(
-        main=_make_one(config, learning_rate, ""),
-        value_only=_make_one(config, critic_learning_rate, VALUE_SUFFIX),
-    )
+    with tf.device(variable.device):
+        # Or the names of the counters would depend on where in the graph this is called.
+        with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
+            optimizer = _make(config, tf.convert_to_tensor(learning_rate))
+        return optimizer.apply_gradients([(gradient, variable)])
 
 
 def is_value_only(name: str) -> bool:
@@ -108,8 +80,8 @@ def clip_flat(gradient: Any, max_norm: float) -> tuple[Any, Any]:
     return gradient * tf.where(is_long, max_norm / norm, tf.ones_like(norm)), norm
 
 
-def _make_one(config: LearningConfig, learning_rate: Any, suffix: str) -> Any:
-    """One TensorFlow optimizer whose variables are called after it and `suffix`."""
+def _make(config: LearningConfig, learning_rate: Any) -> Any:
+    """TensorFlow's optimizer of the configured kind."""
     if config.optimizer == "adam":
         return tf.compat.v1.train.AdamOptimizer(
             learning_rate,
@@ -117,10 +89,8 @@ def _make_one(config: LearningConfig, learning_rate: Any, suffix: str) -> Any:
             beta2=config.adam_beta2,
             epsilon=config.adam_epsilon,
             use_locking=False,
-            name=f"Adam{suffix}",
-            # Or the beta powers' names would depend on where in the graph `apply` is called.
             use_own_namescope_for_non_slot_vars=True,
         )
     if config.optimizer == "rmsprop":
-        return SharedRMSProp(learning_rate, config, f"RMSProp{suffix}")
-    return tf.compat.v1.train.GradientDescentOptimizer(learning_rate, name=f"SGD{suffix}")
+        return SharedRMSProp(learning_rate, config)
+    return tf.compat.v1.train.GradientDescentOptimizer(learning_rate)

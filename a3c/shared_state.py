@@ -1,8 +1,8 @@
 """What the ps holds, by the names of checkpoints: a variable a parameter, not a stretch a ps.
 
 So a run can go on with another number of ps. The optimizer's slots go by the parameter that they
-belong to, `conv1/weights/Adam`. Parameters with a learning rate of their own have an optimizer of
-their own, of the same kind and with the same counters, of which one set is saved.
+belong to, `conv1/weights/Adam`. Each stretch has counters of its own, of which one set is saved:
+they count the same pushes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from a3c.layout import Layout
-from a3c.optimizers import VALUE_SUFFIX
+from a3c.optimizers import COUNTERS
 
 Values = dict[str, np.ndarray]
 
@@ -26,8 +26,8 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
         shard, slot = _take_apart(key)
         if shard in shards:
             slots.setdefault(slot, {})[shard] = value
-        elif key == _of_main(key):
-            named[key] = value
+        else:
+            named.setdefault(_saved(key), value)
     for slot, parts in slots.items():
         flat = np.concatenate([parts[shard.name] for shard in layout.shards])
         for name, value in layout.unflatten(flat).items():
@@ -52,9 +52,9 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
         name, slot = _take_apart(key)
         if name in shards and slot in flats:
             values[key] = flats[slot][shards[name].start : shards[name].stop]
-        elif name not in shards and _of_main(key) in named:
-            values[key] = named[_of_main(key)]
-            left.pop(_of_main(key), None)
+        elif name not in shards and _saved(key) in named:
+            values[key] = named[_saved(key)]
+            left.pop(_saved(key), None)
     if left:
         raise KeyError(min(left))
     return values
@@ -63,13 +63,16 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
 def _take_apart(key: str) -> tuple[str, str]:
     """The variable and the slot of it that a key names: `parameters_0` and `Adam_1`."""
     name, _, slot = key.partition("/")
-    return name, _of_main(slot)
+    return name, slot
 
 
 def _join(name: str, slot: str) -> str:
     return f"{name}/{slot}" if slot else name
 
 
-def _of_main(name: str) -> str:
-    """What corresponds to something of the value's optimizer: `Adam_1` to `AdamValue_1`."""
-    return name.replace(VALUE_SUFFIX, "", 1)
+def _saved(key: str) -> str:
+    """What a variable that is no stretch and no slot is called in checkpoints.
+
+    `counters/parameters_1/Adam/beta1_power` is `Adam/beta1_power`.
+    """
+    return key.split("/", 2)[2] if key.startswith(f"{COUNTERS}/") else key

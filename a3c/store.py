@@ -8,9 +8,10 @@ gradient, counts the steps and pulls what is new; there is no lock and no barrie
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
 from a3c.flags import FIRST_PS, Flags
 from a3c.lasting import LastingSession
-from a3c.layout import Layout
+from a3c.layout import Layout, Shard
 from a3c.lifeline import Lifeline, leave_if_stuck, takes_short_way
 from a3c.past import Life
 from a3c.shared_state import by_parameter, by_shard
@@ -83,7 +84,7 @@ class Store:
         self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
         self.graph = tf.Graph()
-        self._header = headers.way(3 + statistics_size, layout.shards[0].size, self._wire_dtype)
+        self._header = headers.way(3 + statistics_size, layout, self._wire_dtype)
         self._short_way = takes_short_way(cluster.ps, layout, self._wire_dtype)
         place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
         with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, layout, place)):
@@ -254,46 +255,45 @@ class Store:
         self._flags = Flags(num_workers)
 
     def _build_exchange(self) -> tuple[list[Any], list[Any]]:
-        sizes = [shard.size for shard in self._layout.shards]
-        inputs, header, packed = self._header.inputs(sizes)
-        with tf.device(FIRST_PS):
-            learning_rate = tf.cast(header[0], tf.float32)
-            num_steps = tf.cast(header[1], tf.int64)
-            unit = tf.cast(header[2], tf.float32)
-            moments = header[3:]
-        push = self._build_push(packed, unit, learning_rate)
-        with tf.control_dependencies([push]):
+        """Inputs and outputs of an exchange.
+
+        A shard's pull waits for its own push, and the counters for those on their ps: where the ps
+        waited for each other, each of them would be asked that much more often.
+        """
+        inputs, header, packed = self._header.inputs([s.size for s in self._layout.shards])
+        parts = zip(self._layout.shards, self._parameters, packed, strict=True)
+        pushes = [self._build_push(*part, header) for part in parts]
+        on_first = [p for s, p in zip(self._layout.shards, pushes, strict=True) if s.ps == 0]
+        with tf.device(FIRST_PS), tf.control_dependencies(on_first):
             counts = [
-                self.global_step.assign_add(num_steps, read_value=False),
+                self.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
                 self._num_updates.assign_add(1, read_value=False),
-                self._statistics.assign_add(moments, read_value=False),
+                self._statistics.assign_add(header[3:], read_value=False),
             ]
-        with tf.control_dependencies(counts):
-            return inputs, self._build_pull()
+        return inputs, self._build_pull(pushes, counts)
 
-    def _build_push(self, packed: list[Any], unit: Any, learning_rate: Any) -> Any:
-        """One step of the optimizer in every shard."""
-        pairs: dict[bool, list[tuple[Any, Any]]] = {False: [], True: []}
-        for shard, variable, gradient in zip(
-            self._layout.shards, self._parameters, packed, strict=True
-        ):
-            with tf.device(variable.device):
-                unpacked = wire.unpack(gradient, unit, self._wire_dtype)
-            pairs[shard.apart].append((unpacked, variable))
-        optimizer = optimizers.make(self._config.learning, learning_rate)
-        return optimizer.apply(pairs[False], pairs[True])
+    def _build_push(self, shard: Shard, variable: Any, gradient: Any, header: Any) -> Any:
+        """One step of the optimizer in a shard."""
+        learning = self._config.learning
+        with tf.device(variable.device):
+            learning_rate = tf.cast(header[0], tf.float32)
+            if shard.apart:
+                learning_rate *= learning.critic_learning_rate_scale
+            unit = tf.cast(header[2], tf.float32)
+            unpacked = wire.unpack(gradient, unit, self._wire_dtype)
+        return optimizers.step(learning, learning_rate, unpacked, variable)
 
-    def _build_pull(self) -> list[Any]:
-        """Reads of everything new, made under the caller's control dependencies."""
+    def _build_pull(self, pushes: Sequence[Any] = (), counts: Sequence[Any] = ()) -> list[Any]:
+        """Reads of everything new: of each shard after its push, of the rest after the counts."""
         flats = []
-        for variable in self._parameters:
-            with tf.device(variable.device):
+        for variable, push in itertools.zip_longest(self._parameters, pushes):
+            with tf.device(variable.device), tf.control_dependencies([push] if push else []):
                 flats.append(wire.narrow(variable.read_value(), self._wire_dtype))
-        with tf.device(FIRST_PS):
-            counts = (self.global_step, self._num_updates, self._flags.finished)
-            counters = tf.stack([v.read_value() for v in counts])
+        with tf.device(FIRST_PS), tf.control_dependencies(counts):
+            counters = (self.global_step, self._num_updates, self._flags.finished)
+            numbers = tf.stack([v.read_value() for v in counters])
             statistics = tf.bitcast(self._statistics.read_value(), tf.int64)
-            header = tf.concat([counters, statistics], 0)
+            header = tf.concat([numbers, statistics], 0)
         return self._header.outputs(header, flats)
 
     def _reply(self, fetched: list[np.ndarray]) -> Reply:

@@ -26,6 +26,7 @@ from benchmarks import machine
 from benchmarks.floor import ONE_UPDATE
 
 MARK = 50_000  # env steps
+PS_TIMEOUT_S = 600  # a run may be frozen for a while, so that something else is measured
 
 _PAPER = ("--preprocessing", "atari", "--network", "a3c-ff", "--no-normalize-observations")
 _CONSTANT = ("--learning-rate-schedule", "constant", "--entropy-weight-final", "0.01")
@@ -85,6 +86,7 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
         command = [sys.executable, "launch_cluster.py", "--preset", "pong", "--mode", "child"]
         command += ["--seed", str(seed), "--max-env-steps", str(arguments.max_env_steps), *flags]
         command += ["--evaluation-episodes", "0", "--run-dir", f"{folder}/run"]
+        command += ["--ps-timeout", str(PS_TIMEOUT_S)]
         quiet = subprocess.DEVNULL
         subprocess.run(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet, check=True)
         found = curve(Path(folder) / "run")

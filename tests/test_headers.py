@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c import headers
+from a3c.layout import cut
 from a3c.wire import WireDtype
 
 DTYPES: list[WireDtype] = ["float32", "float16"]
@@ -67,6 +68,14 @@ def test_either_way_a_worker_and_a_ps_understand_each_other(
 
 
 def test_numbers_travel_apart_where_the_vector_is_long() -> None:
-    assert isinstance(headers.way(3, 30_084, "float32"), headers.InFront)
-    assert isinstance(headers.way(3, 677_172, "float32"), headers.Apart)
-    assert isinstance(headers.way(3, 677_172 // 2, "float16"), headers.InFront)
+    assert isinstance(way(30_084, "float32"), headers.InFront)
+    assert isinstance(way(677_172, "float32"), headers.Apart)
+    assert isinstance(way(677_172 // 2, "float16"), headers.InFront)
+
+
+def test_other_ps_are_told_the_learning_rate_too() -> None:
+    assert isinstance(way(30_084, "float32", num_ps=2), headers.Apart)
+
+
+def way(num_parameters: int, dtype: WireDtype, num_ps: int = 1) -> headers.Header:
+    return headers.way(3, cut({"w": (num_parameters,)}, num_ps), dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -47,19 +46,14 @@ class Graph:
                 name: tf.compat.v1.placeholder(tf.float32, shape) for name, shape in SHAPES.items()
             }
             self.learning_rate = tf.compat.v1.placeholder(tf.float32, [])
-            self.optimizer = optimizers.make(config, self.learning_rate)
             with tf.compat.v1.name_scope(scope or None):
-                self.step = self.optimizer.apply(*self._pairs())
-            self.slots = self.optimizer.variables()
+                self.step = [
+                    optimizers.step(config, self.learning_rate, gradient, self.variables[name])
+                    for name, gradient in self.gradients.items()
+                ]
+            every = tf.compat.v1.global_variables()
+            self.slots = [v for v in every if v.op.name not in self.variables]
             self.initialize = tf.compat.v1.global_variables_initializer()
-
-    def _pairs(self) -> tuple[list[Any], list[Any]]:
-        """Gradients and variables: of all but the value function, and of it."""
-        groups: dict[bool, list[Any]] = {False: [], True: []}
-        for name in SHAPES:
-            pair = (self.gradients[name], self.variables[name])
-            groups[optimizers.is_value_only(name)].append(pair)
-        return groups[False], groups[True]
 
     def run_step(
         self, session: Any, gradients: dict[str, Array], learning_rate: float = LEARNING_RATE
@@ -124,22 +118,19 @@ def assert_matches_reference(
 ) -> None:
     reference = REFERENCES[config.optimizer]
     for name in SHAPES:
-        scale = config.critic_learning_rate_scale if "/value/" in name else 1.0
-        expected = reference(config, [step[name] for step in gradients], LEARNING_RATE * scale)
+        expected = reference(config, [step[name] for step in gradients], LEARNING_RATE)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 3.0])
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
-def test_optimizer_steps_as_numpy_does(config: LearningConfig, scale: float) -> None:
-    config = dataclasses.replace(config, critic_learning_rate_scale=scale)
+def test_optimizer_steps_as_numpy_does(config: LearningConfig) -> None:
     gradients = make_gradients(num_steps=6)
     assert_matches_reference(config, train(config, gradients), gradients)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning_rate_is_fed_anew_at_each_step(kind: Kind) -> None:
-    worker = Graph(LearningConfig(optimizer=kind, critic_learning_rate_scale=2.0))
+    worker = Graph(LearningConfig(optimizer=kind))
     (gradients,) = make_gradients(1)
     with tf.compat.v1.Session(graph=worker.graph) as session:
         session.run(worker.initialize)
@@ -149,18 +140,6 @@ def test_learning_rate_is_fed_anew_at_each_step(kind: Kind) -> None:
         worker.run_step(session, gradients, learning_rate=0.1)
         for name, value in session.run(worker.variables).items():
             assert (np.sign(value - 1.0) == -np.sign(gradients[name])).all()
-
-
-def test_optimizer_works_without_any_value_only_variable() -> None:
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        weight = tf.compat.v1.get_variable("trunk", initializer=[1.0], use_resource=True)
-        optimizer = optimizers.make(
-            LearningConfig(optimizer="sgd", critic_learning_rate_scale=2.0), 0.5
-        )
-        step = optimizer.apply([(tf.constant([1.0]), weight)])
-        session.run(tf.compat.v1.global_variables_initializer())
-        session.run(step)
-        assert session.run(weight) == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +158,7 @@ def test_value_only_variables_are_told_by_their_names(name: str, expected: bool)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_slot_is_on_the_ps_of_its_variable(kind: Kind) -> None:
+def test_a_step_is_wholly_on_the_ps_of_its_variable(kind: Kind) -> None:
     cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
     setter = tf.compat.v1.train.replica_device_setter(
         cluster=cluster, worker_device="/job:worker/task:0"
@@ -187,50 +166,43 @@ def test_every_slot_is_on_the_ps_of_its_variable(kind: Kind) -> None:
     worker = Graph(LearningConfig(optimizer=kind), setter)
     device_of = {variable.op.name: variable.device for variable in worker.variables.values()}
     assert set(device_of.values()) == {"/job:ps/task:0", "/job:ps/task:1"}
-    assert kind == "sgd" or len(worker.slots) >= 2 * len(SHAPES)
-    for slot in worker.slots:
-        owner = next((name for name in device_of if slot.op.name.startswith(name + "/")), None)
-        allowed = set(device_of.values()) if owner is None else {device_of[owner]}
-        assert slot.device in allowed, slot.name
-        assert owner is not None or "beta" in slot.op.name
+    fed = {t.op for t in (*worker.gradients.values(), worker.learning_rate)}
+    for name, step in zip(SHAPES, worker.step, strict=True):
+        ancestors, todo = set(), [step]
+        while todo:
+            op = todo.pop()
+            ancestors.add(op)
+            todo += {*op.control_inputs, *(t.op for t in op.inputs)} - ancestors - fed
+        assert worker.variables[name].handle.op in ancestors
+        assert {place(op) for op in ancestors} == {device_of[name]}
+    owners = {slot.op.name: next(n for n in SHAPES if n in slot.op.name) for slot in worker.slots}
+    assert all(slot.device == device_of[owners[slot.op.name]] for slot in worker.slots)
+
+
+def place(op: Any) -> str:
+    """The device of an operation; TensorFlow puts reads where the variable is."""
+    return op.inputs[0].device if op.type == "ReadVariableOp" else op.device
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_slots", "num_counters"), [("adam", 2, 4), ("rmsprop", 2, 0), ("sgd", 0, 0)]
+    ("kind", "num_slots", "num_counters"), [("adam", 2, 2), ("rmsprop", 2, 0), ("sgd", 0, 0)]
 )
-def test_all_optimizer_variables_are_listed_and_saved_but_never_trained(
+def test_optimizer_variables_go_by_their_variable_and_are_never_trained(
     kind: Kind, num_slots: int, num_counters: int
 ) -> None:
     worker = Graph(LearningConfig(optimizer=kind))
-    listed = {variable.name for variable in worker.slots}
-    assert len(listed) == num_slots * len(SHAPES) + num_counters
+    for name in SHAPES:
+        names = [slot.op.name for slot in worker.slots]
+        assert sum(other.startswith(f"{name}/") for other in names) == num_slots
+        assert sum(other.startswith(f"counters/{name}/") for other in names) == num_counters
+    assert len(worker.slots) == (num_slots + num_counters) * len(SHAPES)
     with worker.graph.as_default():
         assert {v.op.name for v in tf.compat.v1.trainable_variables()} == set(SHAPES)
-        every = {v.name for v in tf.compat.v1.global_variables()}
-    assert every == listed | {f"{name}:0" for name in SHAPES}
-
-
-def test_learning_rate_of_the_critic_is_worked_out_beside_the_learning_rate() -> None:
-    with tf.Graph().as_default():
-        with tf.device("/job:ps/task:0"):
-            learning_rate = tf.cast(tf.compat.v1.placeholder(tf.float64, []), tf.float32)
-        optimizers.make(LearningConfig(critic_learning_rate_scale=0.5), learning_rate)
-        (product,) = learning_rate.consumers()
-        assert product.device == "/job:ps/task:0"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_optimizer_variables_are_the_same_at_every_critic_learning_rate(kind: Kind) -> None:
-    configs = [
-        LearningConfig(optimizer=kind, critic_learning_rate_scale=scale) for scale in (1.0, 0.5)
-    ]
-    names = [{slot.name for slot in Graph(config).slots} for config in configs]
-    assert names[0] == names[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_of_optimizer_variables_don_t_depend_on_where_the_step_is_built(kind: Kind) -> None:
-    config = LearningConfig(optimizer=kind, critic_learning_rate_scale=0.5)
+    config = LearningConfig(optimizer=kind)
     names = [
         {variable.name for variable in Graph(config, scope=scope).slots} for scope in ("", "push")
     ]
@@ -240,7 +212,7 @@ def test_names_of_optimizer_variables_don_t_depend_on_where_the_step_is_built(ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_workers_share_one_set_of_statistics(kind: Kind) -> None:
-    config = LearningConfig(optimizer=kind, critic_learning_rate_scale=0.5)
+    config = LearningConfig(optimizer=kind)
     gradients = make_gradients(num_steps=6)
     server = tf.distribute.Server.create_local_server()
     workers = [Graph(config), Graph(config)]
@@ -259,8 +231,7 @@ def test_concurrent_steps_of_unlocked_workers_are_not_lost() -> None:
         weights = tf.compat.v1.get_variable(
             "w", [size], initializer=tf.compat.v1.zeros_initializer(), use_resource=True
         )
-        optimizer = optimizers.make(LearningConfig(optimizer="sgd"), 1.0)
-        step = optimizer.apply([(tf.ones([size]), weights)])
+        step = optimizers.step(LearningConfig(optimizer="sgd"), 1.0, tf.ones([size]), weights)
         read = weights.read_value()
         session.run(tf.compat.v1.global_variables_initializer())
 

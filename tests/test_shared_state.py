@@ -18,14 +18,12 @@ def is_value(name: str) -> bool:
 
 def held_by(layout: Layout) -> dict[str, np.ndarray]:
     """Everything on the ps of a run with Adam, every number another one."""
-    held: dict[str, np.ndarray] = dict(SCALARS)
+    held: dict[str, np.ndarray] = {"global_step": SCALARS["global_step"]}
     for number, slot in enumerate(("", "Adam", "Adam_1")):
         flat = 100.0 * number + np.arange(layout.num_parameters)
         for shard, part in zip(layout.shards, layout.split(flat), strict=True):
-            own = slot.replace("Adam", "AdamValue") if shard.apart else slot
-            held[f"{shard.name}/{own}" if slot else shard.name] = part
-    if any(shard.apart for shard in layout.shards):
-        held["AdamValue/beta1_power"] = SCALARS["Adam/beta1_power"]
+            held[f"{shard.name}/{slot}" if slot else shard.name] = part
+            held[f"counters/{shard.name}/Adam/beta1_power"] = SCALARS["Adam/beta1_power"]
     return held
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import headers
+from a3c import calls, headers, lifeline
 from a3c.errors import RetryableError, UserError
 from a3c.store import Store
 from tests.clusters import InProcessCluster, agent, small_config
@@ -54,8 +55,9 @@ def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
 def test_slots_lie_beside_their_variables(stores: tuple[Store, Store]) -> None:
     store = stores[0]
     devices = {v.op.name: v.device for v in store.graph.get_collection("variables")}
-    owners = {name: name.split("/Adam")[0] for name in devices if "/Adam" in name}
-    assert len(owners) == 2 * 2
+    owned = [name for name in devices if "/Adam" in name]
+    owners = {name: name.removeprefix("counters/").split("/Adam")[0] for name in owned}
+    assert len(owners) == 2 * 4
     assert all(devices[slot] == devices[owner] for slot, owner in owners.items())
 
 
@@ -231,20 +233,53 @@ def test_a_small_vector_on_one_ps_goes_there_by_the_short_way_and_works_alike() 
 def test_numbers_travel_apart_from_a_long_vector_and_arrive_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same pushes in either way end in the same parameters, counts and statistics."""
+    """The same pushes in each way end in the same parameters, counts and statistics."""
     normalised = small_config(learning_rate=0.01, normalize_observations=True)
-    player = agent(normalised, num_ps=2)
-    moments = np.arange(1.0, 1 + player.statistics_size)
     replies = []
-    for limit in (headers.APART_BYTES, 0):
+    for limit, num_ps in ((headers.APART_BYTES, 1), (0, 1), (0, 2)):
         monkeypatch.setattr(headers, "APART_BYTES", limit)
-        one = InProcessCluster(num_ps=2, num_workers=1)
+        player = agent(normalised, num_ps=num_ps)
+        moments = np.arange(1.0, 1 + player.statistics_size)
+        one = InProcessCluster(num_ps=num_ps, num_workers=1)
         store = one.store(normalised, 0, player)
         store.initialize(player.parameters())
         gradient = np.linspace(-1, 1, player.layout.num_parameters, dtype=np.float32)
         store.exchange(gradient, moments, 2**33, 0.01, 1.0)
         replies.append(store.exchange(gradient, moments, 5, 0.001, 1.0))
-    for near, apart in zip(*replies, strict=True):
+    for near, apart, on_two in zip(*replies, strict=True):
         np.testing.assert_array_equal(near, apart)
+        np.testing.assert_array_equal(near, on_two)
     assert replies[1].global_step == 2**33 + 5
     np.testing.assert_array_equal(replies[1].statistics, 2 * moments)
+
+
+@pytest.mark.parametrize("num_ps", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
+def test_nothing_travels_but_gradients_parameters_and_a_header(
+    num_ps: int, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tensor that does is a call to a ps, or of it."""
+    settings = small_config(optimizer=optimizer, critic_learning_rate_scale=0.5)
+    player = agent(settings, num_ps=num_ps)
+    prepared: list[tuple[Any, list[Any], list[Any]]] = []
+    monkeypatch.setattr(headers, "APART_BYTES", 0)
+    monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", 0)
+    monkeypatch.setattr(calls, "prepare", lambda *call: prepared.append(call))
+    store = InProcessCluster(num_ps).store(settings, 0, player)
+    store.initialize({})
+    session, inputs, outputs = prepared[0]
+    every = tf.compat.v1.RunOptions(output_partition_graphs=True)
+    parts = tf.compat.v1.RunMetadata()
+    fed = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in inputs}
+    session.run(outputs, fed, every, parts)
+    found = {part.node[0].device: traffic(part) for part in parts.partition_graphs}
+    shards = 2  # a ps: of the critic, and of the rest
+    assert found.pop("/job:worker/replica:0/task:0/device:CPU:0") == num_ps * shards + 1
+    assert list(found.values()) == [shards + 1] * num_ps
+
+
+def traffic(part: Any) -> int:
+    """How many tensors this part of a graph gets from other processes."""
+    own = {node.device for node in part.node}
+    assert len(own) == 1
+    return sum(n.op == "_Recv" and n.attr["send_device"].s.decode() not in own for n in part.node)
