@@ -59,7 +59,11 @@ def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
     where, began = machine.here(), time.time()
     with turns.scratch() as folder:
         counts = [folder / f"cost-{i}.jsonl" for i in range(workers)]
-        programs = [[sys.executable, "-m", "benchmarks.cost_process", str(path)] for path in counts]
+        program = [sys.executable, "-m", "benchmarks.cost_process"]
+        programs = [
+            [*program, str(path), "--job", "worker", "--task", str(i)]
+            for i, path in enumerate(counts)
+        ]
         flags = ["--preset", "pong", "--evaluation-episodes", "0", "--stop-at-return", "1e9"]
         flags += ["--log-interval", "0.5", "--max-env-steps", str(10**12), *more]
         rows = [folder / "metrics" / f"worker-{i}.jsonl" for i in range(workers)]

@@ -37,7 +37,7 @@ SHAPES = {
 
 
 # A rollout of the preset takes two seconds.
-TURN_S = {"preset": 20.0, "classic": 5.0}
+TURN_S = {"preset": 12.0, "classic": 5.0}
 
 
 class Row(NamedTuple):
@@ -109,7 +109,7 @@ def floor(flags: Sequence[str], processes: int, folder: Path) -> Contestant:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, help="of each turn (default: 20 and 5)")
+    parser.add_argument("--seconds", type=float, help="of each turn (default: 12 and 5)")
     parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=list(SHAPES))
     parser.add_argument("--output", type=Path, default=Path("runs/bench/floor.csv"))
     parser.add_argument("--smoke", action="store_true", help="one shape, once, in seconds")

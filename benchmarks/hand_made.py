@@ -24,19 +24,20 @@ class HandMade(NamedTuple):
 @contextmanager
 def cluster(
     num_ps: int,
-    worker_programs: Sequence[Sequence[str]],
+    programs: Sequence[Sequence[str]],
     counts: Sequence[Path],
     folder: Path,
     flags: Sequence[str],
     *,
     pinned: bool = False,
 ) -> Iterator[HandMade]:
-    """Real ps, and workers by the programs given, which get the usual arguments behind their own.
+    """Real ps, and programs that are its workers, which write one file of counts each.
 
-    With `pinned`, no worker is on the cores of the ps, of which each has one to itself as long as
-    one more is left for the workers.
+    They get the usual arguments behind their own, but for what each of them is. With `pinned`, no
+    worker is on the cores of the ps, of which each has one to itself as long as one more is left
+    for the workers.
     """
-    hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(worker_programs))]
+    hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(counts))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
     where += ["--run-dir", str(folder), *flags]
     cores = os.cpu_count() or 1
@@ -47,14 +48,17 @@ def cluster(
             command = [sys.executable, "worker.py", "--job", "ps", "--task", str(i), *where]
             ps.append(Contestant(f"ps-{i}", _on_cores(command, [i % of_ps] if of_ps else None), []))
             stack.callback(ps[-1].close)
-        line = " & ".join(
-            shlex.join([*program, "--job", "worker", "--task", str(i), *where])
-            for i, program in enumerate(worker_programs)
-        )
+        line = " & ".join(shlex.join([*program, *where]) for program in programs)
         rest = list(range(of_ps, cores)) if of_ps else None
         workers = Contestant("workers", _on_cores(["sh", "-c", f"{line} & wait"], rest), counts)
         stack.callback(workers.close)
         yield HandMade(ps, workers)
+
+
+def pushers(parameters: int, pause_ms: float, counts: Sequence[Path]) -> list[list[str]]:
+    """The program of workers without environments."""
+    command = [sys.executable, "-m", "benchmarks.pusher", str(parameters), str(pause_ms)]
+    return [[*command, *map(str, counts)]]
 
 
 def _on_cores(command: Sequence[str], cores: Sequence[int] | None) -> list[str]:

@@ -26,7 +26,7 @@ from benchmarks.turns import Contestant
 BEFORE = "86f6dec"
 
 _PAPER = ("--preset", "pong", "--preprocessing", "atari", "--network", "a3c-ff")
-_SHAPE = ("--frame-stack", "4", "--envs-per-worker", "16", "--rollout-length", "20")
+_SHAPE = ("--frame-stack", "4", "--envs-per-worker", "8", "--rollout-length", "20")
 _NEW = ("--no-normalize-observations", *ONE_UPDATE)
 _JIT = (("TF_XLA_FLAGS", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"),)
 

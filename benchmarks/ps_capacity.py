@@ -74,8 +74,9 @@ def measure(case: Case, repeat: int, seconds: float) -> Row:
         folder = stack.enter_context(turns.scratch())
         counts = [folder / f"worker-{i}.jsonl" for i in range(case.workers)]
         flags = ["--wire-dtype", case.wire_dtype]
+        pushers = hand_made.pushers(case.parameters, 0.0, counts)
         ps, workers = stack.enter_context(
-            hand_made.cluster(case.ps, _programs(case, counts), counts, folder, flags, pinned=True)
+            hand_made.cluster(case.ps, pushers, counts, folder, flags, pinned=True)
         )
         workers.wait_until_counting()
         time.sleep(WARM_UP_S)
@@ -98,11 +99,6 @@ def measure(case: Case, repeat: int, seconds: float) -> Row:
         round(sent / 1000 / (rate * (end - begin)), 1),
         round(1000 / max(each[:-1]), 1),
     )
-
-
-def _programs(case: Case, counts: Sequence[Path]) -> list[list[str]]:
-    pusher = [sys.executable, "-m", "benchmarks.pusher"]
-    return [[*pusher, str(path), str(case.parameters), "0"] for path in counts]
 
 
 def _cpu(one: Contestant) -> float:

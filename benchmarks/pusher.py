@@ -1,6 +1,8 @@
-"""A worker without environments: pushes a gradient, pulls, pauses, and does it again.
+"""Workers without environments: each pushes a gradient, pulls, pauses, and does it again.
 
-python -m benchmarks.pusher COUNTS.jsonl PARAMETERS PAUSE_MS --job worker --task 0 ...
+python -m benchmarks.pusher PARAMETERS PAUSE_MS COUNTS-0.jsonl COUNTS-1.jsonl ... --ps-hosts ...
+
+They are forks of one process, so that TensorFlow is imported but once; nothing of it runs by then.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from a3c.quiet import import_tensorflow
 
 import_tensorflow()
 
+import os  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -26,12 +29,20 @@ from benchmarks.turns import Tally  # noqa: E402
 
 
 def main() -> None:
+    """Be a worker for each of the files."""
+    parameters, pause_ms, *rest = sys.argv[1:]
+    first_flag = next(i for i, word in enumerate(rest) if word.startswith("--"))
+    paths, flags = rest[:first_flag], rest[first_flag:]
+    task = next((i for i in range(1, len(paths)) if not os.fork()), 0)
+    flags = ["--job", "worker", "--task", str(task), *flags]
+    push(connect(int(parameters), flags), Path(paths[task]), float(pause_ms) / 1000)
+
+
+def push(store: Store, path: Path, pause_s: float) -> None:
     """Push for ever, and write a row with the updates so far now and then."""
-    path, parameters, pause_ms, *flags = sys.argv[1:]
-    store, pause_s = connect(int(parameters), flags), float(pause_ms) / 1000
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
-    tally, stale = Tally(Path(path)), 0
+    tally, stale = Tally(path), 0
     while True:
         time.sleep(pause_s)
         known, reply = reply, store.exchange(gradient, np.zeros(0), 1, 1e-4)

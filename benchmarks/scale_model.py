@@ -111,9 +111,8 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
     with ExitStack() as stack:
         folder = stack.enter_context(turns.scratch())
         counts = [folder / f"worker-{i}.jsonl" for i in range(workers)]
-        program = [sys.executable, "-m", "benchmarks.pusher"]
-        programs = [[*program, str(path), str(parameters), str(PAUSE_MS)] for path in counts]
-        made = hand_made.cluster(1, programs, counts, folder, [], pinned=True)
+        pushers = hand_made.pushers(parameters, PAUSE_MS, counts)
+        made = hand_made.cluster(1, pushers, counts, folder, [], pinned=True)
         _, cast = stack.enter_context(made)
         cast.wait_until_counting()
         time.sleep(WARM_UP_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,21 +141,19 @@ class Contestant(Tree):
             )
         super().__init__(process)
 
-    def wait_until_counting(
-        self, frozen: Iterable[Tree] = (), timeout_s: float = START_TIMEOUT_S
-    ) -> None:
-        """Block until all of its files have two rows, and a cluster all of its workers.
-
-        What is frozen meanwhile gets to breathe.
-        """
+    def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Block until all of its files have two rows, and a cluster all of its workers."""
         deadline = time.monotonic() + timeout_s
-        while not all(self._counting(path) for path in self._counts):
-            if self.exit_code() is not None or time.monotonic() > deadline:
-                how = f"exit {self.exit_code()}{self._said()}"
-                raise StartError(f"{self.name} did not start; {how}")
+        while not self.is_counting(deadline):
             time.sleep(POLL_S)
-            for one in frozen:
-                one.breathe()
+
+    def is_counting(self, deadline: float) -> bool:
+        """Whether it does; raises StartError where it has ended, or hasn't by then."""
+        if all(self._counting(path) for path in self._counts):
+            return True
+        if self.exit_code() is not None or time.monotonic() > deadline:
+            raise StartError(f"{self.name} did not start; exit {self.exit_code()}{self._said()}")
+        return False
 
     def _counting(self, path: Path) -> bool:
         if len(_rows(path)) < 2:
@@ -204,10 +203,38 @@ def alternate(
     on_turn: Callable[[int, Contestant, float], None],
 ) -> None:
     """Give each a turn `pairs` times, in turning order; `on_turn` is told pair, whose and rate."""
-    for i, one in enumerate(contestants):
-        one.wait_until_counting(contestants[:i])
-        one.freeze()
+    for error in freeze_when_counting(contestants).values():
+        raise error
     take_turns(contestants, pairs, seconds, on_turn)
+
+
+def freeze_when_counting(
+    contestants: Sequence[Contestant], warm_up_s: float = 0.0
+) -> dict[str, StartError]:
+    """Freeze each once it has counted for so long; those that don't start by name, and why.
+
+    Who is frozen gets to breathe meanwhile, and leaves the cores to those that are not there yet.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    waiting, frozen = list(contestants), list[Contestant]()
+    warm_at: dict[Contestant, float] = {}
+    failed: dict[str, StartError] = {}
+    while waiting:
+        for one in list(waiting):
+            try:
+                if one.is_counting(deadline):
+                    warm_at.setdefault(one, time.monotonic() + warm_up_s)
+            except StartError as error:
+                failed[one.name] = error
+                waiting.remove(one)
+            if time.monotonic() >= warm_at.get(one, math.inf):
+                one.freeze()
+                waiting.remove(one)
+                frozen.append(one)
+        time.sleep(POLL_S)
+        for one in frozen:
+            one.breathe()
+    return failed
 
 
 def take_turns(

@@ -86,6 +86,28 @@ def test_cluster_counts_when_all_of_its_workers_do_and_stands_still_when_frozen(
         one.close()
 
 
+def test_who_counts_is_frozen_and_who_does_not_start_is_named(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("late", "broken", "early")]
+    for folder in folders:
+        folder.mkdir()
+    scripts = [f"import time; time.sleep(1.5){COUNT}", "raise KeyError('envs')", COUNT]
+    cast = [contestant(*one) for one in zip(folders, scripts, strict=True)]
+    for one, folder in zip(cast, folders, strict=True):
+        one.name = folder.name
+    try:
+        failed = turns.freeze_when_counting(cast, warm_up_s=0.2)
+        assert list(failed) == ["broken"]
+        assert "KeyError: 'envs'" in str(failed["broken"])
+        last = [turns.last_row(folders[i] / "counts.jsonl") for i in (0, 2)]
+        assert all(row["env_steps"] > 5 for row in last)  # it warmed up
+        time.sleep(0.3)
+        assert [turns.last_row(folders[i] / "counts.jsonl") for i in (0, 2)] == last
+        assert last[0]["time"] > last[1]["time"] + 0.5  # the early one did not wait for the late
+    finally:
+        for one in cast:
+            one.close()
+
+
 def test_own_time_of_a_racer_is_that_of_its_turns() -> None:
     turns = Turns()
     turns.add(100.0, 120.0)

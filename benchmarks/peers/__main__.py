@@ -27,7 +27,6 @@ from benchmarks.peers.catalogue import OURS, PEERS, Peer, Settings, named
 from benchmarks.peers.measure import Program, Times, measure
 from benchmarks.peers.picture import figure
 from benchmarks.peers.rows import Row
-from benchmarks.turns import StartError
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 SMOKE = Times(1.0, 3.0)
@@ -101,17 +100,14 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
     with turns.scratch() as folder, ExitStack() as stack:
         programs: dict[str, Program] = {}
         for peer, settings in choices(peers, arguments):
-            program = Program(peer, settings, arguments.venvs, folder)
-            stack.callback(program.contestant.close)
-            try:
-                program.warm_up(times.warm_up_s, [one.contestant for one in programs.values()])
-            except StartError as error:
-                add(program.failed(1, str(error)))
-                continue
-            program.contestant.freeze()
-            programs[peer.name] = program
+            programs[peer.name] = Program(peer, settings, arguments.venvs, folder)
+            stack.callback(programs[peer.name].contestant.close)
+        cast = [program.contestant for program in programs.values()]
+        failed = turns.freeze_when_counting(cast, times.warm_up_s)
+        for name, error in failed.items():
+            add(programs[name].failed(1, str(error)))
         turns.take_turns(
-            [program.contestant for program in programs.values()],
+            [one for one in cast if one.name not in failed],
             1 if arguments.smoke else arguments.pairs,
             times.seconds,
             lambda pair, one, rate: add(programs[one.name].row(pair, times.seconds, rate)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,11 +44,6 @@ class Program:
         self._where = machine.here()
         self._peer, self._settings, self._folder = peer, settings, folder
         self.contestant = self._ours() if peer.name == OURS else self._theirs(root)
-
-    def warm_up(self, seconds: float, frozen: Iterable[Contestant] = ()) -> None:
-        """Wait until it counts, and then for so long; what is frozen gets to breathe."""
-        self.contestant.wait_until_counting(frozen)
-        time.sleep(seconds)
 
     def row(self, pair: int, seconds: float, rate: float) -> Row:
         """What a turn came to, at `rate` env steps a second."""
@@ -94,7 +89,8 @@ def measure(peer: Peer, settings: Settings, root: Path, times: Times) -> Row:
     with turns.scratch() as folder:
         program = Program(peer, settings, root, folder)
         try:
-            program.warm_up(times.warm_up_s)
+            program.contestant.wait_until_counting()
+            time.sleep(times.warm_up_s)
             rate = turns.watch(program.contestant, times.seconds)
             return program.row(1, times.seconds, rate)
         except StartError as error:
