@@ -1,6 +1,6 @@
 """Train one preset with several seeds, and write what came of each to a CSV file.
 
-    python benchmarks/seeds.py --preset cartpole --seeds 10 --output benchmarks/results/cartpole.csv
+    python -m benchmarks.seeds --preset cartpole --seeds 10 --output benchmarks/results/cartpole.csv
 
 Each run is the launcher's own, in child mode. Env steps are the figure to compare; seconds are
 those of a machine that may be busy. Further arguments go to the launcher.
@@ -12,6 +12,7 @@ import argparse
 import csv
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,10 +20,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
-
-from a3c import rundir  # noqa: E402
+from a3c import rundir
+from a3c.rundir import REPOSITORY
+from benchmarks import machine
 
 FIELDS = ("seed", "solved", "env_steps", "wall_s", "env_steps_per_s", "mean_return_100", "episodes")
 
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, required=True)
     arguments, rest = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
     rows = []
     commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
     for seed in range(1, arguments.seeds + 1):

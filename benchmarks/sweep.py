@@ -11,6 +11,7 @@ runs end; a run that is in the table already is not made again.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from a3c import metrics
 from a3c.rundir import REPOSITORY
@@ -149,9 +152,16 @@ def main() -> int:
     made = {(row["setting"], int(row["seed"]), int(row["workers"])) for row in known}
     wanted = [(name, seed) for seed in range(1, 1 + arguments.seeds) for name in arguments.only]
     missing = [(n, s) for n, s in wanted if (n, s, arguments.workers) not in made]
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        for rows in pool.map(lambda one: run(one[0], one[1], arguments), missing):
-            machine.append(path, rows)
+        try:
+            for rows in pool.map(lambda one: run(one[0], one[1], arguments), missing):
+                machine.append(path, rows)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in psutil.Process().children(recursive=True):
+                process.kill()
+            raise
     print("\n".join(summary(machine.read(path))))
     return 0
 

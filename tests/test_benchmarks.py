@@ -60,8 +60,10 @@ def test_a_benchmark_of_learning_runs_when_cut_short(name: str, tmp_path: Path) 
     assert rows
 
 
-def test_a_benchmark_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.ps_capacity", "--output", str(tmp_path / "t.csv")]
+@pytest.mark.parametrize("line", ["ps_capacity", "sweep", "seeds --preset cartpole"])
+def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", *f"benchmarks.{line}".split()]
+    command += ["--output", str(tmp_path / "t.csv")]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as benchmark:
         family = psutil.Process(benchmark.pid)
