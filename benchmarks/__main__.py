@@ -1,6 +1,6 @@
 """Measure everything that docs/performance.md says, one benchmark after the other.
 
-    make bench                            # tables and pictures in runs/bench, in about 40 minutes
+    make bench                            # tables and pictures in runs/bench, in about half an hour
     python -m benchmarks --only floor cost --folder benchmarks/results
 
 Wants a machine with nothing else to do. Learning takes longer and is apart: benchmarks/sweep.py,
@@ -21,9 +21,9 @@ BENCHMARKS = {
     "floor": ("floor.csv",),
     "ps_capacity": ("ps-capacity.csv", "--repeats", "1"),
     "cost": ("cost.csv",),
-    "levers": ("levers.csv", "--pairs", "3"),
+    "levers": ("levers.csv", "--pairs", "3", "--seconds", "5"),
     "scale_model": ("scale-model.csv", "--check"),
-    "peers": ("peers.csv", "--seconds", "6", "--warm-up", "2"),
+    "peers": ("peers.csv", "--seconds", "4", "--warm-up", "2"),
 }
 
 

@@ -210,8 +210,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="real runs beside the model")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each real run")
     parser.add_argument("--smoke", action="store_true", help="one real run, in seconds")
-    parser.add_argument("--samples", type=int, default=20, help="of an update")
-    parser.add_argument("--env-steps-per-s", type=float, default=1000.0, help="of a core")
+    parser.add_argument("--samples", type=int, default=40, help="of an update")
+    parser.add_argument("--env-steps-per-s", type=float, default=900.0, help="of a core")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/scale-model.csv"))
     arguments = parser.parse_args()
     if arguments.check or arguments.smoke:
