@@ -27,7 +27,7 @@ SMOKES = {
 _SMALL = ("--", "--envs-per-worker", "1", "--minibatches", "1")
 OF_OURS = {"time_to_solve": _SMALL, "race": _SMALL}
 SHORT = {
-    "sweep": ["--only", "classic-recipe", "--max-env-steps", "12000"],
+    "sweep": ["--only", "classic-recipe", "--max-env-steps", "4000"],
     "time_to_solve": ["--only", "a3c-cluster", "--seeds", "1", "--max-minutes", "0.5"],
     "race": ["--only", "a3c-cluster", "--turn", "10", "--max-minutes", "0.5"],
 }

@@ -80,6 +80,8 @@ def test_a_worker_that_is_late_for_the_end_does_not_hold_it_up(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     states = {record.name: record.state for record in processes.read_records(path)}
     assert states == {"ps-0": "done", "worker-0": "done", "worker-1": "stopped"}
+    left = RunDir(path).record("worker-0").stat().st_mtime
+    assert (path / "summary.json").stat().st_mtime - left < 9.0
     assert json.loads((path / "summary.json").read_text())["state"] == "done"
     assert everything_ended(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 WORKER_LINGER_S = 12.0  # after the chief has left
+LATE_S = 4.0  # after the ps have left too: they wait for every worker that was at work
 PS_LINGER_S = 20.0  # after the last worker has left
 EVALUATOR_LINGER_S = 600.0  # it plays the last checkpoint, and records a video
 
@@ -84,7 +86,7 @@ class Supervisor:
             if self._keepers.exit_code(self._workers[0]) == EXIT_OK:
                 self._keepers.stop()
                 # The chief has ended the run. A worker that is late for it would wait in vain.
-                self._wait(self._workers, WORKER_LINGER_S)
+                self._wait(self._workers, WORKER_LINGER_S, in_vain=LATE_S)
                 self._wait(self._servers, PS_LINGER_S)
                 self._wait(self._evaluators, EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)
@@ -127,9 +129,12 @@ class Supervisor:
     def _ended(self, names: Sequence[str]) -> bool:
         return all(self._keepers.exit_code(name) is not None for name in names)
 
-    def _wait(self, names: Sequence[str], timeout_s: float) -> None:
+    def _wait(self, names: Sequence[str], timeout_s: float, *, in_vain: float = math.inf) -> None:
+        """Until they have ended, or for so long, or `in_vain` from when the ps have ended."""
         deadline = time.monotonic() + timeout_s
         while not self._ended(names) and time.monotonic() < deadline and not self._signals:
+            if self._ended(self._servers):
+                deadline = min(deadline, time.monotonic() + in_vain)
             self._pause()
 
     def _pause(self) -> None:
