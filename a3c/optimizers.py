@@ -29,7 +29,7 @@ class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
     """
 
     def __init__(self, learning_rate: Any, config: LearningConfig) -> None:
-        """`learning_rate` is a scalar tensor; the rest comes from the `rmsprop_` settings."""
+        """`learning_rate` is a scalar or a tensor; the rest comes from the `rmsprop_` settings."""
         super().__init__(
             learning_rate,
             decay=config.rmsprop_alpha,
@@ -56,7 +56,7 @@ def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: An
     with tf.device(variable.device):
         # Or the names of the counters would depend on where in the graph this is called.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
-            optimizer = _make(config, tf.convert_to_tensor(learning_rate))
+            optimizer = _make(config, learning_rate)
         return optimizer.apply_gradients([(gradient, variable)])
 
 

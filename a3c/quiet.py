@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import shutil
@@ -71,19 +72,15 @@ def _names_compiled_once() -> Iterator[None]:
     That is a tenth of the time. Equal names stand for equal references, and may be one object.
     """
     convert: Any = getattr(typing, "_type_convert", None)  # not every Python has to have it
-    known: dict[tuple[str, bool], Any] = {}
-
-    def convert_once(arg: Any, module: Any = None, *, allow_special_forms: bool = False) -> Any:
-        if not isinstance(arg, str) or module is not None:
-            return convert(arg, module, allow_special_forms=allow_special_forms)
-        if (arg, allow_special_forms) not in known:
-            made = convert(arg, allow_special_forms=allow_special_forms)
-            known[arg, allow_special_forms] = made
-        return known[arg, allow_special_forms]
-
     if convert is None:
         yield
         return
+    remembering = functools.cache(convert)
+
+    def convert_once(arg: Any, module: Any = None, *, allow_special_forms: bool = False) -> Any:
+        call = remembering if isinstance(arg, str) and module is None else convert
+        return call(arg, module, allow_special_forms=allow_special_forms)
+
     vars(typing)["_type_convert"] = convert_once
     try:
         yield

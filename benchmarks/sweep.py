@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,8 +160,9 @@ def main() -> int:
                 machine.append(path, rows)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in psutil.Process().children(recursive=True):
-                process.kill()
+            for launcher in psutil.Process().children():  # what they started ends with them
+                with suppress(psutil.NoSuchProcess):
+                    launcher.kill()
             raise
     print("\n".join(summary(machine.read(path))))
     return 0
