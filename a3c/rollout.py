@@ -6,7 +6,6 @@ next one (the step that only resets never trains), or when told to.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -83,15 +82,15 @@ class Stopwatch:
         return totals
 
 
-@contextlib.contextmanager
-def blaming_the_environment() -> Iterator[None]:
-    """Tell what an environment raises from our own bugs: it may do better when started again."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise PlayError(f"the environment raised an error: {describe(error)}") from error
+class BlamingTheEnvironment:
+    """Tells what an environment raises from our own bugs: it may do better when started again."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            raise PlayError(f"the environment raised an error: {describe(error)}") from error
 
 
 class Player:
@@ -118,12 +117,14 @@ class Player:
         self._epsilon = epsilon
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
+        self._blaming = BlamingTheEnvironment()
+        self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._reset_mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
         self._begin(seed)
 
     def _begin(self, seed: int) -> None:
         size = self._envs.num_envs
-        with blaming_the_environment():
+        with self._blaming:
             observations, info = self._envs.reset(seed=seed)
         self._observations = as_fed(observations, self._space)
         self._state = self._actor.initial_state(size)
@@ -142,8 +143,10 @@ class Player:
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
             buffer.state[:] = self._state
             buffer.episodes.clear()
+            epsilon = self._epsilon()
             for t in range(self._learning.rollout_length):
-                self._step(buffer, t)
+                self._step(buffer, t, epsilon)
+            self._complete(buffer)
             bootstrap = self._actor.value(self._observations, self._state, self._starts)
             self._stopwatch.lap("act")
             yield buffer._replace(bootstrap_value=bootstrap)
@@ -165,32 +168,46 @@ class Player:
             episodes=[],
         )
 
-    def _step(self, buffer: Rollout, t: int) -> None:
-        """Play one step of every environment into row `t`."""
+    def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:
+        """Play one step of every environment into row `t`.
+
+        What can be done for all rows at once is left to `_complete`: with one environment a worker,
+        Python takes a good part of a step. Until then rewards are raw, and discounts say what ends.
+        """
         action = self._actor.act(self._observations, self._state, self._starts)
-        actions = self._explore(action.actions)
+        actions = self._explore(action.actions, epsilon)
         buffer.observations[t] = self._observations
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.policy_parameters[t] = action.policy_parameters
         buffer.starts[t], buffer.mask[t] = self._starts, ~self._dead
         self._stopwatch.lap("act")
-        with blaming_the_environment():
+        with self._blaming:
             observations, rewards, terminated, truncated, info = self._envs.step(
                 self._policy.to_env(actions)
             )
         self._stopwatch.lap("env")
         done = terminated | truncated
         self._count_episodes(rewards, done, buffer.episodes)
-        buffer.rewards[t] = self._for_learning(rewards)
-        ended = done | self._dead | self._lost_life(info)
-        buffer.discounts[t] = np.where(ended, 0.0, self._learning.gamma)
-        if (cut := truncated & ~terminated).any():
+        buffer.rewards[t] = rewards
+        buffer.discounts[t] = done | self._dead | self._lost_life(info)
+        if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
             final = self._final_observations(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
-            buffer.rewards[t] = bootstrap_truncations(
-                buffer.rewards[t], cut, values, self._learning.gamma
-            )
+            self._cuts.append((t, cut, values))
         self._move_on(observations, action.state, done, info)
+
+    def _complete(self, buffer: Rollout) -> None:
+        """Make rewards and discounts what they are for learning."""
+        learning = self._learning
+        buffer.rewards[:] *= np.float32(learning.reward_scale)
+        if learning.reward_clip > 0:
+            np.clip(buffer.rewards, -learning.reward_clip, learning.reward_clip, buffer.rewards)
+        for t, cut, values in self._cuts:
+            buffer.rewards[t] = bootstrap_truncations(
+                buffer.rewards[t], cut, values, learning.gamma
+            )
+        self._cuts.clear()
+        buffer.discounts[:] = np.where(buffer.discounts, 0.0, learning.gamma)
 
     def _move_on(
         self, observations: np.ndarray, state: np.ndarray, done: np.ndarray, info: dict[str, Any]
@@ -201,40 +218,39 @@ class Player:
         if self._reset_mode == AutoresetMode.NEXT_STEP:
             starts, self._dead = self._dead, done
         elif self._reset_mode == AutoresetMode.DISABLED and done.any():
-            with blaming_the_environment():
+            with self._blaming:
                 observations, info = self._envs.reset(options={"reset_mask": done.copy()})
             self._lives = self._lives_left(info)
         self._observations = as_fed(observations, self._space)
         self._state, self._starts = state, starts
 
-    def _explore(self, actions: np.ndarray) -> np.ndarray:
+    def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         """Replace each action by a uniformly random one with the chance of the schedule."""
-        epsilon = self._epsilon()
         if epsilon <= 0:
             return actions
         chosen = self._rng.random(len(actions)) < epsilon
         random = self._policy.random_actions(self._rng, len(actions))
         return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
 
-    def _for_learning(self, rewards: np.ndarray) -> np.ndarray:
-        scaled = np.asarray(rewards, np.float32) * np.float32(self._learning.reward_scale)
-        clip = self._learning.reward_clip
-        return np.clip(scaled, -clip, clip) if clip > 0 else scaled
-
-    def _lost_life(self, info: dict[str, Any]) -> np.ndarray:
+    def _lost_life(self, info: dict[str, Any]) -> np.ndarray | bool:
         """Where a life was lost and that ends the episode for learning; the game goes on."""
-        return np.logical_and(self._episodic_life, self._lives_left(info) < self._lives)
+        return self._episodic_life and self._lives_left(info) < self._lives
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; as before where a game doesn't say, for which Gymnasium puts 0."""
+        if not self._episodic_life:
+            return self._lives
         return np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
 
     def _count_episodes(
         self, rewards: np.ndarray, done: np.ndarray, episodes: list[Episode]
     ) -> None:
-        played = ~self._dead
-        self._returns[played] += rewards[played]
-        self._lengths[played] += 1
+        if np.count_nonzero(self._dead):
+            rewards = np.where(self._dead, 0.0, rewards)
+        self._returns += rewards
+        self._lengths += ~self._dead
+        if not np.count_nonzero(done):
+            return
         for i in np.flatnonzero(done):
             if np.isfinite(self._returns[i]):
                 episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))

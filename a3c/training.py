@@ -24,7 +24,7 @@ from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
 from a3c.network import Network
 from a3c.past import restart_point
-from a3c.rollout import Episode, Player, Rollout, Stopwatch, blaming_the_environment
+from a3c.rollout import BlamingTheEnvironment, Episode, Player, Rollout, Stopwatch
 from a3c.serving import start_server
 from a3c.signals import StopRequest, leave_now
 from a3c.store import Reply, Store
@@ -57,7 +57,7 @@ class Worker:
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
         seed = seeding.training_seed(config.run.seed, task.index)
-        with blaming_the_environment():
+        with BlamingTheEnvironment():
             envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
         network = build_network(
             envs.single_observation_space, envs.single_action_space, config.network

@@ -16,20 +16,20 @@ def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[n
     order, and half rounds to even. The transpositions keep what is added up next to each other in
     memory, which makes it about as fast as two matrix products and free of their threads.
     """
-    rows = np.ascontiguousarray(frames.transpose(0, 2, 1))  # [N, W, H]
+    rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
     narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]
     small = _shrink_rows(np.ascontiguousarray(narrow), height)  # [N, height, width]
     return np.rint(small, out=small).astype(np.uint8)
 
 
-def _shrink_rows(
-    images: NDArray[np.uint8] | NDArray[np.float32], target: int
-) -> NDArray[np.float32]:
+def _shrink_rows(images: NDArray[np.float32], target: int) -> NDArray[np.float32]:
     """Shrink axis 1 of `[N, source, M]` to `target`; each row is the mean of the rows it covers."""
-    first, *others = _taps(images.shape[1], target)
-    total = images[:, first[0]] * first[1]
-    for indices, weights in others:
-        total += images[:, indices] * weights
+    total = np.zeros((len(images), target, images.shape[2]), np.float32)
+    part = np.empty_like(total)
+    for indices, weights in _taps(images.shape[1], target):
+        images.take(indices, axis=1, out=part, mode="clip")  # the other modes copy once more
+        part *= weights
+        total += part
     return total
 
 
