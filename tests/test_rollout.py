@@ -161,6 +161,13 @@ def test_an_episode_that_ends_with_the_rollout_starts_anew_in_the_next(mode: Aut
     assert [len(r.episodes) for r in (one, two)] == [1, 1 if row == 0 else 0]
 
 
+def test_the_value_of_a_cut_is_added_in_its_own_rollout_only() -> None:
+    games = [[Script((1.0, 2.0), "truncated"), Script((3.0,) * 9)]]
+    rollouts = play(games, AutoresetMode.SAME_STEP, rollout_length=2)
+    assert next(rollouts).rewards[1, 0] != 2.0
+    assert next(rollouts).rewards[:, 0].tolist() == [3.0, 3.0]
+
+
 # --- the law: how environments reset makes no difference ----------------------------------------
 
 REWARDS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=4).map(tuple)
