@@ -35,8 +35,6 @@ class Flags:
             self.set_attached = tf.compat.v1.scatter_update(
                 self.attached, [self.worker], [self.presence]
             ).op
-            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
-            self.never = nothing.dequeue()  # nobody ever puts anything in
 
     @property
     def variables(self) -> list[Any]:
@@ -53,3 +51,13 @@ class Flags:
             trainable=False,
             use_resource=True,
         )
+
+
+def never(num_ps: int) -> list[Any]:
+    """What waits on each ps for what nobody ever puts there, added to the current graph."""
+    waiting = []
+    for ps in range(num_ps):
+        with tf.device(f"/job:ps/task:{ps}"):
+            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
+            waiting.append(nothing.dequeue())
+    return waiting

@@ -1,9 +1,9 @@
 """How the numbers beside a gradient, and beside the parameters that answer it, travel.
 
 They are whole numbers, or numbers in full precision: env steps, a learning rate, counters, moments.
-In front of the first ps's vector, bit by bit, they cost no call of the runtime of their own, which
+In front of a ps's vector, bit by bit, they cost no call of the runtime of their own, which
 is a quarter of a millisecond on both sides together; but the ps copies the vector twice. Where it
-is long, that costs more, and they travel apart; so they do where other ps have to know them too.
+is long, that costs more, and they travel apart; so they do where tensors cost no calls.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from a3c.flags import FIRST_PS
-from a3c.layout import Layout
 from a3c.wire import WireDtype
 
-APART_BYTES = 1_200_000  # of the first vector: about where both cost the same
+APART_BYTES = 1_200_000  # of a ps's first vector: about where both cost the same
 _ALIGNED = 8  # numbers of 64 bits in what TensorFlow aligns tensors to
 
 
 class Header(Protocol):
-    """A way to travel: what is fed and fetched, as a graph and as a caller see it."""
+    """A way to travel to one ps: what is fed and fetched, as a graph and as a caller see it."""
 
     def inputs(self, sizes: Sequence[int]) -> tuple[list[Any], Any, list[Any]]:
         """What is fed; and in the graph, a header of float64 and vectors of these sizes."""
@@ -38,11 +36,13 @@ class Header(Protocol):
         """The header and the vectors, from the values of what is fetched."""
 
 
-def way(length: int, layout: Layout, dtype: WireDtype) -> Header:
-    """The cheaper way for so many numbers beside the vectors of a layout."""
-    is_long = layout.shards[0].size * np.dtype(dtype).itemsize > APART_BYTES
-    has_others = any(shard.ps for shard in layout.shards)
-    return Apart(length, dtype) if is_long or has_others else InFront(length, dtype)
+def way(length: int, size: int, dtype: WireDtype, ps: str, *, in_one_call: bool) -> Header:
+    """The cheaper way for so many numbers beside a first vector of that size, with that ps.
+
+    `in_one_call` says that all that is fed and fetched travels in one call of the runtime anyhow.
+    """
+    is_long = size * np.dtype(dtype).itemsize > APART_BYTES
+    return Apart(length, dtype) if is_long or in_one_call else InFront(length, dtype, ps)
 
 
 class Apart:
@@ -52,7 +52,7 @@ class Apart:
         self._length, self._dtype = length, dtype
 
     def inputs(self, sizes: Sequence[int]) -> tuple[list[Any], Any, list[Any]]:
-        """Each ps asks for the header, and for its vectors."""
+        """The ps asks for the header, and for its vectors."""
         vectors = [_vector(self._dtype, size, number) for number, size in enumerate(sizes)]
         header = tf.compat.v1.placeholder(tf.float64, [self._length], "header")
         return [header, *vectors], header, vectors
@@ -76,15 +76,15 @@ class InFront:
     It is as long as tensors are aligned, so that what is behind it is aligned too.
     """
 
-    def __init__(self, length: int, dtype: WireDtype) -> None:
-        self._length, self._dtype = length, dtype
+    def __init__(self, length: int, dtype: WireDtype, ps: str) -> None:
+        self._length, self._dtype, self._ps = length, dtype, ps
 
     def inputs(self, sizes: Sequence[int]) -> tuple[list[Any], Any, list[Any]]:
-        """The first ps takes the first vector apart."""
+        """The ps takes the first vector apart."""
         first, *others = sizes
         longer = (first + header_size(self._length, self._dtype), *others)
         fed = [_vector(self._dtype, size, number) for number, size in enumerate(longer)]
-        with tf.device(FIRST_PS):
+        with tf.device(self._ps):
             header, vector = take_header_tensor(fed[0], self._length, tf.float64)
         return fed, header, [vector, *fed[1:]]
 
@@ -94,7 +94,7 @@ class InFront:
 
     def outputs(self, header: Any, vectors: list[Any]) -> list[Any]:
         """The first vector, longer, and the others."""
-        with tf.device(FIRST_PS):
+        with tf.device(self._ps):
             return [put_header_tensor(header, vectors[0]), *vectors[1:]]
 
     def fetched(self, values: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from a3c.cluster import is_loopback
 from a3c.errors import EXIT_RETRY, RetryableError
@@ -26,23 +27,38 @@ from a3c.layout import Layout
 
 log = logging.getLogger(__name__)
 
-SHORT_WAY_BYTES = 600_000  # of parameters, on one ps: about where both ways cost the same
+SHORT_WAY_BYTES = 3_000_000  # of parameters on a ps: about where both ways cost both sides the same
 PATIENCE_S = 0.3  # for a call to fail by itself
 _POLL_S = 0.05
 
+# What the ps says, by letting go of the connection or of its memory, when it is gone.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+
 
 def is_small(num_parameters: int, dtype: str) -> bool:
-    """Whether exchanges of so much cost less in the short way, where there is one."""
+    """Whether exchanges of so much with a ps cost less in the short way, where there is one."""
     return num_parameters * np.dtype(dtype).itemsize <= SHORT_WAY_BYTES
 
 
 def takes_short_way(ps: Sequence[str], layout: Layout, dtype: str) -> bool:
-    """Whether exchanges of so much, with these ps, go straight to the ps's own master."""
-    return len(ps) == 1 and is_loopback(ps[0]) and is_small(layout.num_parameters, dtype)
+    """Whether exchanges of so much, with these ps, go straight to each ps's own master."""
+    held = [0] * len(ps)
+    for shard in layout.shards:
+        held[shard.ps] += shard.size
+    return all(map(is_loopback, ps)) and is_small(max(held), dtype)
 
 
 class Lifeline:
-    """Waits in a thread for the loss of the ps.
+    """Waits in a thread for the loss of a ps.
 
     Afterwards there are no more calls, and `on_stuck` is called if one is under way that doesn't
     end: its thread can't be woken.
@@ -102,3 +118,13 @@ def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextlib.contextmanager
+def or_lost() -> Iterator[None]:
+    """Turn the runtime's ways of saying that the ps is gone into one."""
+    try:
+        yield
+    except LOST as error:
+        reason = str(error.message).splitlines()[0][:200]
+        raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error

@@ -8,23 +8,23 @@ gradient, counts the steps and pulls what is new; there is no lock and no barrie
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from a3c import calls, headers, optimizers, wire
+from a3c import headers, lanes, optimizers, wire
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
-from a3c.flags import FIRST_PS, Flags
+from a3c.flags import FIRST_PS, Flags, never
+from a3c.lanes import Abreast, Ends, Lane, Together
 from a3c.lasting import LastingSession
 from a3c.layout import Layout, Shard
-from a3c.lifeline import Lifeline, leave_if_stuck, takes_short_way
+from a3c.lifeline import Lifeline, leave_if_stuck, or_lost, takes_short_way
 from a3c.past import Life
 from a3c.shared_state import by_parameter, by_shard
 
@@ -35,18 +35,6 @@ EPISODE_FIELDS = 4  # worker, return, length, env step at its end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
 ENDINGS = ("solved", "max_env_steps")  # why a run is over
-
-# What the ps says, by letting go of the connection or of its memory, when it is gone.
-LOST = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.CancelledError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.NotFoundError,
-    tf.errors.InternalError,
-    tf.errors.UnknownError,
-)
 
 
 class Reply(NamedTuple):
@@ -83,35 +71,38 @@ class Store:
         self._config = config
         self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
-        self.graph = tf.Graph()
-        self._header = headers.way(3 + statistics_size, layout, self._wire_dtype)
         self._short_way = takes_short_way(cluster.ps, layout, self._wire_dtype)
+        self._num_ps = len(cluster.ps)
+        self.graph = tf.Graph()
         place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
         with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, layout, place)):
             self._build_variables(statistics_size, len(cluster.workers))
-            exchange = self._build_exchange()
-            pull = self._build_pull()
+            header_length = 3 + statistics_size
+            self._lanes = [self._build_lane(ps, header_length) for ps in range(self._num_ps)]
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
         self._session = LastingSession(
             target, graph=self.graph, config=_session_config(config, task)
         )
-        short_way = self._session
-        if self._short_way:
-            settings = _session_config(config, Task("ps", 0))
-            short_way = LastingSession(f"grpc://{cluster.ps[0]}", graph=self.graph, config=settings)
+        way = self._short_ways(cluster) if self._short_way else Together(self._session)
         self._lifeline: Lifeline | None = None
-        self._exchange = calls.prepare(short_way, *exchange)
-        self._pull = calls.prepare(short_way, [], pull)
+        self._exchange = way.prepare([lane.exchange for lane in self._lanes])
+        self._pull = way.prepare([lane.pull for lane in self._lanes])
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
+
+    def _short_ways(self, cluster: Cluster) -> Abreast:
+        """A session with each ps's own master."""
+        config = _session_config(self._config, Task("ps", 0))
+        targets = [f"grpc://{ps}" for ps in cluster.ps]
+        return Abreast([LastingSession(t, graph=self.graph, config=config) for t in targets])
 
     # --- the life of a worker -------------------------------------------------------------------
 
     def is_ready(self) -> bool:
         """Whether the ps holds a whole model; where one variable is missing it counts as blank."""
-        with leave_if_stuck(self._timeout_s, "the ps does not answer"), _or_lost():
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
             if not self._session.run(self._all_exist):
                 return False
             return bool(self._session.run(self._is_ready))
@@ -126,7 +117,7 @@ class Store:
             held = by_shard(values, self._layout, self._inputs)
         except KeyError as error:
             raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
-        with _or_lost():
+        with or_lost():
             self._session.run(self._initializer)
             self._session.run(
                 [self._assigns[name] for name in held],
@@ -141,7 +132,7 @@ class Store:
 
         `on_stuck` is called, in another thread, where the ps is lost and a call hangs.
         """
-        with _or_lost():
+        with or_lost():
             self._set_presence(1)
             life = Life(*self._session.run(self._flags.read_life).tolist())
         if self._short_way and on_stuck:
@@ -151,8 +142,8 @@ class Store:
     def _wait_for_loss(self) -> None:
         """Block until the ps is lost, and raise that."""
         for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
-        with _or_lost():
-            self._session.run(self._flags.never, options=for_ever)
+        with or_lost():
+            self._session.run(self._never, options=for_ever)
 
     def _on_lifeline(self) -> contextlib.AbstractContextManager[None]:
         return self._lifeline.calling() if self._lifeline else contextlib.nullcontext()
@@ -161,7 +152,7 @@ class Store:
         """Say that this worker leaves; its last push is in."""
         if self._lifeline:
             self._lifeline.cut()
-        with _or_lost():
+        with or_lost():
             self._set_presence(0)
 
     def _set_presence(self, presence: int) -> None:
@@ -171,8 +162,8 @@ class Store:
 
     def pull(self) -> Reply:
         """The newest of everything, without pushing."""
-        with self._on_lifeline(), _or_lost():
-            return self._reply(self._pull())
+        with self._on_lifeline(), or_lost():
+            return self._reply(self._pull([[] for _ in self._lanes]))
 
     def exchange(
         self,
@@ -187,37 +178,37 @@ class Store:
         The gradient is as it travels, a multiple of `unit`.
         """
         header = np.concatenate([[learning_rate, num_steps, unit], moments])
-        fed = self._header.fed(header, self._layout.split(gradient))
-        with self._on_lifeline(), _or_lost():
-            return self._reply(self._exchange(*fed))
+        fed = [lane.fed(header, gradient) for lane in self._lanes]
+        with self._on_lifeline(), or_lost():
+            return self._reply(self._exchange(fed))
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
-        with _or_lost():
+        with or_lost():
             return bool(self._report(episodes))
 
     # --- the chief's calls ----------------------------------------------------------------------
 
     def drain(self) -> np.ndarray:
         """Take all episode reports out of the queue, `[N, 4]`. Only the chief may."""
-        with _or_lost():
+        with or_lost():
             return self._drain()
 
     def finish(self, reason: str) -> None:
         """Tell every process that the run is over, and why."""
-        with _or_lost():
+        with or_lost():
             why = {self._flags.why: 1 + ENDINGS.index(reason)}
             self._session.run(self._flags.set_finished, why)
 
     def ending(self) -> str | None:
         """Why the run is over; None while it isn't."""
-        with _or_lost():
+        with or_lost():
             why = int(self._session.run(self._flags.read_finished))
         return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
         """Which workers are at work, `[num_workers]`."""
-        with _or_lost():
+        with or_lost():
             return self._session.run(self._flags.read_attached) != 0
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -233,7 +224,7 @@ class Store:
         """
         best: Snapshot | None = None
         for _ in range(SNAPSHOT_TRIES):
-            with _or_lost():
+            with or_lost():
                 before, held, after = self._session.run(self._snapshot)
             torn = int(after - before)
             if best is None or torn < best.updates_during:
@@ -246,35 +237,40 @@ class Store:
     # --- building -------------------------------------------------------------------------------
 
     def _build_variables(self, statistics_size: int, num_workers: int) -> None:
-        self._parameters = [
-            _variable(shard.name, (shard.size,), tf.float32) for shard in self._layout.shards
-        ]
+        self._parameters = {
+            shard.name: _variable(shard.name, (shard.size,), tf.float32)
+            for shard in self._layout.shards
+        }
         self.global_step = _variable("global_step", (), tf.int64)
         self._num_updates = _variable("num_updates", (), tf.int64)
         self._statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
         self._flags = Flags(num_workers)
+        self._never = never(self._num_ps)
 
-    def _build_exchange(self) -> tuple[list[Any], list[Any]]:
-        """Inputs and outputs of an exchange.
+    def _build_lane(self, ps: int, header_length: int) -> Lane:
+        """A ps's part of an exchange, in which nothing waits for another ps.
 
-        A shard's pull waits for its own push, and the counters for those on their ps: where the ps
-        waited for each other, each of them would be asked that much more often.
+        A shard's pull waits for its own push, and the counters for those on their ps.
         """
-        inputs, header, packed = self._header.inputs([s.size for s in self._layout.shards])
-        parts = zip(self._layout.shards, self._parameters, packed, strict=True)
-        pushes = [self._build_push(*part, header) for part in parts]
-        on_first = [p for s, p in zip(self._layout.shards, pushes, strict=True) if s.ps == 0]
-        with tf.device(FIRST_PS), tf.control_dependencies(on_first):
-            counts = [
-                self.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
-                self._num_updates.assign_add(1, read_value=False),
-                self._statistics.assign_add(header[3:], read_value=False),
-            ]
-        return inputs, self._build_pull(pushes, counts)
+        device = f"/job:ps/task:{ps}"
+        shards = [shard for shard in self._layout.shards if shard.ps == ps]
+        size, dtype = shards[0].size, self._wire_dtype
+        way = headers.way(header_length, size, dtype, device, in_one_call=self._short_way)
+        at_ps = tf.device(device) if self._short_way else contextlib.nullcontext()
+        with tf.name_scope(f"lane_{ps}"), at_ps:
+            inputs, header, packed = way.inputs([shard.size for shard in shards])
+        parts = zip(shards, packed, strict=True)
+        pushes = {shard.name: self._build_push(shard, part, header) for shard, part in parts}
+        reads = self._build_reads(shards, pushes), self._build_reads(shards, {})
+        if ps:
+            return Lane(shards, way, Ends(inputs, reads[0]), Ends([], reads[1]))
+        numbers = self._build_numbers(self._build_counts(header, pushes)), self._build_numbers([])
+        after, now = (way.outputs(*both) for both in zip(numbers, reads, strict=True))
+        return Lane(shards, way, Ends(inputs, after), Ends([], now))
 
-    def _build_push(self, shard: Shard, variable: Any, gradient: Any, header: Any) -> Any:
+    def _build_push(self, shard: Shard, gradient: Any, header: Any) -> Any:
         """One step of the optimizer in a shard."""
-        learning = self._config.learning
+        learning, variable = self._config.learning, self._parameters[shard.name]
         with tf.device(variable.device):
             learning_rate = tf.cast(header[0], tf.float32)
             if shard.apart:
@@ -283,22 +279,34 @@ class Store:
             unpacked = wire.unpack(gradient, unit, self._wire_dtype)
         return optimizers.step(learning, learning_rate, unpacked, variable)
 
-    def _build_pull(self, pushes: Sequence[Any] = (), counts: Sequence[Any] = ()) -> list[Any]:
-        """Reads of everything new: of each shard after its push, of the rest after the counts."""
+    def _build_counts(self, header: Any, pushes: Mapping[str, Any]) -> list[Any]:
+        with tf.device(FIRST_PS), tf.control_dependencies(list(pushes.values())):
+            return [
+                self.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
+                self._num_updates.assign_add(1, read_value=False),
+                self._statistics.assign_add(header[3:], read_value=False),
+            ]
+
+    def _build_reads(self, shards: Sequence[Shard], pushes: Mapping[str, Any]) -> list[Any]:
+        """Parameters as they travel, of each shard after its push."""
         flats = []
-        for variable, push in itertools.zip_longest(self._parameters, pushes):
-            with tf.device(variable.device), tf.control_dependencies([push] if push else []):
+        for shard in shards:
+            variable = self._parameters[shard.name]
+            before = [pushes[shard.name]] if pushes else []
+            with tf.device(variable.device), tf.control_dependencies(before):
                 flats.append(wire.narrow(variable.read_value(), self._wire_dtype))
+        return flats
+
+    def _build_numbers(self, counts: Sequence[Any]) -> Any:
+        """What comes back beside the parameters, after the counts."""
         with tf.device(FIRST_PS), tf.control_dependencies(counts):
             counters = (self.global_step, self._num_updates, self._flags.finished)
             numbers = tf.stack([v.read_value() for v in counters])
             statistics = tf.bitcast(self._statistics.read_value(), tf.int64)
-            header = tf.concat([numbers, statistics], 0)
-        return self._header.outputs(header, flats)
+            return tf.concat([numbers, statistics], 0)
 
-    def _reply(self, fetched: list[np.ndarray]) -> Reply:
-        header, flats = self._header.fetched(fetched)
-        flat = np.concatenate(flats) if len(flats) > 1 else flats[0]
+    def _reply(self, answers: Sequence[lanes.Values]) -> Reply:
+        header, flat = lanes.merge(self._lanes, answers)
         step, updates, finished = header[:3].tolist()
         return Reply(flat, header[3:].view(np.float64), step, updates, bool(finished))
 
@@ -370,13 +378,3 @@ def _session_config(config: Config, task: Task) -> Any:
         device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"],
         operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
     )
-
-
-@contextlib.contextmanager
-def _or_lost() -> Iterator[None]:
-    """Turn the runtime's ways of saying that the ps is gone into one."""
-    try:
-        yield
-    except LOST as error:
-        reason = str(error.message).splitlines()[0][:200]
-        raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error

@@ -33,24 +33,23 @@ def cluster(
 ) -> Iterator[HandMade]:
     """Real ps, and programs that are its workers, which write one file of counts each.
 
-    They get the usual arguments behind their own, but for what each of them is. With `pinned`, no
-    worker is on the cores of the ps, of which each has one to itself as long as one more is left
-    for the workers.
+    They get the usual arguments behind their own, but for what each of them is. With `pinned`, each
+    ps has a core to itself where there are so many; workers get those that are left, or where none
+    is, all of them.
     """
     hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(counts))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
     where += ["--run-dir", str(folder), *flags]
     cores = os.cpu_count() or 1
-    of_ps = min(num_ps, cores - 1) if pinned else 0
     with ExitStack() as stack:
         ps = []
         for i in range(num_ps):
             command = [sys.executable, "worker.py", "--job", "ps", "--task", str(i), *where]
-            ps.append(Contestant(f"ps-{i}", _on_cores(command, [i % of_ps] if of_ps else None), []))
+            ps.append(Contestant(f"ps-{i}", _on_cores(command, [i % cores] if pinned else []), []))
             stack.callback(ps[-1].close)
         line = " & ".join(shlex.join([*program, *where]) for program in programs)
-        rest = list(range(of_ps, cores)) if of_ps else None
-        workers = Contestant("workers", _on_cores(["sh", "-c", f"{line} & wait"], rest), counts)
+        left = list(range(num_ps, cores)) if pinned else []
+        workers = Contestant("workers", _on_cores(["sh", "-c", f"{line} & wait"], left), counts)
         stack.callback(workers.close)
         yield HandMade(ps, workers)
 
@@ -61,7 +60,7 @@ def pushers(parameters: int, pause_ms: float, counts: Sequence[Path]) -> list[li
     return [[*command, *map(str, counts)]]
 
 
-def _on_cores(command: Sequence[str], cores: Sequence[int] | None) -> list[str]:
-    if cores is None:
+def _on_cores(command: Sequence[str], cores: Sequence[int]) -> list[str]:
+    if not cores:
         return list(command)
     return ["taskset", "-c", ",".join(map(str, cores)), *command]

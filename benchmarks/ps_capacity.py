@@ -3,9 +3,9 @@
     python -m benchmarks.ps_capacity --output benchmarks/results/ps-capacity.csv
 
 Real ps processes (`worker.py --job ps`) and workers without environments, which only push and
-pull. Every ps has a core to itself as long as there is one more for the workers. Where the workers
-have too few cores to keep the ps busy, its CPU time an update says what it could do:
-1000 / CPU ms updates a second and core.
+pull. Every ps has a core to itself as long as there are so many, and workers have what is left; on
+a machine with no more cores than ps they have all. Where the workers have too few cores to keep
+the ps busy, its CPU time an update says what it could do: 1000 / CPU ms updates a second and core.
 """
 
 from __future__ import annotations

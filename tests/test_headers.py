@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c import headers
-from a3c.layout import cut
 from a3c.wire import WireDtype
 
 DTYPES: list[WireDtype] = ["float32", "float16"]
@@ -48,14 +47,14 @@ def test_what_follows_a_header_is_aligned_as_tensorflow_likes_it(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", [headers.InFront, headers.Apart])
+@pytest.mark.parametrize("is_apart", [False, True])
 def test_either_way_a_worker_and_a_ps_understand_each_other(
-    kind: type[headers.Header], dtype: WireDtype, monkeypatch: pytest.MonkeyPatch
+    is_apart: bool, dtype: WireDtype
 ) -> None:
-    monkeypatch.setattr(headers, "FIRST_PS", "")  # there is no cluster
     header = np.array([3e-4, 2.0**40 + 1, 1e-300])
     vectors = [np.arange(size, dtype=dtype) for size in (7, 2)]
-    way = kind(3, dtype)  # type: ignore[call-arg]
+    nowhere = ""  # there is no cluster
+    way = headers.Apart(3, dtype) if is_apart else headers.InFront(3, dtype, nowhere)
     with tf.Graph().as_default():
         inputs, taken, rest = way.inputs([7, 2])
         outputs = way.outputs(tf.bitcast(2 * taken, tf.int64), [1 + part for part in rest])
@@ -73,9 +72,9 @@ def test_numbers_travel_apart_where_the_vector_is_long() -> None:
     assert isinstance(way(677_172 // 2, "float16"), headers.InFront)
 
 
-def test_other_ps_are_told_the_learning_rate_too() -> None:
-    assert isinstance(way(30_084, "float32", num_ps=2), headers.Apart)
+def test_numbers_travel_apart_where_that_takes_no_call_of_its_own() -> None:
+    assert isinstance(way(30_084, "float32", in_one_call=True), headers.Apart)
 
 
-def way(num_parameters: int, dtype: WireDtype, num_ps: int = 1) -> headers.Header:
-    return headers.way(3, cut({"w": (num_parameters,)}, num_ps), dtype)
+def way(num_parameters: int, dtype: WireDtype, *, in_one_call: bool = False) -> headers.Header:
+    return headers.way(3, num_parameters, dtype, "/job:ps/task:0", in_one_call=in_one_call)

@@ -39,7 +39,18 @@ def test_everything_global_is_on_the_ps_and_nothing_else_is(stores: tuple[Store,
     assert {"global_step", "num_updates", "parameters_0", "parameters_1/Adam"} <= names
     assert all(v.device.startswith("/job:ps/") for v in variables)
     assert {v.device for v in variables} == {"/job:ps/task:0", "/job:ps/task:1"}
-    assert store.graph.get_tensor_by_name("gradient_0:0").device == "/job:worker/task:0"
+    assert fed_at(store, 1) == "/job:ps/task:1"
+
+
+def test_what_is_fed_in_the_usual_way_is_on_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", 0)
+    store = InProcessCluster(num_ps=2).store(SETTINGS, 1, agent(SETTINGS, num_ps=2))
+    assert fed_at(store, 0) == fed_at(store, 1) == "/job:worker/task:1"
+
+
+def fed_at(store: Store, ps: int) -> Any:
+    """Where the gradient for a ps is fed into the graph."""
+    return store.graph.get_tensor_by_name(f"lane_{ps}/gradient_0:0").device
 
 
 def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
@@ -217,40 +228,39 @@ def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
     assert store.is_ready()
 
 
-def test_a_small_vector_on_one_ps_goes_there_by_the_short_way_and_works_alike() -> None:
-    cluster = InProcessCluster(num_ps=1, num_workers=2)
-    player = agent(SETTINGS)
-    first, second = (cluster.store(SETTINGS, i, player) for i in range(2))
-    first.initialize(player.parameters())
-    assert first.graph.get_tensor_by_name("gradient_0:0").device == "/job:ps/task:0"
-    gradient = np.ones_like(first.pull().parameters)
-    pushed = first.exchange(gradient, np.zeros(0), 3, 0.01)
-    assert second.exchange(gradient, np.zeros(0), 4, 0.01).global_step == 7
-    assert (pushed.global_step, second.pull().num_updates) == (3, 2)
-    assert not np.array_equal(pushed.parameters, second.pull().parameters)
-
-
-def test_numbers_travel_apart_from_a_long_vector_and_arrive_alike(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+@pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
+def test_every_way_to_the_ps_ends_in_the_same_numbers(
+    num_ps: int, wire_dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same pushes in each way end in the same parameters, counts and statistics."""
-    normalised = small_config(learning_rate=0.01, normalize_observations=True)
+    """Parameters, counts and statistics after the same pushes by two workers."""
+    settings = small_config(
+        learning_rate=0.01,
+        normalize_observations=True,
+        critic_learning_rate_scale=0.5,
+        wire_dtype=wire_dtype,
+    )
+    player = agent(settings, num_ps=num_ps)
+    moments = np.arange(1.0, 1 + player.statistics_size)
+    gradient = np.linspace(-1, 1, player.layout.num_parameters, dtype=wire_dtype)
     replies = []
-    for limit, num_ps in ((headers.APART_BYTES, 1), (0, 1), (0, 2)):
-        monkeypatch.setattr(headers, "APART_BYTES", limit)
-        player = agent(normalised, num_ps=num_ps)
-        moments = np.arange(1.0, 1 + player.statistics_size)
-        one = InProcessCluster(num_ps=num_ps, num_workers=1)
-        store = one.store(normalised, 0, player)
-        store.initialize(player.parameters())
-        gradient = np.linspace(-1, 1, player.layout.num_parameters, dtype=np.float32)
-        store.exchange(gradient, moments, 2**33, 0.01, 1.0)
-        replies.append(store.exchange(gradient, moments, 5, 0.001, 1.0))
-    for near, apart, on_two in zip(*replies, strict=True):
-        np.testing.assert_array_equal(near, apart)
-        np.testing.assert_array_equal(near, on_two)
-    assert replies[1].global_step == 2**33 + 5
-    np.testing.assert_array_equal(replies[1].statistics, 2 * moments)
+    for short_way, apart in ((10**9, 0), (0, 10**9), (0, 0)):
+        monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", short_way)
+        monkeypatch.setattr(headers, "APART_BYTES", apart)
+        cluster = InProcessCluster(num_ps, num_workers=2)
+        first, second = (cluster.store(settings, i, player) for i in range(2))
+        first.initialize(player.parameters())
+        began = player.layout.unflatten(first.pull().parameters)
+        for name, value in player.parameters().items():
+            np.testing.assert_array_equal(began[name], value.astype(wire_dtype))
+        first.exchange(gradient, moments, 2**33, 0.01, 1.0)
+        second.exchange(gradient[::-1].copy(), moments, 5, 0.001, 0.5)
+        replies.append(first.pull())
+    for short, in_front, apart in zip(*replies, strict=True):
+        np.testing.assert_array_equal(short, in_front)
+        np.testing.assert_array_equal(short, apart)
+    assert (replies[0].global_step, replies[0].num_updates) == (2**33 + 5, 2)
+    np.testing.assert_array_equal(replies[0].statistics, 2 * moments)
 
 
 @pytest.mark.parametrize("num_ps", [1, 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic as now
 
@@ -87,3 +88,27 @@ def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_the_ps_is_lost(
         finally:
             worker.kill()
             server.kill()
+
+
+def test_a_worker_leaves_as_soon_as_any_ps_is_lost_while_it_plays(tmp_path: Path) -> None:
+    """A call to the second of two that waits for it to come back is not waited for."""
+    *ps, chief = (f"127.0.0.1:{port}" for port in free_ports(3))
+    hosts = ["--ps-hosts", ",".join(ps), "--worker-hosts", chief, "--run-dir", str(tmp_path)]
+    log, rows = tmp_path / "log", tmp_path / "metrics" / "worker-0.jsonl"
+    playing = ["--env-id", "CartPole-v1", "--ps-timeout", "60", "--stop-at-return", "1e9"]
+    playing += ["--log-interval", "1"]
+    commands = [command("ps", 0), command("ps", 1), [*command("worker", 0), *playing]]
+    with ExitStack() as stack:
+        said = stack.enter_context(log.open("wb"))
+        started = []
+        for each in commands:
+            process = subprocess.Popen([*each, *hosts], stderr=said)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append(process)
+        wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 2, "training")
+        started[1].kill()
+        killed = now()
+        assert started[2].wait(timeout=50) == 75
+        assert now() - killed < LEAVES_WITHIN_S
+    assert "the ps is lost" in log.read_text()
