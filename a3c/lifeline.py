@@ -2,11 +2,11 @@
 
 In the runtime's usual way this process's own master takes a call apart: it asks the ps to run its
 part, is asked for the gradient, asks for the answer, and asks the ps to clean up. The ps's own
-master does a call at once, for half of the CPU time where the vector is small; a large one is
-copied more often there. But a call to a ps that is gone waits for another in its place, until the
-session's timeout. So a call in the usual way, one that never returns, tells at once. And a call is
-repeated where its connection breaks, so that a gradient might count twice: within one machine
-connections don't break.
+master does a call at once, for half of the CPU time where the vector is small, and in one round
+trip; a large vector is copied more often there. But a call to a ps that is gone waits for another
+in its place, until the session's timeout. So a call in the usual way, one that never returns, tells
+at once. A call whose connection breaks is repeated, and refused by a ps that has had it already, so
+that no gradient counts twice.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from a3c.cluster import is_loopback
 from a3c.errors import EXIT_RETRY, RetryableError
 from a3c.layout import Layout
 
@@ -44,17 +44,12 @@ LOST = (
 )
 
 
-def is_small(num_parameters: int, dtype: str) -> bool:
-    """Whether exchanges of so much with a ps cost less in the short way, where there is one."""
-    return num_parameters * np.dtype(dtype).itemsize <= SHORT_WAY_BYTES
-
-
-def takes_short_way(ps: Sequence[str], layout: Layout, dtype: str) -> bool:
-    """Whether exchanges of so much, with these ps, go straight to each ps's own master."""
-    held = [0] * len(ps)
+def takes_short_way(layout: Layout, dtype: str) -> bool:
+    """Whether exchanges of this layout go straight to each ps's own master."""
+    held: Counter[int] = Counter()
     for shard in layout.shards:
         held[shard.ps] += shard.size
-    return all(map(is_loopback, ps)) and is_small(max(held), dtype)
+    return max(held.values()) * np.dtype(dtype).itemsize <= SHORT_WAY_BYTES
 
 
 class Lifeline:

@@ -71,7 +71,7 @@ class Store:
         self._config = config
         self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
-        self._short_way = takes_short_way(cluster.ps, layout, self._wire_dtype)
+        self._short_way = takes_short_way(layout, self._wire_dtype)
         self._num_ps = len(cluster.ps)
         self.graph = tf.Graph()
         place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"

@@ -23,7 +23,6 @@ from matplotlib.figure import Figure
 
 from a3c.drawing import pictures
 from a3c.drawing.pictures import COLOURS, DASHES
-from a3c.lifeline import is_small
 from benchmarks import hand_made, machine, turns
 from benchmarks.machine import RESULTS
 from benchmarks.scale_queues import Costs, Shape, Simulation
@@ -72,15 +71,11 @@ class Point(NamedTuple):
 
 
 def costs_of(parameters: int, play_ms: float) -> Costs:
-    """Costs measured by ps_capacity.py, between whose sizes they are linear.
-
-    Small vectors took the short way there, which leads to no other machine: they are left out.
-    """
+    """Costs measured by ps_capacity.py, between whose sizes they are linear."""
     rows = [
         row
         for row in machine.read(RESULTS / "ps-capacity.csv")
         if (row["ps"], row["wire_dtype"]) == ("1", "float32")
-        and not is_small(int(row["parameters"]), row["wire_dtype"])
     ]
     sizes = sorted({int(row["parameters"]) for row in rows})
     found = {

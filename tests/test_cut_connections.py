@@ -1,0 +1,97 @@
+"""A connection that breaks during an exchange: the push counts once, whatever was under way."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c import lifeline
+from a3c.cluster import Cluster, Task, free_ports
+from a3c.errors import RetryableError
+from a3c.store import Store
+from tests.clusters import agent, small_config
+
+SETTINGS = small_config(hidden_sizes=[8000], learning_rate=0.01)  # 56,003 parameters
+LONG = 10_000  # bytes: of vectors, not of what else is said
+
+
+class Wire:
+    """Between a worker and a ps; once armed it breaks where a vector comes along that way."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._ends = port, list[socket.socket]()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.breaks_at = ""
+        self.num_breaks = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = socket.create_connection(("127.0.0.1", self._port))
+            self._ends += [near, far]
+            for way in ((near, far, "push"), (far, near, "answer")):
+                threading.Thread(target=self._carry, args=way, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, what: str) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if what == self.breaks_at and len(data) > LONG:
+                    self.breaks_at = ""
+                    self._break()
+                    return
+                target.sendall(data)
+
+    def _break(self) -> None:
+        self.num_breaks += 1
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+# In the usual way the ps fetches what is pushed by itself, over a connection of its own.
+@pytest.mark.parametrize(
+    ("what", "short_way_bytes"), [("push", 10**9), ("answer", 10**9), ("answer", 0)]
+)
+def test_no_push_counts_twice_where_the_connection_breaks(
+    what: str, short_way_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", short_way_bytes)
+    ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    wire = Wire(int(ports[0].split(":")[1]))
+    straight = Cluster((ports[0],), tuple(ports[1:]))
+    far = Cluster((f"127.0.0.1:{wire.port}",), straight.workers)
+    player = agent(SETTINGS)
+    servers = {
+        task: serve(straight if task.index != 0 or task.job == "ps" else far, task)
+        for task in (Task("ps", 0), Task("worker", 0), Task("worker", 1))
+    }
+
+    def store(cluster: Cluster, task: Task) -> Store:
+        size = player.statistics_size
+        return Store(cluster, task, servers[task].target, player.layout, size, SETTINGS)
+
+    watcher = store(straight, Task("worker", 1))
+    watcher.initialize(player.parameters())
+    pusher = store(far, Task("worker", 0))
+    gradient = np.ones(player.layout.num_parameters, np.float32)
+    pusher.exchange(gradient, np.zeros(0), 3, 0.01)
+    wire.breaks_at = what
+    answered = 0
+    with suppress(RetryableError):
+        answered = pusher.exchange(gradient, np.zeros(0), 3, 0.01).num_updates
+    assert wire.num_breaks == 1
+    assert answered in (0, 2)
+    num_updates = watcher.pull().num_updates
+    assert num_updates == 2 if what == "answer" else num_updates in (1, 2)
+
+
+def serve(cluster: Cluster, task: Task) -> tf.distribute.Server:
+    spec = tf.train.ClusterSpec(cluster.as_dict())
+    return tf.distribute.Server(spec, job_name=task.job, task_index=task.index)
