@@ -30,6 +30,10 @@ from benchmarks import hand_made, machine, turns
 PARTS = ("env", "act", "learn", "exchange", "other")
 WARM_UP_S = 3.0
 SHAPE = ("--rollout-length", "32", "--minibatches", "2")
+ENDLESS = (
+    *("--preset", "pong", "--evaluation-episodes", "0", "--stop-at-return", "1e9"),
+    *("--log-interval", "0.5", "--max-env-steps", str(10**12)),
+)
 SMALL = ("--envs-per-worker", "1", "--minibatches", "1")
 
 
@@ -59,15 +63,9 @@ def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
     where, began = machine.here(), time.time()
     with turns.scratch() as folder:
         counts = [folder / f"cost-{i}.jsonl" for i in range(workers)]
-        program = [sys.executable, "-m", "benchmarks.cost_process"]
-        programs = [
-            [*program, str(path), "--job", "worker", "--task", str(i)]
-            for i, path in enumerate(counts)
-        ]
-        flags = ["--preset", "pong", "--evaluation-episodes", "0", "--stop-at-return", "1e9"]
-        flags += ["--log-interval", "0.5", "--max-env-steps", str(10**12), *more]
         rows = [folder / "metrics" / f"worker-{i}.jsonl" for i in range(workers)]
-        with hand_made.cluster(1, programs, rows, folder, flags) as (ps, cast):
+        flags = [*ENDLESS, *more]
+        with hand_made.cluster(1, _programs(counts), rows, folder, flags) as (ps, cast):
             cast.wait_until_counting(timeout_s=600.0)
             start_s = time.time() - began
             time.sleep(WARM_UP_S)
@@ -92,6 +90,15 @@ def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
         ps_pss_mb=round(max(pss[0]), 1),
         start_s=round(start_s, 1),
     )
+
+
+def _programs(counts: Sequence[Path]) -> list[list[str]]:
+    """Workers that count what they do, but for the arguments of the cluster."""
+    program = [sys.executable, "-m", "benchmarks.cost_process"]
+    return [
+        [*program, str(path), "--job", "worker", "--task", str(task)]
+        for task, path in enumerate(counts)
+    ]
 
 
 def _mean_parts(path: Path, begin: float, end: float) -> dict[str, float]:

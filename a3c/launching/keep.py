@@ -43,7 +43,7 @@ log = logging.getLogger("a3c")
 CHIEF = "worker-0"
 BOARD_PORT = 6006
 POLL_S = 0.2
-LATE_S = 20.0  # after the chief has left
+AFTER_CHIEF_S = 20.0  # how long a worker that comes late is waited for
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
 _NUMBERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
@@ -205,7 +205,7 @@ class Company:
     A ps or worker that is still there `late_s` after the chief has ended the run waits in vain.
     """
 
-    def __init__(self, mine: Sequence[Process], run: RunDir, late_s: float = LATE_S) -> None:
+    def __init__(self, mine: Sequence[Process], run: RunDir, late_s: float = AFTER_CHIEF_S) -> None:
         self._keepers = ChildKeepers(run, echo=True)
         self._revival = Revival(Plan(str(run.path), tuple(mine)), self._keepers, run)
         self._mine = mine

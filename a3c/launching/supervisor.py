@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 WORKER_LINGER_S = 12.0  # after the chief has left
-LATE_S = 4.0  # after the ps have left too: they wait for every worker that was at work
+AFTER_PS_S = 4.0  # after the ps too, which wait for every worker that was at work
 PS_LINGER_S = 20.0  # after the last worker has left
 EVALUATOR_LINGER_S = 600.0  # it plays the last checkpoint, and records a video
 
@@ -86,7 +86,7 @@ class Supervisor:
             if self._keepers.exit_code(self._workers[0]) == EXIT_OK:
                 self._keepers.stop()
                 # The chief has ended the run. A worker that is late for it would wait in vain.
-                self._wait(self._workers, WORKER_LINGER_S, in_vain=LATE_S)
+                self._wait(self._workers, WORKER_LINGER_S, in_vain=AFTER_PS_S)
                 self._wait(self._servers, PS_LINGER_S)
                 self._wait(self._evaluators, EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)
