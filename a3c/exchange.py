@@ -35,7 +35,7 @@ class Exchange:
 
 
 class OverlappedExchange(Exchange):
-    """Pushes while the worker plays on, with weights that are one update of its own older.
+    """Pushes while the worker goes on, with weights that are one update of its own older.
 
     One push is on its way at a time: the next one waits for it, and gives its answer.
     """

@@ -47,20 +47,19 @@ class Learner:
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights.
 
-        A minibatch whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
+        Those that were on their way while it was played are taken over first: a gradient of newer
+        weights than it was played with does less harm than one that comes late. A minibatch whose
+        loss or gradient is not finite is dropped: one NaN would stay on the ps.
         """
+        played_with = self.reply.num_updates
+        self.settle()
+        lag = self.reply.num_updates - played_with
+        self._stopwatch.lap("exchange")
         step = self.reply.global_step
         learning_rate = schedules.learning_rate(self._config, step)
         entropy_weight = schedules.entropy_weight(self._config, step)
-        advantages, returns = gae(
-            rollout.rewards,
-            rollout.values,
-            rollout.bootstrap_value,
-            rollout.discounts,
-            self._config.learning.gae_lambda,
-        )
-        whole = _batch(rollout, advantages, returns)
         learning = self._config.learning
+        whole = _batch(rollout, learning.gae_lambda)
         gradients = [
             self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
             for epoch in range(learning.epochs)
@@ -73,6 +72,7 @@ class Learner:
             "train/entropy_weight": entropy_weight,
             "train/epsilon": schedules.epsilon_greedy(self._config, step),
             "train/staleness": self._staleness,
+            "train/lag": lag,
         }
         return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
 
@@ -132,7 +132,14 @@ def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
     return "losses"
 
 
-def _batch(rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> Batch:
+def _batch(rollout: Rollout, gae_lambda: float) -> Batch:
+    advantages, returns = gae(
+        rollout.rewards,
+        rollout.values,
+        rollout.bootstrap_value,
+        rollout.discounts,
+        gae_lambda,
+    )
     return Batch(
         observations=rollout.observations,
         actions=rollout.actions,

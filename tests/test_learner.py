@@ -247,17 +247,34 @@ def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> 
     assert once_after["global_step"] == after["global_step"]
 
 
-def test_overlapped_pushes_all_arrive_with_one_update_more_of_staleness(sides: Sides) -> None:
-    side, _ = sides(small_config(**{**PLAIN, "overlap": True}))
+def test_overlapped_pushes_all_arrive_and_gradients_are_those_of_the_newest_weights(
+    sides: Sides,
+) -> None:
     rollouts = [random_rollout(seed) for seed in range(4)]
-    updates = [side.learner.update(rollout) for rollout in rollouts]
+    ends = []
+    for overlap in (True, False):
+        side, _ = sides(small_config(**{**PLAIN, "overlap": overlap}))
+        updates = [side.learner.update(rollout) for rollout in rollouts]
+        side.learner.settle()
+        ends.append(side.named())
+        assert [update.metrics["train/staleness"] for update in updates] == [0] * 4
+        lags = [update.metrics["train/lag"] for update in updates]
+        assert lags == ([0, 1, 1, 1] if overlap else [0] * 4)
+        for name, value in side.agent.parameters().items():
+            np.testing.assert_array_equal(value, ends[-1][name])
+    assert ends[0]["num_updates"] == 4
+    assert ends[0]["global_step"] == sum(np.count_nonzero(r.mask) for r in rollouts)
+    for name, value in ends[0].items():
+        np.testing.assert_array_equal(value, ends[1][name])
+
+
+def test_overlapped_minibatches_are_one_update_staler(sides: Sides) -> None:
+    side, _ = sides(small_config(**{**PLAIN, "overlap": True, "minibatches": 3}))
+    updates = [side.learner.update(random_rollout(seed)) for seed in range(3)]
     side.learner.settle()
-    on_ps = side.named()
-    assert on_ps["num_updates"] == 4
-    assert on_ps["global_step"] == sum(np.count_nonzero(rollout.mask) for rollout in rollouts)
-    assert [update.metrics["train/staleness"] for update in updates] == [0, 0, 1, 1]
-    for name, value in side.agent.parameters().items():
-        np.testing.assert_array_equal(value, on_ps[name])
+    assert side.named()["num_updates"] == 9
+    assert [update.metrics["train/lag"] for update in updates] == [0, 1, 1]
+    assert updates[-1].metrics["train/staleness"] == 1
 
 
 def test_a_push_that_fails_in_the_background_is_raised_by_the_next_one() -> None:
