@@ -16,14 +16,14 @@ COMPOSE=${COMPOSE:-docker-compose}
 WORK=$(mktemp -d)
 export DOCKER_BUILDKIT=0 DOCKER_CLI_HINTS=false
 export COMPOSE_PROJECT_NAME="a3ctest$$" IMAGE="${USE_IMAGE:-a3c-cluster:test$$}" WORKERS=3 RUN=cartpole
-export ENV_ID=CartPole-v1 ARGS="--checkpoint-interval 3 --log-interval 0.5 --max-env-steps 3000000"
+export ENV_ID=CartPole-v1 ARGS
 SERVICES="ps-0 worker-0 worker-1 worker-2 worker-3 worker-7 evaluator-0 tensorboard-0"
 engine=
 
 say() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
 fail() { trap - ERR; say "FAILED: $*"; compose logs --tail=40 2>&1 | tail -n 120; exit 1; }
 compose() { $COMPOSE -f docker/compose.yaml "$@"; }
-declare -A ids # asked for once: docker-compose takes seconds on a busy machine
+declare -A ids # asked for once after each up: docker-compose takes seconds on a busy machine
 container() { echo "${ids[$1]}"; }
 state() { docker inspect -f '{{.State.Status}} {{.State.ExitCode}} {{.RestartCount}}' "$(container "$1")"; }
 inside() { docker exec "$(container "$1")" "${@:2}"; }
@@ -112,6 +112,16 @@ take_wheels() { # so that the build needs no index, and no certificates of this 
 build() {
     docker build --target runtime --tag "$IMAGE" --file docker/Dockerfile --build-arg "BASE_IMAGE=$BASE" \
         --build-arg "BUILD_IMAGE=$BUILD" . >"$WORK/build.log" 2>&1 || { tail -n 40 "$WORK/build.log"; fail "no image"; }
+}
+
+up() { # FLAGS...
+    local name
+    ARGS="--checkpoint-interval 3 --log-interval 0.5 --max-env-steps 1000000000 $*"
+    compose up --detach >"$WORK/up.log" 2>&1 || { cat "$WORK/up.log"; fail "up"; }
+    for name in $SERVICES; do
+        ids[$name]=$(docker ps -aq --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" \
+            --filter "label=com.docker.compose.service=$name")
+    done
 }
 
 # --- what is claimed ------------------------------------------------------------------------------
@@ -225,15 +235,10 @@ main() {
 
     TENSORBOARD_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
     export TENSORBOARD_PORT
-    compose up --detach >"$WORK/up.log" 2>&1 || { cat "$WORK/up.log"; fail "up"; }
-    for name in $SERVICES; do
-        ids[$name]=$(docker ps -aq --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" \
-            --filter "label=com.docker.compose.service=$name")
-    done
+    up --stop-at-return 501 # more than there is: however fast it learns, it has not ended before all is seen
     until_true 300 "a first checkpoint" has_checkpoint
     kill_container worker-1
     kill_container ps-0
-    # While they start, so that the run is not over before.
     until_true 100 "killed containers of worker-1 and the ps are started again" are_up_again
     check_ports
     check_rights
@@ -241,6 +246,10 @@ main() {
     until_true 300 "the killed worker is at work again" came_back worker-1
     until_true 300 "the killed ps is at work again" came_back ps-0
     until_true 300 "the run went on from its checkpoint" is_restored
+    compose stop >"$WORK/stop.log" 2>&1 || { cat "$WORK/stop.log"; fail "stop"; }
+    say "stopped"
+    up # with CartPole's own goal
+    until_true 300 "the stopped run went on from its checkpoint" is_restored
     until_true 300 "the chief has ended the run" ended_well worker-0
     for name in worker-1 worker-2 worker-3 worker-7 ps-0 evaluator-0; do
         until_true 200 "$name has left with 0" ended_well "$name"
