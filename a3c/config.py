@@ -17,7 +17,6 @@ from typing import Any, Literal
 from a3c.configuring.fields import option
 from a3c.configuring.learning import LearningConfig
 
-
 # What was on its way while a rollout was played has changed the policy: without a limit CartPole,
 # solved and trained on, fell to its lowest return and stayed there.
 OVERLAP_RATIO_LIMIT = 0.2

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from unittest import mock
 
+import gymnasium
+
 import evaluate
 import launch_cluster
 import plot
@@ -204,12 +206,24 @@ def say(case: Case, folder: Path) -> Said:
     environment = {} if case.tf_config is None else {"TF_CONFIG": case.tf_config}
     kept = sys.path[:]
     try:
-        with mock.patch.dict(os.environ, environment):
+        with (
+            mock.patch.dict(os.environ, environment),
+            mock.patch.dict(gymnasium.registry, others_environments(), clear=True),
+        ):
             said = Stage(folder).call(MAINS[script], words)
     finally:
         sys.path[:] = kept
         sys.modules.pop("mine", None)
     return said._replace(err=said.err.replace(str(folder), "."))
+
+
+def others_environments() -> dict[str, gymnasium.envs.registration.EnvSpec]:
+    """Those that Gymnasium knows without the tests that ran before in this process."""
+    return {
+        env_id: spec
+        for env_id, spec in gymnasium.registry.items()
+        if not getattr(spec.entry_point, "__module__", "").startswith("tests.")
+    }
 
 
 def example(case: Case) -> str:

@@ -72,7 +72,8 @@ def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path:
         benchmark.terminate()
         assert benchmark.wait(30.0) == 128 + signal.SIGTERM
     _, alive = psutil.wait_procs(left, timeout=10.0)
-    assert not alive
+    # Who has ended may wait for a busy init to notice.
+    assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_steps_between_two_times_are_interpolated(tmp_path: Path) -> None:
