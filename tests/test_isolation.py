@@ -118,7 +118,7 @@ def test_nobody_else_reaches_a_run_and_its_network_ends_with_it(tmp_path: Path) 
 @needs_namespaces
 def test_an_ordinary_user_trains_in_isolation(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    goal = ("--isolation", "on", "--max-env-steps", "60000", "--stop-at-return", "none")
+    goal = ("--isolation", "on", "--max-env-steps", "100000000", "--stop-at-return", "none")
     command = [*ORDINARY_USER, *launcher(*CARTPOLE, "--run-dir", str(path), *goal)]
     environment = {**os.environ, "SOME_TOKEN": ONLY_IN_ENVIRONMENT}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -127,10 +127,11 @@ def test_an_ordinary_user_trains_in_isolation(tmp_path: Path) -> None:
             network = network_of(ps.pid or 0)
             assert network_of(ps.pid or 0, "user") != network_of(process.pid, "user")
             assert_cut_off(path)
+            process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=DEADLINE_S)
         finally:
             process.kill()
-    assert process.returncode == 0, said
+    assert process.returncode == 130, said
     assert "not isolated" not in said
     assert_private(path)
     assert everything_ended(path)

@@ -10,7 +10,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from a3c import checkpoint, processes, tensors
@@ -111,17 +110,24 @@ def test_ctrl_c_saves_and_ends_everything(tmp_path: Path) -> None:
     assert everything_ended(path)
 
 
-def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_everything_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
-    with running(path, "--max-env-steps", "100000000", "--stop-at-return", "none") as process:
+    monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
+    moody = ("--env-id", "tests.faults.worlds:Moody-v0", "--preset", "cartpole")
+    with running(path, *moody, "--max-env-steps", "100000000") as process:
         wait_until(lambda: is_training(path), "training")
-        worker = psutil.Process(processes.read_records(path)[2].pid)
-        worker.suspend()  # so that the first one can't succeed
+        (tmp_path / "hang.1").touch()  # a worker that only its keeper ends, after a grace of 15 s
+        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         time.sleep(1.0)
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
+        asked = time.monotonic()
         code, said = finish(process)
         assert code == 130, said
+        assert time.monotonic() - asked < 10
     assert everything_ended(path)
 
 
