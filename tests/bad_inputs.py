@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -206,10 +207,7 @@ def say(case: Case, folder: Path) -> Said:
     environment = {} if case.tf_config is None else {"TF_CONFIG": case.tf_config}
     kept = sys.path[:]
     try:
-        with (
-            mock.patch.dict(os.environ, environment),
-            mock.patch.dict(gymnasium.registry, others_environments(), clear=True),
-        ):
+        with mock.patch.dict(os.environ, environment), without_environments_of_tests():
             said = Stage(folder).call(MAINS[script], words)
     finally:
         sys.path[:] = kept
@@ -217,13 +215,19 @@ def say(case: Case, folder: Path) -> Said:
     return said._replace(err=said.err.replace(str(folder), "."))
 
 
-def others_environments() -> dict[str, gymnasium.envs.registration.EnvSpec]:
-    """Those that Gymnasium knows without the tests that ran before in this process."""
-    return {
-        env_id: spec
-        for env_id, spec in gymnasium.registry.items()
-        if not getattr(spec.entry_point, "__module__", "").startswith("tests.")
+@contextlib.contextmanager
+def without_environments_of_tests() -> Iterator[None]:
+    """Gymnasium as it is where no test ran before in this process."""
+    known = gymnasium.registry
+    hidden = {
+        env_id: known.pop(env_id)
+        for env_id, spec in list(known.items())
+        if getattr(spec.entry_point, "__module__", "").startswith("tests.")
     }
+    try:
+        yield
+    finally:
+        known.update(hidden)
 
 
 def example(case: Case) -> str:
