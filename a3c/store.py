@@ -87,8 +87,9 @@ class Store:
         )
         way = self._short_ways(cluster) if self._short_way else Together(self._session)
         self._lifeline: Lifeline | None = None
-        self._exchange = way.prepare([lane.exchange for lane in self._lanes])
-        self._pull = way.prepare([lane.pull for lane in self._lanes])
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
+            self._exchange = way.prepare([lane.exchange for lane in self._lanes])
+            self._pull = way.prepare([lane.pull for lane in self._lanes])
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
 

@@ -1,16 +1,18 @@
-"""A connection that breaks during an exchange: the push counts once, whatever was under way."""
+"""Connections that break: a push counts once whatever was under way, and another ps is a lost one."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import lifeline
+from a3c import calls, lifeline
 from a3c.cluster import Cluster, Task, free_ports
 from a3c.errors import RetryableError
 from a3c.store import Store
@@ -24,7 +26,7 @@ class Wire:
     """Between a worker and a ps; once armed it breaks where a vector comes along that way."""
 
     def __init__(self, port: int) -> None:
-        self._port, self._ends = port, list[socket.socket]()
+        self.leads_to, self._ends = port, list[socket.socket]()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.breaks_at = ""
@@ -34,7 +36,7 @@ class Wire:
     def _accept(self) -> None:
         while True:
             near, _ = self._listener.accept()
-            far = socket.create_connection(("127.0.0.1", self._port))
+            far = socket.create_connection(("127.0.0.1", self.leads_to))
             self._ends += [near, far]
             for way in ((near, far, "push"), (far, near, "answer")):
                 threading.Thread(target=self._carry, args=way, daemon=True).start()
@@ -44,11 +46,12 @@ class Wire:
             while data := source.recv(1 << 16):
                 if what == self.breaks_at and len(data) > LONG:
                     self.breaks_at = ""
-                    self._break()
+                    self.cut()
                     return
                 target.sendall(data)
 
-    def _break(self) -> None:
+    def cut(self) -> None:
+        """Break what is connected; the next one is carried again."""
         self.num_breaks += 1
         for end in self._ends:
             with suppress(OSError):
@@ -64,7 +67,7 @@ def test_no_push_counts_twice_where_the_connection_breaks(
 ) -> None:
     monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", short_way_bytes)
     ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    wire = Wire(int(ports[0].split(":")[1]))
+    wire = Wire(port_of(ports[0]))
     straight = Cluster((ports[0],), tuple(ports[1:]))
     far = Cluster((f"127.0.0.1:{wire.port}",), straight.workers)
     player = agent(SETTINGS)
@@ -90,6 +93,33 @@ def test_no_push_counts_twice_where_the_connection_breaks(
     assert answered in (0, 2)
     num_updates = watcher.pull().num_updates
     assert num_updates == 2 if what == "answer" else num_updates in (1, 2)
+
+
+def test_a_ps_started_again_while_calls_are_made_ready_is_a_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, address = (f"127.0.0.1:{port}" for port in free_ports(3))
+    wire, worker = Wire(port_of(first)), Task("worker", 0)
+    cluster = Cluster((f"127.0.0.1:{wire.port}",), (address,))
+    servers = [serve(Cluster((ps,), (address,)), Task("ps", 0)) for ps in (first, second)]
+    player, target, made = agent(SETTINGS), serve(cluster, worker).target, list[Any]()
+
+    def prepare(*ends: Any) -> Callable[..., list[Any]]:
+        if made:
+            wire.leads_to = port_of(second)
+            wire.cut()
+        made.append(really(*ends))
+        return made[-1]
+
+    really = calls.prepare
+    monkeypatch.setattr(calls, "prepare", prepare)
+    with pytest.raises(RetryableError, match="the ps is lost"):
+        Store(cluster, worker, target, player.layout, player.statistics_size, SETTINGS)
+    assert (len(servers), len(made)) == (2, 1)
+
+
+def port_of(address: str) -> int:
+    return int(address.split(":")[1])
 
 
 def serve(cluster: Cluster, task: Task) -> tf.distribute.Server:
