@@ -52,6 +52,7 @@ from benchmarks.time_to_solve import (
 from benchmarks.turns import MAX_FROZEN_S, Tree
 
 POLL_S = 0.2
+START_S = 30.0  # of the first turn: nobody is frozen while it starts
 FOREVER_S = 10**9
 # Who is frozen is silent, and must not be taken for dead by its own watchers.
 PATIENT = ("--ps-timeout", "1800", "--heartbeat-timeout", "3600")
@@ -245,12 +246,15 @@ def variant(flags: str) -> Contestant:
 
 
 def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
-    """Rounds of turns until one has solved it or nobody goes on."""
+    """Rounds of turns until one has solved it or nobody goes on.
+
+    In the first they start, the last of them first: ours may not be frozen for so long.
+    """
     turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(field) - 1))
     for number in range(round(60 * arguments.max_minutes / turn_s)):
-        for racer in field:
+        for racer in field if number else field[::-1]:
             if not racer.ended:
-                racer.turn(turn_s)
+                racer.turn(turn_s if number else max(turn_s, START_S))
         tell(number + 1, field)
         solved = not arguments.whole and any(racer.solved() for racer in field)
         if solved or all(racer.ended for racer in field):

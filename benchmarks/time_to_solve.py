@@ -57,6 +57,9 @@ CONTESTANTS = (
         "sb3-ppo", "sb3", "sb3_pong", {"algorithm": "ppo", "threads": 2, "vec_env": "subproc"}
     ),
     Contestant("cleanrl-ppo", "cleanrl", "cleanrl_pong", {"threads": 2, "vec_env": "envpool"}),
+    Contestant("sample-factory", "sample-factory", "sample_factory_pong"),
+    Contestant("rllib-impala", "rllib", "rllib_pong", {"runners": 2}),
+    Contestant("pytorch-a3c", "pytorch-a3c", "pytorch_a3c_pong", {"processes": 16}),
 )
 
 

@@ -1,4 +1,4 @@
-"""Connections that break: a push counts once whatever was under way, and another ps is a lost one."""
+"""Connections that break: a push counts once whatever was under way; another ps is a lost one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,67 @@
+"""Pong by Sample Factory's APPO with the settings that it publishes for Atari."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from sample_factory.algo.runners.runner import AlgoObserver, Runner
+from sample_factory.algo.utils.misc import EPISODIC
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.train import make_runner
+from sf_examples.atari.atari_params import atari_override_defaults
+
+from benchmarks.peers.programs.progress import Progress, parse
+from benchmarks.peers.programs.sample_factory_appo import PACKAGES, make_pong
+
+FIXED = {  # nothing that it learns by
+    "env": "pong",
+    "device": "cpu",
+    "save_every_sec": 10**6,
+    "save_best_every_sec": 10**6,
+    "log_to_file": False,
+}
+
+
+class Judge(AlgoObserver):
+    """Takes the scores of whole games, and ends training when it is over."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._scores: list[float] = []
+
+    def on_init(self, runner: Runner) -> None:
+        """Ask for the scores."""
+        runner.register_episodic_stats_handler(self._take)
+
+    def _take(self, _runner: Runner, message: dict[str, Any], _policy: int) -> None:
+        # Pong's rewards are -1, 0 and 1: clipped or not is the same.
+        self._scores.append(float(message[EPISODIC]["reward"]))
+
+    def on_training_step(self, runner: Runner, _iteration: int) -> None:
+        """An update was made; its env steps count every frame."""
+        env_steps = runner.env_steps.get(0, 0) // runner.cfg.env_frameskip
+        scores, self._scores = self._scores, []
+        if self._progress.over(env_steps, scores):
+            runner.cfg.train_for_env_steps = 0  # it ends by itself
+
+
+def main() -> None:
+    """Train until it is over."""
+    settings, seed, progress = parse()
+    register_env("pong", make_pong)
+    with tempfile.TemporaryDirectory() as scratch:
+        options = FIXED | settings | {"train_dir": scratch, "experiment": "peer", "seed": seed}
+        argv = [f"--{name}={value}" for name, value in options.items()]
+        parser, partial = parse_sf_args(argv)
+        atari_override_defaults(partial.env, parser)
+        _, runner = make_runner(parse_full_cfg(parser, argv))
+        runner.register_observer(Judge(progress))
+        runner.init()
+        runner.run()
+    progress.print_result(*PACKAGES)
+
+
+if __name__ == "__main__":
+    main()
