@@ -74,14 +74,7 @@ class Store:
         self._short_way = takes_short_way(layout, self._wire_dtype)
         self._num_ps = len(cluster.ps)
         self.graph = tf.Graph()
-        place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
-        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, layout, place)):
-            self._build_variables(statistics_size, len(cluster.workers))
-            header_length = 3 + statistics_size
-            self._lanes = [self._build_lane(ps, header_length) for ps in range(self._num_ps)]
-            self._build_reports()
-            self._build_saving()
-        self.graph.finalize()
+        self._build(cluster, statistics_size)
         self._session = LastingSession(
             target, graph=self.graph, config=_session_config(config, task)
         )
@@ -92,6 +85,19 @@ class Store:
             self._pull = way.prepare([lane.pull for lane in self._lanes])
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
+
+    def _build(self, cluster: Cluster, statistics_size: int) -> None:
+        """Everything in the graph."""
+        task = self._task
+        place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
+        setter = _device_setter(cluster, self._layout, place)
+        with self.graph.as_default(), tf.compat.v1.device(setter):
+            self._build_variables(statistics_size, len(cluster.workers))
+            header_length = 3 + statistics_size
+            self._lanes = [self._build_lane(ps, header_length) for ps in range(self._num_ps)]
+            self._build_reports()
+            self._build_saving()
+        self.graph.finalize()
 
     def _short_ways(self, cluster: Cluster) -> Abreast:
         """A session with each ps's own master."""

@@ -57,15 +57,9 @@ class Worker:
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
         seed = seeding.training_seed(config.run.seed, task.index)
-        with BlamingTheEnvironment():
-            envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
-        network = build_network(
-            envs.single_observation_space, envs.single_action_space, config.network
-        )
-        check_minibatches(config, recurrent=network.state_size > 0)
-        self._agent = Agent(
-            network, envs.single_observation_space, config, seed=seed, num_ps=len(cluster.ps)
-        )
+        envs, network = _envs_and_network(config, seed, make_envs, build_network)
+        space = envs.single_observation_space
+        self._agent = Agent(network, space, config, seed=seed, num_ps=len(cluster.ps))
         self._store = _connect(cluster, task, config, self._agent, stop)
         manifest = self._wait_until_ready(run_dir)
         self._last_words: Callable[[], None] = lambda: None
@@ -81,7 +75,7 @@ class Worker:
         self._make_player = self._player_maker(envs, network, seed)
         self._logged = time.monotonic()
         self._rows = run_dir / "metrics" / f"{task.name}.jsonl"
-        self._sinks, self._pictures = self._open_sinks(run_dir, envs.single_observation_space)
+        self._sinks, self._pictures = self._open_sinks(run_dir, space)
 
     def _player_maker(self, envs: Any, network: Network, seed: int) -> Callable[[], Player]:
         """What makes the player, and makes it anew."""
@@ -307,6 +301,16 @@ class _Reporter:
         if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
             self.dropped += len(self._waiting)
         self._waiting.clear()
+
+
+def _envs_and_network(
+    config: Config, seed: int, make_envs: Callable[..., Any], build_network: Callable[..., Any]
+) -> tuple[Any, Network]:
+    with BlamingTheEnvironment():
+        envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
+    network = build_network(envs.single_observation_space, envs.single_action_space, config.network)
+    check_minibatches(config, recurrent=network.state_size > 0)
+    return envs, network
 
 
 def _connect(

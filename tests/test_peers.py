@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import machine, turns
+from benchmarks import race as race_module
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.__main__ import next_candidate
@@ -18,11 +19,11 @@ from benchmarks.peers.picture import figure
 from benchmarks.peers.programs.counter import Counter
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
-from benchmarks.race import Turns, peer_rows, variant
+from benchmarks.race import START_S, Turns, peer_rows, race, variant
 from benchmarks.race_picture import curve
 from benchmarks.race_picture import figure as race_figure
+from benchmarks.time_to_solve import CONTESTANTS, Solved, curve_of, left_to_do, read, summary
 from benchmarks.time_to_solve import Contestant as TimedContestant
-from benchmarks.time_to_solve import Solved, curve_of, left_to_do, read, summary
 from benchmarks.turns import Contestant, StartError
 from tests.runs import wait_until
 
@@ -113,6 +114,37 @@ def test_own_time_of_a_racer_is_that_of_its_turns() -> None:
     turns.add(100.0, 120.0)
     turns.add(160.0, 180.0)
     assert [turns.seconds(t) for t in (90.0, 110.0, 130.0, 165.0, 999.0)] == [0, 10, 20, 25, 40]
+
+
+def test_first_turns_of_a_race_are_for_starting_and_ours_is_frozen_for_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    had: list[tuple[str, float]] = []
+
+    class Fake:
+        ended = False
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def turn(self, seconds: float) -> None:
+            had.append((self.name, seconds))
+
+        def solved(self) -> bool:
+            return len(had) == 6
+
+    monkeypatch.setattr(race_module, "tell", lambda *_: None)
+    field: Any = [Fake(name) for name in "abc"]
+    race(field, Namespace(turn=20.0, max_minutes=5.0, whole=False))
+    starts = [("c", START_S), ("b", START_S), ("a", START_S)]
+    assert had == [*starts, ("a", 20.0), ("b", 20.0), ("c", 20.0)]
+
+
+def test_every_peer_that_is_compared_by_speed_takes_part_in_a_race() -> None:
+    assert {one.venv for one in CONTESTANTS} == {"", *(peer.name for peer in PEERS[1:])}
+    assert CONTESTANTS[0] == TimedContestant(OURS)
+    for one in CONTESTANTS[1:]:
+        assert (venvs.HERE / "programs" / f"{one.program}.py").is_file()
 
 
 def test_variant_of_ours_is_named_by_its_flags() -> None:
