@@ -34,7 +34,7 @@ test: setup ## run the tests, JOBS (2) files of them at a time; JOBS=0: one afte
 chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it
 	$(BIN)/python -m benchmarks.chaos --minutes 3 $(ARGS)
 
-bench: setup ## measure speed: floor, ps, cost, levers, scale, peers (half an hour; ARGS=--smoke)
+bench: setup ## measure speed: floor, textbook, ps, cost, levers, scale, peers (half an hour; ARGS=--smoke)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 check: setup ## lint, formatting, types

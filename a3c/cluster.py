@@ -242,19 +242,12 @@ def wait_for_peer(
     TensorFlow would wait for an absent peer forever, and say nothing. `pause` sleeps for some
     seconds, and gives something true where it is time to leave: a RetryableError as well.
     """
-    host, port = split_address(address)
     deadline = time.monotonic() + timeout_s
     said = False
     while True:
-        try:
-            patience_s = min(2.0, max(0.05, deadline - time.monotonic()))
-            with socket.create_connection((host, port), timeout=patience_s) as connection:
-                # A port that is free can be given to this very connection, which then meets itself.
-                if connection.getsockname() != connection.getpeername():
-                    return
-                reason = "nobody listens"
-        except OSError as error:
-            reason = error.strerror or str(error)
+        reason = _why_unreachable(address, min(2.0, max(0.05, deadline - time.monotonic())))
+        if reason is None:
+            return
         if time.monotonic() >= deadline:
             raise RetryableError(
                 f"{name} at {address} can't be reached after {timeout_s:g} s ({reason}): "
@@ -265,6 +258,17 @@ def wait_for_peer(
             said = True
         if pause(0.1):
             raise RetryableError(f"asked to leave while waiting for {name} at {address}")
+
+
+def _why_unreachable(address: str, patience_s: float) -> str | None:
+    """What keeps us from connecting, or None where somebody listens."""
+    try:
+        with socket.create_connection(split_address(address), timeout=patience_s) as connection:
+            # A port that is free can be given to this very connection, which then meets itself.
+            is_itself = connection.getsockname() == connection.getpeername()
+    except OSError as error:
+        return error.strerror or str(error)
+    return "nobody listens" if is_itself else None
 
 
 # What a user may set otherwise. oneDNN is on by itself on processors with VNNI only, and takes a

@@ -19,6 +19,7 @@ from a3c.rundir import REPOSITORY
 
 BENCHMARKS = {
     "floor": ("floor.csv",),
+    "textbook": ("textbook.csv",),
     "ps_capacity": ("ps-capacity.csv", "--repeats", "1"),
     "cost": ("cost.csv",),
     "levers": ("levers.csv", "--pairs", "3", "--seconds", "5"),

@@ -18,6 +18,7 @@ from tests.runs import wait_until
 
 SMOKES = {
     "floor": ["efficiency"],
+    "textbook": ["textbook", "cluster", "ratio"],
     "ps_capacity": ["updates_per_s", "ps_cpu_ms", "kilobytes"],
     "cost": ["env_steps_per_s", "act_ms", "worker_pss_mb"],
     "levers": ["ratio"],

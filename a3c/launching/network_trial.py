@@ -41,10 +41,13 @@ def check_own_network(config: Config) -> None:
         raise UserError(
             f"network {place}: trying it took more than {TIMEOUT_S:g} s: mend it"
         ) from None
-    if done.returncode == EXIT_OK:
-        return
+    if done.returncode != EXIT_OK:
+        raise UserError(_what_it_said(place, done))
+
+
+def _what_it_said(place: str, done: subprocess.CompletedProcess[str]) -> str:
     said = done.stderr.strip().splitlines() or ["it said nothing"]
     line = said[-1].removeprefix("model.py: ")
-    if done.returncode != EXIT_USAGE:
-        line = f"network {place}: trying it ended with {done.returncode} ({line}): mend it"
-    raise UserError(line)
+    if done.returncode == EXIT_USAGE:
+        return line
+    return f"network {place}: trying it ended with {done.returncode} ({line}): mend it"

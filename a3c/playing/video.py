@@ -56,9 +56,9 @@ def record(
 ) -> Recording:
     """Play one whole game in the one environment of `envs` and write it to `directory`.
 
-    `envs` is what `open_stage` gives. With `seconds`, pictures are of the
-    game's first seconds only. The file appears when it is complete, named after the game, the env
-    step of training and the return.
+    `envs` is what `open_stage` gives. With `seconds`, pictures are of the game's first seconds
+    only. The file appears when it is complete, named after the game, the env step of training and
+    the return.
     """
     assert envs.num_envs == 1
     directory.mkdir(parents=True, exist_ok=True)

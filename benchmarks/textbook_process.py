@@ -1,0 +1,143 @@
+"""A ps or a worker of A3C as TensorFlow's own means for clusters suggest it, and no more than that.
+
+    python -m benchmarks.textbook_process ps 0 PS-ADDRESS WORKER-ADDRESSES FLAGS...
+    python -m benchmarks.textbook_process COUNTS.jsonl 1 PS-ADDRESS WORKER-ADDRESSES FLAGS...
+
+A3C for TensorFlow was published like this: `replica_device_setter` puts one copy of the network on
+the ps and a worker has another, and everything goes through a session of the cluster: to copy the
+weights, to act, to differentiate and to apply. Environment, network, loss and sizes are those of
+the flags, so that only the construction differs.
+"""
+
+from __future__ import annotations
+
+from a3c.quiet import import_tensorflow
+
+import_tensorflow()
+
+import sys  # noqa: E402
+import time  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from gymnasium.spaces import Box  # noqa: E402
+
+import envs  # noqa: E402
+import model  # noqa: E402
+from a3c import losses, observations  # noqa: E402
+from a3c.config import Config  # noqa: E402
+from a3c.network import Network, NetworkOutput  # noqa: E402
+from a3c.options import parse_config  # noqa: E402
+from a3c.returns import gae  # noqa: E402
+from benchmarks.turns import Tally  # noqa: E402
+
+v1 = tf.compat.v1
+
+
+class Graph:
+    """Both copies of a network, and what a worker does with them."""
+
+    def __init__(self, network: Network, space: Any, config: Config, spec: Any, task: int) -> None:
+        self._network, self._space, self._learning = network, space, config.learning
+        on_ps = v1.train.replica_device_setter(
+            cluster=spec, worker_device=f"/job:worker/task:{task}"
+        )
+        self.seen = v1.placeholder(space.dtype, [None, None, *space.shape])  # [T, B, ...]
+        self.actions = v1.placeholder(network.policy.action_dtype, [None, None])
+        self.targets = [v1.placeholder(tf.float32, [None, None]) for _ in range(2)]
+        with v1.device(on_ps):
+            self._forward("global")
+            step = v1.train.get_or_create_global_step()
+        with v1.device(f"/job:worker/task:{task}/cpu:0"):
+            output = self._forward("local")
+            self.values = output.values
+            self.acting = [network.policy.sample(output.policy_parameters), output.values]
+            loss = self._loss(output)
+        theirs, mine = (v1.trainable_variables(scope) for scope in ("global", "local"))
+        with v1.device(on_ps):
+            limit = config.learning.max_gradient_norm
+            gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, mine), limit)
+            adam = v1.train.AdamOptimizer(config.learning.learning_rate)
+            applied = adam.apply_gradients(zip(gradients, theirs, strict=True))
+            self.learning = [applied, step.assign_add(tf.size(self.actions, tf.int64))]
+            self.copying = tf.group(*(a.assign(b) for a, b in zip(mine, theirs, strict=True)))
+            own = {variable.ref() for variable in mine}
+            shared = [v for v in v1.global_variables() if v.ref() not in own]
+            self.initializing = [v1.variables_initializer(mine), v1.variables_initializer(shared)]
+            self.missing = v1.report_uninitialized_variables()
+
+    def _forward(self, scope: str) -> NetworkOutput:
+        prepared = observations.prepare(self.seen, self._space)
+        starts = tf.zeros(tf.shape(self.seen)[:2], tf.bool)
+        with v1.variable_scope(scope):
+            return self._network.forward(prepared, tf.zeros([1, 0]), starts)
+
+    def _loss(self, output: NetworkOutput) -> Any:
+        policy, (advantages, returns) = self._network.policy, self.targets
+        return losses.total(
+            log_probabilities=policy.log_probability(output.policy_parameters, self.actions),
+            entropies=policy.entropy(output.policy_parameters),
+            values=output.values,
+            advantages=advantages,
+            returns=returns,
+            mask=tf.ones_like(returns),
+            value_loss_weight=self._learning.value_loss_weight,
+            entropy_weight=self._learning.entropy_weight,
+        ).total
+
+
+def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None:
+    """Be a worker for ever, and write a row with the env steps so far now and then."""
+    num_envs, length = config.env.envs_per_worker, config.learning.rollout_length
+    games = envs.make(config.env.env_id, num_envs, task, config.env)
+    space = games.single_observation_space
+    assert isinstance(space, Box)
+    network = model.build(space, games.single_action_space, config.network)
+    with tf.Graph().as_default():
+        graph = Graph(network, space, config, spec, task)
+        session = v1.Session(target)
+        session.run(graph.initializing[: 2 if task == 0 else 1])
+        while session.run(graph.missing).size:
+            time.sleep(0.1)
+        tally, seen = Tally(path), np.array(games.reset(seed=task)[0])
+        while True:
+            seen = learn_once(session, graph, games, seen, config)
+            tally.add(num_envs * length)
+
+
+def learn_once(session: Any, graph: Graph, games: Any, seen: np.ndarray, config: Config) -> Any:
+    """One rollout and one update; the observations after it."""
+    session.run(graph.copying)
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(config.learning.rollout_length):
+        actions, values = session.run(graph.acting, {graph.seen: seen[None]})
+        after, rewards, terminated, truncated, _ = games.step(actions[0])
+        discounts = config.learning.gamma * ~(terminated | truncated)
+        steps.append((seen, actions[0], np.sign(rewards), values[0], discounts))
+        seen = np.array(after)
+    rows, actions, rewards, values, discounts = (
+        np.stack(column) for column in zip(*steps, strict=True)
+    )
+    last = session.run(graph.values, {graph.seen: seen[None]})[0]
+    targets = gae(rewards, values, last, discounts, config.learning.gae_lambda)
+    samples = dict(zip(graph.targets, targets, strict=True))
+    session.run(graph.learning, {graph.seen: rows, graph.actions: actions, **samples})
+    return seen
+
+
+def main() -> None:
+    """Be what the arguments say."""
+    what, task, ps, workers, *flags = sys.argv[1:]
+    config, _ = parse_config(flags, "textbook", "")
+    spec = tf.train.ClusterSpec({"ps": [ps], "worker": workers.split(",")})
+    job = "ps" if what == "ps" else "worker"
+    server = tf.distribute.Server(spec, job_name=job, task_index=int(task))
+    if job == "ps":
+        server.join()
+    train(Path(what), int(task), spec, server.target, config)
+
+
+if __name__ == "__main__":
+    main()
