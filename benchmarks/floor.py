@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,10 +84,7 @@ def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> 
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians, their ratio and its spread, as a table for the docs."""
-    found = [
-        turns.ratio_row(shape, [(row.floor, row.cluster) for row in rows if row.shape == shape])
-        for shape in dict.fromkeys(row.shape for row in rows)
-    ]
+    found = turns.ratio_rows((row.shape, row.floor, row.cluster) for row in rows)
     titles = ("shape", "floor, env steps/s", "cluster", "efficiency", "range of pairs")
     return machine.table(titles, found)
 
@@ -97,13 +93,11 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def floor(flags: Sequence[str], processes: int, folder: Path) -> Contestant:
-    """The processes of the floor, children of a shell that waits for them."""
+    """The processes of the floor."""
     counts = [folder / f"floor-{i}.jsonl" for i in range(processes)]
-    children = " & ".join(
-        shlex.join([sys.executable, "-m", "benchmarks.floor_process", str(path), *flags])
-        for path in counts
-    )
-    return Contestant("floor", ["sh", "-c", f"{children} & wait"], counts)
+    program = [sys.executable, "-m", "benchmarks.floor_process"]
+    commands = [[*program, str(path), *flags] for path in counts]
+    return Contestant("floor", turns.side_by_side(commands), counts)
 
 
 def _arguments() -> argparse.Namespace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c.cluster import free_ports
-from benchmarks.turns import Contestant
+from benchmarks.turns import Contestant, side_by_side
 
 
 class HandMade(NamedTuple):
@@ -47,9 +46,9 @@ def cluster(
             command = [sys.executable, "worker.py", "--job", "ps", "--task", str(i), *where]
             ps.append(Contestant(f"ps-{i}", _on_cores(command, [i % cores] if pinned else []), []))
             stack.callback(ps[-1].close)
-        line = " & ".join(shlex.join([*program, *where]) for program in programs)
+        line = side_by_side([*program, *where] for program in programs)
         left = list(range(num_ps, cores)) if pinned else []
-        workers = Contestant("workers", _on_cores(["sh", "-c", f"{line} & wait"], left), counts)
+        workers = Contestant("workers", _on_cores(line, left), counts)
         stack.callback(workers.close)
         yield HandMade(ps, workers)
 

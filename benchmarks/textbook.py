@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,22 +73,17 @@ def measure(network: str, arguments: argparse.Namespace) -> list[Row]:
 
 
 def textbook(flags: Sequence[str], workers: int, folder: Path) -> Contestant:
-    """A ps and its workers, children of a shell that waits for them."""
+    """A ps and its workers."""
     counts = [folder / f"textbook-{i}.jsonl" for i in range(workers)]
     ps, *others = (f"127.0.0.1:{port}" for port in free_ports(1 + workers))
     tasks = [("ps", "0"), *((str(path), str(i)) for i, path in enumerate(counts))]
-    children = " & ".join(
-        shlex.join([*_PROGRAM, what, task, ps, ",".join(others), *flags]) for what, task in tasks
-    )
-    return Contestant("textbook", ["sh", "-c", f"{children} & wait"], counts)
+    commands = [[*_PROGRAM, what, task, ps, ",".join(others), *flags] for what, task in tasks]
+    return Contestant("textbook", turns.side_by_side(commands), counts)
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Medians, their ratio and its spread, as a table for the docs."""
-    found = [
-        turns.ratio_row(name, [(row.textbook, row.cluster) for row in rows if row.network == name])
-        for name in dict.fromkeys(row.network for row in rows)
-    ]
+    found = turns.ratio_rows((row.network, row.textbook, row.cluster) for row in rows)
     titles = ("network", "textbook, env steps/s", "cluster", "ratio of medians", "range of pairs")
     return machine.table(titles, found)
 

@@ -17,6 +17,7 @@ import_tensorflow()
 
 import sys  # noqa: E402
 import time  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -49,24 +50,29 @@ class Graph:
         self.targets = [v1.placeholder(tf.float32, [None, None]) for _ in range(2)]
         with v1.device(on_ps):
             self._forward("global")
-            step = v1.train.get_or_create_global_step()
         with v1.device(f"/job:worker/task:{task}/cpu:0"):
             output = self._forward("local")
             self.values = output.values
-            self.acting = [network.policy.sample(output.policy_parameters), output.values]
+            self.act = [network.policy.sample(output.policy_parameters), output.values]
             loss = self._loss(output)
-        theirs, mine = (v1.trainable_variables(scope) for scope in ("global", "local"))
+        mine = v1.trainable_variables("local")
         with v1.device(on_ps):
-            limit = config.learning.max_gradient_norm
-            gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, mine), limit)
-            adam = v1.train.AdamOptimizer(config.learning.learning_rate)
-            applied = adam.apply_gradients(zip(gradients, theirs, strict=True))
-            self.learning = [applied, step.assign_add(tf.size(self.actions, tf.int64))]
-            self.copying = tf.group(*(a.assign(b) for a, b in zip(mine, theirs, strict=True)))
-            own = {variable.ref() for variable in mine}
-            shared = [v for v in v1.global_variables() if v.ref() not in own]
-            self.initializing = [v1.variables_initializer(mine), v1.variables_initializer(shared)]
+            self._build_update(loss, mine)
+            self.initialize_mine = v1.variables_initializer(mine)
+            self.initialize_shared = v1.variables_initializer(
+                [v for v in v1.global_variables() if not v.op.name.startswith("local/")]
+            )
             self.missing = v1.report_uninitialized_variables()
+
+    def _build_update(self, loss: Any, mine: Sequence[Any]) -> None:
+        theirs = v1.trainable_variables("global")
+        self.copy = tf.group(*(a.assign(b) for a, b in zip(mine, theirs, strict=True)))
+        limit = self._learning.max_gradient_norm
+        gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, mine), limit)
+        adam = v1.train.AdamOptimizer(self._learning.learning_rate)
+        applied = adam.apply_gradients(zip(gradients, theirs, strict=True))
+        step = v1.train.get_or_create_global_step()
+        self.learn = [applied, step.assign_add(tf.size(self.actions, tf.int64))]
 
     def _forward(self, scope: str) -> NetworkOutput:
         prepared = observations.prepare(self.seen, self._space)
@@ -98,7 +104,9 @@ def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None
     with tf.Graph().as_default():
         graph = Graph(network, space, config, spec, task)
         session = v1.Session(target)
-        session.run(graph.initializing[: 2 if task == 0 else 1])
+        session.run(graph.initialize_mine)
+        if task == 0:
+            session.run(graph.initialize_shared)
         while session.run(graph.missing).size:
             time.sleep(0.1)
         tally, seen = Tally(path), np.array(games.reset(seed=task)[0])
@@ -109,10 +117,10 @@ def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None
 
 def learn_once(session: Any, graph: Graph, games: Any, seen: np.ndarray, config: Config) -> Any:
     """One rollout and one update; the observations after it."""
-    session.run(graph.copying)
+    session.run(graph.copy)
     steps: list[tuple[Any, ...]] = []
     for _ in range(config.learning.rollout_length):
-        actions, values = session.run(graph.acting, {graph.seen: seen[None]})
+        actions, values = session.run(graph.act, {graph.seen: seen[None]})
         after, rewards, terminated, truncated, _ = games.step(actions[0])
         discounts = config.learning.gamma * ~(terminated | truncated)
         steps.append((seen, actions[0], np.sign(rewards), values[0], discounts))
@@ -123,7 +131,7 @@ def learn_once(session: Any, graph: Graph, games: Any, seen: np.ndarray, config:
     last = session.run(graph.values, {graph.seen: seen[None]})[0]
     targets = gae(rewards, values, last, discounts, config.learning.gae_lambda)
     samples = dict(zip(graph.targets, targets, strict=True))
-    session.run(graph.learning, {graph.seen: rows, graph.actions: actions, **samples})
+    session.run(graph.learn, {graph.seen: rows, graph.actions: actions, **samples})
     return seen
 
 

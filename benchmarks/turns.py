@@ -10,13 +10,14 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,11 @@ def cluster(
     return Contestant(name, command, counts, tree=tree, environment=environment, workers=workers)
 
 
+def side_by_side(commands: Iterable[Sequence[str]]) -> list[str]:
+    """One command that runs several at once, children of a shell that waits for all of them."""
+    return ["sh", "-c", " & ".join([*map(shlex.join, commands), "wait"])]
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for what contestants write; an end from outside leaves none of them behind."""
@@ -288,6 +294,14 @@ def compare(
             side.close()
     first, second = (side.name for side in sides)
     return [(i, one[first], one[second]) for i, one in enumerate(found, 1)]
+
+
+def ratio_rows(pairs: Iterable[tuple[str, float, float]]) -> list[tuple[str, ...]]:
+    """A `ratio_row` for each name that pairs of rates have."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, first, second in pairs:
+        found.setdefault(name, []).append((first, second))
+    return [ratio_row(name, of_name) for name, of_name in found.items()]
 
 
 def ratio_row(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:

@@ -46,14 +46,20 @@ def work(
     torch.manual_seed(seed)
     local = ActorCritic(NUM_ACTIONS, PAPER)
     for rollout, after in rollouts(local, shared, steps, seed):
-        optimizer.zero_grad()
-        local.zero_grad()
-        loss(rollout, after).backward()
-        torch.nn.utils.clip_grad_norm_(local.parameters(), MAX_NORM)
-        for mine, theirs in zip(local.parameters(), shared.parameters(), strict=True):
-            theirs.grad = mine.grad
-        optimizer.step()
+        learn(local, shared, optimizer, loss(rollout, after))
         made.value += len(rollout)
+
+
+def learn(
+    local: torch.nn.Module, shared: torch.nn.Module, optimizer: torch.optim.Adam, lost: torch.Tensor
+) -> None:
+    """Step the shared parameters, without locks, along the gradient of a loss of the local ones."""
+    local.zero_grad()
+    lost.backward()
+    torch.nn.utils.clip_grad_norm_(local.parameters(), MAX_NORM)
+    for mine, theirs in zip(local.parameters(), shared.parameters(), strict=True):
+        theirs.grad = mine.grad
+    optimizer.step()
 
 
 def rollouts(

@@ -10,16 +10,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import ale_py
 import cv2
-import gymnasium
 import numpy as np
 import torch
 from torch import multiprocessing, nn
 
-from benchmarks.peers.programs.games import GAME, NUM_ACTIONS
+from benchmarks.peers.programs.games import NUM_ACTIONS, make_plain
 from benchmarks.peers.programs.progress import parse
-from benchmarks.peers.programs.pytorch_a3c import MAX_NORM, PACKAGES, POLL_S, Rollout, loss
+from benchmarks.peers.programs.pytorch_a3c import PACKAGES, POLL_S, Rollout, learn, loss
 from benchmarks.peers.programs.pytorch_a3c import shared_adam as adam
 
 SIDE, UNITS, FILTERS = 42, 256, 32
@@ -73,13 +71,6 @@ class Frames:
         return torch.as_tensor(normal, dtype=torch.float32)[None, None]
 
 
-def make_pong() -> gymnasium.Env[Any, Any]:
-    """What was PongDeterministic: frame skip 4, no sticky actions."""
-    gymnasium.register_envs(ale_py)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    return gymnasium.make(GAME, frameskip=4, repeat_action_probability=0.0)
-
-
 def blank() -> State:
     """The state at the beginning of a game."""
     return torch.zeros(1, UNITS), torch.zeros(1, UNITS)
@@ -89,7 +80,7 @@ def rollouts(
     local: Network, shared: Network, scores: Any, seed: int
 ) -> Iterator[tuple[Rollout, torch.Tensor]]:
     """Play T steps with fresh parameters, over and over; scores of ended games go into a queue."""
-    env, frames = make_pong(), Frames()
+    env, frames = make_plain(frameskip=4), Frames()  # PongDeterministic
     frame, state, score = frames(env.reset(seed=seed)[0]), blank(), 0.0
     while True:
         local.load_state_dict(shared.state_dict())
@@ -118,12 +109,7 @@ def work(shared: Network, optimizer: torch.optim.Adam, scores: Any, made: Any, s
     torch.manual_seed(seed)
     local = Network()
     for rollout, after in rollouts(local, shared, scores, seed):
-        local.zero_grad()
-        loss(rollout, after).backward()
-        nn.utils.clip_grad_norm_(local.parameters(), MAX_NORM)
-        for mine, theirs in zip(local.parameters(), shared.parameters(), strict=True):
-            theirs.grad = mine.grad
-        optimizer.step()
+        learn(local, shared, optimizer, loss(rollout, after))
         made.value += len(rollout)
 
 

@@ -44,6 +44,12 @@ class PaperModule(TorchRLModule, ValueFunctionAPI):
         return self.layers.value(embeddings)[:, 0]
 
 
+def train_on(algorithm: Any, sampled: int) -> int:
+    """Train for `REPORT_S`; the env steps sampled since the start, `sampled` where none came."""
+    runners = algorithm.train().get("env_runners", {})
+    return int(runners.get("num_env_steps_sampled_lifetime", sampled))
+
+
 def main() -> None:
     """Train until it is ended."""
     settings, counter = parse(*PACKAGES)
@@ -66,8 +72,7 @@ def main() -> None:
     algorithm = config.build_algo()
     sampled = 0
     while True:
-        runners = algorithm.train().get("env_runners", {})
-        sampled = int(runners.get("num_env_steps_sampled_lifetime", sampled))
+        sampled = train_on(algorithm, sampled)
         if sampled:
             counter.count(sampled)
 

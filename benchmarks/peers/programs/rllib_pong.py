@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import ale_py
 import gymnasium
 import ray
 from ray.rllib.algorithms.impala import IMPALAConfig
@@ -14,9 +13,9 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
 from ray.tune.registry import register_env
 
-from benchmarks.peers.programs.games import GAME
+from benchmarks.peers.programs.games import make_plain
 from benchmarks.peers.programs.progress import parse
-from benchmarks.peers.programs.rllib_impala import PACKAGES, REPORT_S
+from benchmarks.peers.programs.rllib_impala import PACKAGES, REPORT_S, train_on
 
 
 class Scored(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -43,11 +42,7 @@ class Scored(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def make_pong(config: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """One game with RLlib's wrappers."""
-    gymnasium.register_envs(ale_py)
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    plain = gymnasium.make(
-        GAME, frameskip=1, repeat_action_probability=0.0, render_mode="rgb_array"
-    )
+    plain = make_plain(frameskip=1, render_mode="rgb_array")
     return wrap_atari_for_new_api_stack(Scored(plain, config["scores"]), dim=64, framestack=4)
 
 
@@ -92,8 +87,7 @@ def main() -> None:
         sampled, over = 0, False
         with path.open() as ended:
             while not over:
-                runners = algorithm.train().get("env_runners", {})
-                sampled = int(runners.get("num_env_steps_sampled_lifetime", sampled))
+                sampled = train_on(algorithm, sampled)
                 over = progress.over(sampled, [float(line) for line in ended])
         algorithm.stop()
     progress.print_result(*PACKAGES)

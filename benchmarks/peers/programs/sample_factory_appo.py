@@ -57,17 +57,22 @@ class Watch(AlgoObserver):
         self._counter.count(training_iteration_since_resume * self._samples)
 
 
+def configured(options: dict[str, Any]) -> Runner:
+    """A runner with these options, and for the rest with those that are published for Atari."""
+    argv = [f"--{name}={value}" for name, value in options.items()]
+    parser, partial = parse_sf_args(argv)
+    atari_override_defaults(partial.env, parser)
+    return make_runner(parse_full_cfg(parser, argv))[1]
+
+
 def main() -> None:
     """Train until it is ended."""
     settings, counter = parse(*PACKAGES)
     register_env("pong", make_pong)
     with tempfile.TemporaryDirectory() as scratch:
         options = FIXED | settings | {"train_dir": scratch, "experiment": "peer"}
-        argv = [f"--{name}={value}" for name, value in options.items()]
-        parser, partial = parse_sf_args(argv)
-        atari_override_defaults(partial.env, parser)
-        config, runner = make_runner(parse_full_cfg(parser, argv))
-        runner.register_observer(Watch(counter, config.batch_size))
+        runner = configured(options)
+        runner.register_observer(Watch(counter, runner.cfg.batch_size))
         runner.init()
         runner.run()
 

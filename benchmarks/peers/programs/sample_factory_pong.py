@@ -7,13 +7,10 @@ from typing import Any
 
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.algo.utils.misc import EPISODIC
-from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
-from sample_factory.train import make_runner
-from sf_examples.atari.atari_params import atari_override_defaults
 
 from benchmarks.peers.programs.progress import Progress, parse
-from benchmarks.peers.programs.sample_factory_appo import PACKAGES, make_pong
+from benchmarks.peers.programs.sample_factory_appo import PACKAGES, configured, make_pong
 
 FIXED = {  # nothing that it learns by
     "env": "pong",
@@ -53,10 +50,7 @@ def main() -> None:
     register_env("pong", make_pong)
     with tempfile.TemporaryDirectory() as scratch:
         options = FIXED | settings | {"train_dir": scratch, "experiment": "peer", "seed": seed}
-        argv = [f"--{name}={value}" for name, value in options.items()]
-        parser, partial = parse_sf_args(argv)
-        atari_override_defaults(partial.env, parser)
-        _, runner = make_runner(parse_full_cfg(parser, argv))
+        runner = configured(options)
         runner.register_observer(Judge(progress))
         runner.init()
         runner.run()
