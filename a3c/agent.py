@@ -255,7 +255,7 @@ class Agent:
             entropy_weight=entropy_weight,
             normalize_advantages=learning.normalize_advantages,
             played_log_probabilities=policy.log_probability(batch.policy_parameters, batch.actions),
-            ratio_limit=self._config.ratio_limit,
+            ratio_limit=learning.ratio_limit,
         )
 
 

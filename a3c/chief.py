@@ -15,9 +15,10 @@ from a3c import config as settings
 from a3c.checkpoint import Manifest
 from a3c.config import Config
 from a3c.errors import FatalError
+from a3c.exchange import Reply
 from a3c.metrics import ClusterTracker, JsonlSink
 from a3c.past import Life
-from a3c.store import Reply, Snapshot, Store
+from a3c.store import Snapshot, Store
 
 log = logging.getLogger(__name__)
 

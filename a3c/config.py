@@ -17,10 +17,6 @@ from typing import Any, Literal
 from a3c.configuring.fields import option
 from a3c.configuring.learning import LearningConfig
 
-# What was on its way while a rollout was played has changed the policy: without a limit CartPole,
-# solved and trained on, fell to its lowest return and stayed there.
-OVERLAP_RATIO_LIMIT = 0.2
-
 
 def usable_cores() -> int:
     """Cores that this process may use."""
@@ -218,9 +214,6 @@ class ClusterConfig:
     device: Literal["cpu", "gpu"] = option(
         "cpu", "where workers act and learn; the ps are always on the CPU"
     )
-    overlap: bool = option(
-        False, "exchange with the ps while playing on, with weights that are one update older"
-    )
     trusted_network: bool = option(
         False,
         "allow addresses other than loopback: whoever reaches a port of the run can run code "
@@ -260,12 +253,6 @@ class Config:
     def anneal_steps(self) -> int:
         """Env steps at which every schedule of the run is at its end."""
         return self.learning.anneal_steps or self.run.max_env_steps
-
-    @property
-    def ratio_limit(self) -> float:
-        """PPO's clip, 0 for none: a rollout that older weights played is never without."""
-        late = OVERLAP_RATIO_LIMIT if self.cluster.overlap else 0.0
-        return self.learning.ratio_limit or late
 
 
 SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a3c import exchange, minibatches, schedules
+from a3c import minibatches, schedules
 from a3c.agent import Agent, Batch, Gradient
 from a3c.config import Config
-from a3c.exchange import Answer
+from a3c.exchange import Push, Reply
 from a3c.returns import gae
 from a3c.rollout import Rollout, Stopwatch
-from a3c.store import Reply, Store
+from a3c.store import Store
 
 WEIGHTS = "weights"
 REMEDIES = {
@@ -34,27 +34,23 @@ class Update(NamedTuple):
 class Learner:
     """Keeps a worker's agent in step with the ps."""
 
-    def __init__(self, agent: Agent, store: Store, config: Config, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, agent: Agent, store: Store, config: Config, stopwatch: Stopwatch, *, seed: int
+    ) -> None:
+        """`seed` is this worker's own: it draws the minibatches."""
         self._agent = agent
         self._store = store
-        self._exchange = exchange.make(store, overlap=config.cluster.overlap)
         self._config = config
         self._stopwatch = stopwatch
-        self._rng = np.random.default_rng(config.run.seed)
+        self._rng = np.random.default_rng(seed)
         self._staleness = 0
-        self.reply = self._adopt(store.pull())
+        self.reply = self._load(store.pull())
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights.
 
-        Those that were on their way while it was played are taken over first: a gradient of newer
-        weights than it was played with does less harm than one that comes late. A minibatch whose
-        loss or gradient is not finite is dropped: one NaN would stay on the ps.
+        A minibatch whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
         """
-        played_with = self.reply.num_updates
-        self.settle()
-        lag = self.reply.num_updates - played_with
-        self._stopwatch.lap("exchange")
         step = self.reply.global_step
         learning_rate = schedules.learning_rate(self._config, step)
         entropy_weight = schedules.entropy_weight(self._config, step)
@@ -72,44 +68,37 @@ class Learner:
             "train/entropy_weight": entropy_weight,
             "train/epsilon": schedules.epsilon_greedy(self._config, step),
             "train/staleness": self._staleness,
-            "train/lag": lag,
         }
         return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
 
     def refresh(self) -> Reply:
-        """Take over what is new without an update."""
-        self.settle()
-        return self._adopt(self._store.pull())
-
-    def settle(self) -> None:
-        """Wait until every push has reached the ps."""
-        self._hear(self._exchange.settle())
+        """Load the newest weights without a push."""
+        return self._load(self._store.pull())
 
     def _learn(
         self, batch: Batch, learning_rate: float, entropy_weight: float, *, is_new: bool
     ) -> Gradient:
-        """Push the gradient of a batch and take over what is new; what isn't new counts no step."""
+        """Push the gradient of a batch and load the answer; only new samples count env steps."""
         gradient = self._agent.gradient(batch, entropy_weight)
         self._stopwatch.lap("learn")
+        known = self.reply
         if gradient.is_finite:
             mask = batch.mask if is_new else np.zeros_like(batch.mask)
-            moments = self._agent.moments(batch.observations, mask)
-            num_steps = int(np.count_nonzero(mask))
-            update = (gradient.packed, moments, num_steps, learning_rate, gradient.unit)
-            self._hear(self._exchange.push(self.reply, *update))
+            push = Push(
+                gradient=gradient.packed,
+                unit=gradient.unit,
+                learning_rate=learning_rate,
+                num_steps=int(np.count_nonzero(mask)),
+                moments=self._agent.moments(batch.observations, mask),
+            )
+            self._load(self._store.push(push))
+            self._staleness = self.reply.num_updates - known.num_updates - 1
         else:
-            known = self.reply
             self._staleness = self.refresh().num_updates - known.num_updates
         self._stopwatch.lap("exchange")
         return gradient
 
-    def _hear(self, answer: Answer | None) -> None:
-        """Take over the answer to a push, if there is one."""
-        if answer:
-            self._staleness = answer.staleness
-            self._adopt(answer.reply)
-
-    def _adopt(self, reply: Reply) -> Reply:
+    def _load(self, reply: Reply) -> Reply:
         self._agent.load(reply.parameters, reply.statistics)
         self.reply = reply
         return reply

@@ -1,12 +1,8 @@
-"""The short way to a ps, and what tells that it is lost.
+"""How a worker learns that a ps is lost, and what it does about calls that hang.
 
-In the runtime's usual way this process's own master takes a call apart: it asks the ps to run its
-part, is asked for the gradient, asks for the answer, and asks the ps to clean up. The ps's own
-master does a call at once, for half of the CPU time where the vector is small, and in one round
-trip; a large vector is copied more often there. But a call to a ps that is gone waits for another
-in its place, until the session's timeout. So a call in the usual way, one that never returns, tells
-at once. A call whose connection breaks is repeated, and refused by a ps that has had it already, so
-that no gradient counts twice.
+A call to a ps's own master that is gone waits for another ps in its place, until the session's
+time-out. So one call through this process's own master, which never returns while all ps are there,
+tells at once when one is lost.
 """
 
 from __future__ import annotations
@@ -16,18 +12,14 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import tensorflow as tf
 
 from a3c.errors import EXIT_RETRY, RetryableError
-from a3c.layout import Layout
 
 log = logging.getLogger(__name__)
 
-SHORT_WAY_BYTES = 3_000_000  # of parameters on a ps: about where both ways cost both sides the same
 PATIENCE_S = 0.3  # for a call to fail by itself
 _POLL_S = 0.05
 
@@ -42,14 +34,6 @@ LOST = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-
-
-def takes_short_way(layout: Layout, dtype: str) -> bool:
-    """Whether exchanges of this layout go straight to each ps's own master."""
-    held: Counter[int] = Counter()
-    for shard in layout.shards:
-        held[shard.ps] += shard.size
-    return max(held.values()) * np.dtype(dtype).itemsize <= SHORT_WAY_BYTES
 
 
 class Lifeline:
@@ -74,7 +58,7 @@ class Lifeline:
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Around each call in the short way."""
+        """Around each exchange."""
         if self._lost:
             raise self._lost
         self._calling_since = time.monotonic()

@@ -61,7 +61,6 @@ METRICS: dict[str, Metric] = {
     "train/entropy_weight": Metric("", "weight of the entropy in the loss"),
     "train/epsilon": Metric("", "chance of a random action"),
     "train/staleness": Metric("updates", "updates between a gradient's weights and its push"),
-    "train/lag": Metric("updates", "updates between a rollout's weights and its first gradient's"),
     "time/act": Metric("share", "choosing actions"),
     "time/env": Metric("share", "stepping environments"),
     "time/learn": Metric("share", "returns and gradients"),

@@ -10,21 +10,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from a3c import headers, lanes, optimizers, wire
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
+from a3c.exchange import Exchange, Push, Reply, Shared
 from a3c.flags import FIRST_PS, Flags, never
-from a3c.lanes import Abreast, Ends, Lane, Together
 from a3c.lasting import LastingSession
-from a3c.layout import Layout, Shard
-from a3c.lifeline import Lifeline, leave_if_stuck, or_lost, takes_short_way
+from a3c.layout import Layout
+from a3c.lifeline import Lifeline, leave_if_stuck, or_lost
 from a3c.past import Life
 from a3c.shared_state import by_parameter, by_shard
 
@@ -35,16 +34,6 @@ EPISODE_FIELDS = 4  # worker, return, length, env step at its end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
 ENDINGS = ("solved", "max_env_steps")  # why a run is over
-
-
-class Reply(NamedTuple):
-    """What the ps answers to an exchange."""
-
-    parameters: np.ndarray  # [P], as they travel, read after this worker's own push
-    statistics: np.ndarray
-    global_step: int
-    num_updates: int
-    finished: bool
 
 
 class Snapshot(NamedTuple):
@@ -69,41 +58,33 @@ class Store:
         self._layout = layout
         self._task = task
         self._config = config
-        self._wire_dtype = config.cluster.wire_dtype
         self._timeout_s = config.cluster.connect_timeout_s
-        self._short_way = takes_short_way(layout, self._wire_dtype)
         self._num_ps = len(cluster.ps)
         self.graph = tf.Graph()
         self._build(cluster, statistics_size)
-        self._session = LastingSession(
-            target, graph=self.graph, config=_session_config(config, task)
-        )
-        way = self._short_ways(cluster) if self._short_way else Together(self._session)
+        session_config = _session_config(config, task)
+        self._session = LastingSession(target, graph=self.graph, config=session_config)
         self._lifeline: Lifeline | None = None
         with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
-            self._exchange = way.prepare([lane.exchange for lane in self._lanes])
-            self._pull = way.prepare([lane.pull for lane in self._lanes])
+            self._exchange.connect(self._sessions_with_ps(cluster))
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
 
     def _build(self, cluster: Cluster, statistics_size: int) -> None:
         """Everything in the graph."""
-        task = self._task
-        place = FIRST_PS if self._short_way else f"/job:{task.job}/task:{task.index}"
-        setter = _device_setter(cluster, self._layout, place)
+        setter = _device_setter(cluster, self._layout)
         with self.graph.as_default(), tf.compat.v1.device(setter):
-            self._build_variables(statistics_size, len(cluster.workers))
-            header_length = 3 + statistics_size
-            self._lanes = [self._build_lane(ps, header_length) for ps in range(self._num_ps)]
+            shared = self._build_variables(statistics_size, len(cluster.workers))
+            self._exchange = Exchange(shared, self._layout, self._config, self._num_ps)
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
 
-    def _short_ways(self, cluster: Cluster) -> Abreast:
+    def _sessions_with_ps(self, cluster: Cluster) -> list[LastingSession]:
         """A session with each ps's own master."""
         config = _session_config(self._config, Task("ps", 0))
         targets = [f"grpc://{ps}" for ps in cluster.ps]
-        return Abreast([LastingSession(t, graph=self.graph, config=config) for t in targets])
+        return [LastingSession(target, graph=self.graph, config=config) for target in targets]
 
     # --- the life of a worker -------------------------------------------------------------------
 
@@ -142,7 +123,7 @@ class Store:
         with or_lost():
             self._set_presence(1)
             life = Life(*self._session.run(self._flags.read_life).tolist())
-        if self._short_way and on_stuck:
+        if on_stuck:
             self._lifeline = Lifeline(self._wait_for_loss, on_stuck)
         return life
 
@@ -170,24 +151,12 @@ class Store:
     def pull(self) -> Reply:
         """The newest of everything, without pushing."""
         with self._on_lifeline(), or_lost():
-            return self._reply(self._pull([[] for _ in self._lanes]))
+            return self._exchange.pull()
 
-    def exchange(
-        self,
-        gradient: np.ndarray,
-        moments: np.ndarray,
-        num_steps: int,
-        learning_rate: float,
-        unit: float = 1.0,
-    ) -> Reply:
-        """Push a gradient, count its steps, pull: one call to the cluster.
-
-        The gradient is as it travels, a multiple of `unit`.
-        """
-        header = np.concatenate([[learning_rate, num_steps, unit], moments])
-        fed = [lane.fed(header, gradient) for lane in self._lanes]
+    def push(self, push: Push) -> Reply:
+        """Push a gradient, count its steps, pull: one call to each ps."""
         with self._on_lifeline(), or_lost():
-            return self._reply(self._exchange(fed))
+            return self._exchange.push(push)
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
@@ -243,79 +212,19 @@ class Store:
 
     # --- building -------------------------------------------------------------------------------
 
-    def _build_variables(self, statistics_size: int, num_workers: int) -> None:
-        self._parameters = {
+    def _build_variables(self, statistics_size: int, num_workers: int) -> Shared:
+        parameters = {
             shard.name: _variable(shard.name, (shard.size,), tf.float32)
             for shard in self._layout.shards
         }
         self.global_step = _variable("global_step", (), tf.int64)
         self._num_updates = _variable("num_updates", (), tf.int64)
-        self._statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
+        statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
         self._flags = Flags(num_workers)
         self._never = never(self._num_ps)
-
-    def _build_lane(self, ps: int, header_length: int) -> Lane:
-        """A ps's part of an exchange, in which nothing waits for another ps.
-
-        A shard's pull waits for its own push, and the counters for those on their ps.
-        """
-        device = f"/job:ps/task:{ps}"
-        shards = [shard for shard in self._layout.shards if shard.ps == ps]
-        size, dtype = shards[0].size, self._wire_dtype
-        way = headers.way(header_length, size, dtype, device, in_one_call=self._short_way)
-        at_ps = tf.device(device) if self._short_way else contextlib.nullcontext()
-        with tf.name_scope(f"lane_{ps}"), at_ps:
-            inputs, header, packed = way.inputs([shard.size for shard in shards])
-        parts = zip(shards, packed, strict=True)
-        pushes = {shard.name: self._build_push(shard, part, header) for shard, part in parts}
-        reads = self._build_reads(shards, pushes), self._build_reads(shards, {})
-        if ps:
-            return Lane(shards, way, Ends(inputs, reads[0]), Ends([], reads[1]))
-        numbers = self._build_numbers(self._build_counts(header, pushes)), self._build_numbers([])
-        after, now = (way.outputs(*both) for both in zip(numbers, reads, strict=True))
-        return Lane(shards, way, Ends(inputs, after), Ends([], now))
-
-    def _build_push(self, shard: Shard, gradient: Any, header: Any) -> Any:
-        """One step of the optimizer in a shard."""
-        learning, variable = self._config.learning, self._parameters[shard.name]
-        with tf.device(variable.device):
-            learning_rate = tf.cast(header[0], tf.float32)
-            if shard.apart:
-                learning_rate *= learning.critic_learning_rate_scale
-            unit = tf.cast(header[2], tf.float32)
-            unpacked = wire.unpack(gradient, unit, self._wire_dtype)
-        return optimizers.step(learning, learning_rate, unpacked, variable)
-
-    def _build_counts(self, header: Any, pushes: Mapping[str, Any]) -> list[Any]:
-        with tf.device(FIRST_PS), tf.control_dependencies(list(pushes.values())):
-            return [
-                self.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
-                self._num_updates.assign_add(1, read_value=False),
-                self._statistics.assign_add(header[3:], read_value=False),
-            ]
-
-    def _build_reads(self, shards: Sequence[Shard], pushes: Mapping[str, Any]) -> list[Any]:
-        """Parameters as they travel, of each shard after its push."""
-        flats = []
-        for shard in shards:
-            variable = self._parameters[shard.name]
-            before = [pushes[shard.name]] if pushes else []
-            with tf.device(variable.device), tf.control_dependencies(before):
-                flats.append(wire.narrow(variable.read_value(), self._wire_dtype))
-        return flats
-
-    def _build_numbers(self, counts: Sequence[Any]) -> Any:
-        """What comes back beside the parameters, after the counts."""
-        with tf.device(FIRST_PS), tf.control_dependencies(counts):
-            counters = (self.global_step, self._num_updates, self._flags.finished)
-            numbers = tf.stack([v.read_value() for v in counters])
-            statistics = tf.bitcast(self._statistics.read_value(), tf.int64)
-            return tf.concat([numbers, statistics], 0)
-
-    def _reply(self, answers: Sequence[lanes.Values]) -> Reply:
-        header, flat = lanes.merge(self._lanes, answers)
-        step, updates, finished = header[:3].tolist()
-        return Reply(flat, header[3:].view(np.float64), step, updates, bool(finished))
+        return Shared(
+            parameters, self.global_step, self._num_updates, statistics, self._flags.finished
+        )
 
     def _build_reports(self) -> None:
         """The episode queue; no end of it blocks: a full one refuses, an empty one gives []."""
@@ -359,11 +268,11 @@ class Store:
         }
 
 
-def _device_setter(cluster: Cluster, layout: Layout, others: str) -> Callable[[Any], str]:
-    """Variables on the ps that the layout gives them, and where everything else goes."""
+def _device_setter(cluster: Cluster, layout: Layout) -> Callable[[Any], str]:
+    """Variables on the ps that the layout gives them, and everything else on the first one."""
     place = {shard.name: shard.ps for shard in layout.shards}
     return tf.compat.v1.train.replica_device_setter(
-        worker_device=others,
+        worker_device=FIRST_PS,
         cluster=tf.train.ClusterSpec(cluster.as_dict()),
         ps_strategy=lambda op: place.get(op.name, 0),
     )

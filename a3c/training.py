@@ -19,6 +19,7 @@ from a3c.cluster import Cluster, Task, wait_for_peer
 from a3c.config import Config
 from a3c.configuring.rules import check_minibatches
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
+from a3c.exchange import Reply
 from a3c.heartbeat import Heartbeat
 from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
@@ -27,7 +28,7 @@ from a3c.past import restart_point
 from a3c.rollout import BlamingTheEnvironment, Episode, Player, Rollout, Stopwatch
 from a3c.serving import start_server
 from a3c.signals import StopRequest, leave_now
-from a3c.store import Reply, Store
+from a3c.store import Store
 from a3c.tensorboard import Pictures, TensorBoardSink
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Worker:
         self._life = self._store.attach(self._leave_stuck)
         self._dropped_in_a_row = 0
         self._stopwatch = Stopwatch()
-        self._learner = Learner(self._agent, self._store, config, self._stopwatch)
+        self._learner = Learner(self._agent, self._store, config, self._stopwatch, seed=seed)
         self._chief = (
             Chief(self._store, config, run_dir, self._learner.reply, manifest, self._life)
             if task.is_chief
@@ -150,7 +151,6 @@ class Worker:
             if self._log_row_if_due(tracker) and self._pictures:
                 self._pictures.offer(update.reply.global_step, rollout.observations)
             self._stopwatch.lap("other")
-        self._learner.settle()
         reporter.flush()
         self._log_row(tracker)
         return reason

@@ -66,7 +66,7 @@ def instrument(outside: Outside) -> None:
     calls.prepare = lambda *a, **k: outside.timed(prepare(*a, **k))
     envs.make = timed_make
     setattr(training, "Stopwatch", partial(Stopwatch, time.process_time))  # noqa: B010
-    Store.exchange = outside.timed(Store.exchange)  # type: ignore[method-assign]
+    Store.push = outside.timed(Store.push)  # type: ignore[method-assign]
 
 
 def report(outside: Outside, path: Path) -> None:

@@ -61,7 +61,6 @@ LEVERS = {
     "history": Lever(_LARGE_BEFORE, _LARGE),
     "history-classic": Lever(_SMALL_BEFORE, _SMALL),
     "float16": Lever(_SMALL, Side((*_SMALL.flags, "--wire-dtype", "float16"))),
-    "overlap": Lever(_SMALL, Side((*_SMALL.flags, "--overlap"))),
     "two-threads": Lever(_LARGE, Side((*_LARGE.flags, "--worker-threads", "2"))),
     "onednn-off": Lever(_LARGE, Side(_LARGE.flags, (("TF_ENABLE_ONEDNN_OPTS", "0"),))),
     "bfloat16": Lever(_LARGE, Side((*_LARGE.flags, "--compute-dtype", "bfloat16"))),

@@ -20,6 +20,7 @@ import numpy as np  # noqa: E402
 
 import worker  # noqa: E402
 from a3c.cluster import wait_for_peer  # noqa: E402
+from a3c.exchange import Push  # noqa: E402
 from a3c.layout import cut  # noqa: E402
 from a3c.options import parse_config  # noqa: E402
 from a3c.placing.place import place  # noqa: E402
@@ -35,17 +36,18 @@ def main() -> None:
     paths, flags = rest[:first_flag], rest[first_flag:]
     task = next((i for i in range(1, len(paths)) if not os.fork()), 0)
     flags = ["--job", "worker", "--task", str(task), *flags]
-    push(connect(int(parameters), flags), Path(paths[task]), float(pause_ms) / 1000)
+    push_for_ever(connect(int(parameters), flags), Path(paths[task]), float(pause_ms) / 1000)
 
 
-def push(store: Store, path: Path, pause_s: float) -> None:
+def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
     """Push for ever, and write a row with the updates so far now and then."""
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
+    push = Push(gradient, 1.0, learning_rate=1e-4, num_steps=1, moments=np.zeros(0))
     tally, stale = Tally(path), 0
     while True:
         time.sleep(pause_s)
-        known, reply = reply, store.exchange(gradient, np.zeros(0), 1, 1e-4)
+        known, reply = reply, store.push(push)
         stale += reply.num_updates - known.num_updates - 1
         tally.add(1, staleness=stale / (1 + tally.env_steps))
 

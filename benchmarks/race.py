@@ -1,7 +1,7 @@
 """Pong from nothing until the first has solved it: ours and its peers in turns on the same cores.
 
     python -m benchmarks.race --seed 1 --output benchmarks/results/race.csv
-    python -m benchmarks.race --only a3c-cluster --variant=--overlap --whole --max-minutes 15
+    python -m benchmarks.race --only a3c-cluster --variant=--no-normalize-advantages --whole
 
 All programs are alive and all but one are frozen, so an hour in which the machine is slow is slow
 for everyone. The time that counts is that of a program's own turns, its start included. When one

@@ -59,7 +59,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "not-normalised": ("--no-normalize-observations",),
     "rmsprop": ("--optimizer", "rmsprop", "--rmsprop-epsilon", "1e-5"),
     "float16": ("--wire-dtype", "float16"),
-    "overlap": ("--overlap",),
     "paper-network": _PAPER,
     "learned-from-once": (*_ONCE, "--learning-rate", "7e-4", "--max-gradient-norm", "2"),
     "classic-recipe": (*_CLASSIC, "--learning-rate", "1e-4"),

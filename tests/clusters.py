@@ -15,6 +15,7 @@ from a3c import options
 from a3c.agent import Agent
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
+from a3c.exchange import Push
 from a3c.store import Store
 from tests.runs import REPOSITORY as REPOSITORY
 from tests.runs import launcher as launcher
@@ -41,6 +42,12 @@ def agent(settings: Config, *, num_ps: int = 1, seed: int = 1, **changes: Any) -
     """An agent with a small network on three numbers and two actions."""
     network = model.build(OBSERVATIONS, ACTIONS, settings.network)
     return Agent(network, OBSERVATIONS, settings, seed=seed, num_ps=num_ps, **changes)
+
+
+def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
+    """A push of a gradient that counts so many env steps."""
+    usual = {"unit": 1.0, "learning_rate": 0.01, "moments": np.zeros(0)}
+    return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 
 
 class InProcessCluster:

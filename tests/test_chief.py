@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from a3c.chief import Chief
+from a3c.exchange import Reply
 from a3c.past import Life
-from a3c.store import Reply, Snapshot
+from a3c.store import Snapshot
 from tests.clusters import config
 from tests.runs import manifest
 

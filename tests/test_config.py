@@ -76,12 +76,6 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
     assert config(max_env_steps=123, anneal_steps=7).anneal_steps == 7
 
 
-def test_what_is_played_while_an_exchange_travels_is_learned_from_within_a_limit() -> None:
-    assert config().ratio_limit == 0.0
-    assert config(overlap=True).ratio_limit == 0.2
-    assert config(overlap=True, ratio_limit=0.1).ratio_limit == 0.1
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

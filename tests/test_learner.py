@@ -12,16 +12,14 @@ import pytest
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from a3c import exchange
-from a3c.agent import Gradient
+from a3c.agent import Batch, Gradient
 from a3c.config import Config
 from a3c.distributions import for_space
-from a3c.errors import RetryableError
+from a3c.exchange import Reply
 from a3c.learner import Learner
 from a3c.metrics import METRICS
 from a3c.returns import gae
 from a3c.rollout import Player, Rollout, Stopwatch
-from a3c.store import Reply
 from tests.clusters import OBSERVATIONS, InProcessCluster, agent, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
 
@@ -44,7 +42,6 @@ SHAPED = small_config(
     value_loss_weight=2.0,
 )
 LIMITED = small_config(**{**PLAIN, "ratio_limit": 0.3})
-OVERLAPPED = small_config(**{**PLAIN, "overlap": True})
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 
@@ -55,11 +52,13 @@ class Side:
         self.agent = agent(settings, num_ps=2, seed=worker)
         self.store = cluster.store(settings, worker, self.agent)
         self.initial = self.agent.parameters()
-        self._settings = settings
+        self._settings, self._worker = settings, worker
 
     def join(self) -> Side:
         """Start as a worker does that finds a ps that is ready."""
-        self.learner = Learner(self.agent, self.store, self._settings, Stopwatch())
+        self.learner = Learner(
+            self.agent, self.store, self._settings, Stopwatch(), seed=self._worker
+        )
         return self
 
     def named(self) -> dict[str, np.ndarray]:
@@ -134,7 +133,7 @@ def loss_by_definition(weights: dict[str, np.ndarray], rollout: Rollout, setting
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
     values = (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
     gain = advantages * taken
-    if limit := settings.ratio_limit:
+    if limit := settings.learning.ratio_limit:
         played = rollout.policy_parameters.astype(np.float64)
         log_played = played - np.log(np.exp(played).sum(axis=-1, keepdims=True))
         log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
@@ -166,11 +165,7 @@ def gradient_by_differences(
     return gradient
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [SGD, SHAPED, LIMITED, OVERLAPPED],
-    ids=["plain", "shaped", "limited", "overlapped"],
-)
+@pytest.mark.parametrize("settings", [SGD, SHAPED, LIMITED], ids=["plain", "shaped", "limited"])
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side, _ = sides(settings)
     rollout = random_rollout(1)
@@ -252,46 +247,26 @@ def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> 
     assert once_after["global_step"] == after["global_step"]
 
 
-def test_overlapped_pushes_all_arrive_and_gradients_are_those_of_the_newest_weights(
-    sides: Sides,
+def test_workers_draw_minibatches_of_their_own(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rollouts = [random_rollout(seed) for seed in range(4)]
-    ends = []
-    for overlap in (True, False):
-        side, _ = sides(small_config(**{**PLAIN, "overlap": overlap, "ratio_limit": 0.2}))
-        updates = [side.learner.update(rollout) for rollout in rollouts]
-        side.learner.settle()
-        ends.append(side.named())
-        assert [update.metrics["train/staleness"] for update in updates] == [0] * 4
-        lags = [update.metrics["train/lag"] for update in updates]
-        assert lags == ([0, 1, 1, 1] if overlap else [0] * 4)
-        for name, value in side.agent.parameters().items():
-            np.testing.assert_array_equal(value, ends[-1][name])
-    assert ends[0]["num_updates"] == 4
-    assert ends[0]["global_step"] == sum(np.count_nonzero(r.mask) for r in rollouts)
-    for name, value in ends[0].items():
-        np.testing.assert_array_equal(value, ends[1][name])
+    """With one seed for all, all workers cut their rollouts alike."""
+    drawn = []
+    for side in sides(small_config(**PLAIN, minibatches=3)):
+        returns: list[np.ndarray] = []
+        really = side.agent.gradient
 
+        def gradient(
+            batch: Batch, weight: float, returns: Any = returns, really: Any = really
+        ) -> Gradient:
+            returns.append(batch.returns)
+            return really(batch, weight)
 
-def test_overlapped_minibatches_are_one_update_staler(sides: Sides) -> None:
-    side, _ = sides(small_config(**{**PLAIN, "overlap": True, "minibatches": 3}))
-    updates = [side.learner.update(random_rollout(seed)) for seed in range(3)]
-    side.learner.settle()
-    assert side.named()["num_updates"] == 9
-    assert [update.metrics["train/lag"] for update in updates] == [0, 1, 1]
-    assert updates[-1].metrics["train/staleness"] == 1
-
-
-def test_a_push_that_fails_in_the_background_is_raised_by_the_next_one() -> None:
-    class Lost(LoggedStore):
-        def exchange(self, *_: Any) -> Reply:
-            raise RetryableError("the ps is lost")
-
-    way = exchange.make(Lost([]), overlap=True)  # type: ignore[arg-type]
-    nothing = Reply(np.zeros(1), np.zeros(0), 0, 0, False)
-    assert way.push(nothing) is None
-    with pytest.raises(RetryableError, match="the ps is lost"):
-        way.push(nothing)
+        monkeypatch.setattr(side.agent, "gradient", gradient)
+        side.learner.update(random_rollout(3))
+        drawn.append(np.concatenate(returns, axis=None).tolist())
+    assert sorted(drawn[0]) == sorted(drawn[1])
+    assert drawn[0] != drawn[1]
 
 
 @pytest.mark.parametrize("size", [1e-7, 1.0, 1e4])
@@ -395,7 +370,7 @@ def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> No
         np.testing.assert_array_equal(value, two.agent.parameters()[name])
 
 
-@pytest.mark.parametrize("settings", [SGD, OVERLAPPED], ids=["plain", "overlapped"])
+@pytest.mark.parametrize("settings", [SGD, LIMITED], ids=["plain", "limited"])
 def test_every_metric_of_an_update_is_finite_and_in_the_table(
     sides: Sides, settings: Config
 ) -> None:
@@ -405,7 +380,7 @@ def test_every_metric_of_an_update_is_finite_and_in_the_table(
     assert {name.split("/")[0] for name in metrics} == {"loss", "train"}
     ours = {name for name in METRICS if name.startswith("loss/")}
     limited = {"loss/clipped_share", "loss/divergence"}
-    assert metrics.keys() & ours == ours - (set() if settings is OVERLAPPED else limited)
+    assert metrics.keys() & ours == ours - (set() if settings is LIMITED else limited)
     assert all(np.isfinite(value) for value in metrics.values())
 
 
@@ -491,9 +466,9 @@ class LoggedStore:
         self._events.append("pull")
         return Reply(np.zeros(1), np.zeros(0), 0, 0, False)
 
-    def exchange(self, *_: Any) -> Reply:
+    def push(self, *_: Any) -> Reply:
         """The same."""
-        self._events.append("exchange")
+        self._events.append("push")
         return Reply(np.zeros(1), np.zeros(0), 2, 1, False)
 
 
@@ -504,13 +479,13 @@ def test_the_events_of_an_update_come_in_order() -> None:
     settings = small_config(rollout_length=2)
     envs = make_envs([[Script((1.0,) * 99)]], AutoresetMode.SAME_STEP, events)
     player = Player(envs, actor, for_space(Discrete(5), settings.network), settings, seed=1)
-    learner = Learner(actor, store, settings, Stopwatch())
+    learner = Learner(actor, store, settings, Stopwatch(), seed=1)
     rollouts = player.rollouts()
     learner.update(next(rollouts))
     actor.is_finite = False
     learner.update(next(rollouts))
     play = ["act", "step", "act", "step", "value"]
-    push = ["gradient", "moments", "exchange", "load"]
+    push = ["gradient", "moments", "push", "load"]
     drop = ["gradient", "pull", "load"]
     assert events == ["reset", "pull", "load", *play, *push, *play, *drop]
 

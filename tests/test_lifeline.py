@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
 from a3c import lifeline
 from a3c.errors import RetryableError
-from a3c.layout import cut
 from a3c.lifeline import Lifeline
 from tests.runs import wait_until
 
@@ -79,20 +76,3 @@ def test_who_has_left_does_not_mind_the_loss() -> None:
     time.sleep(3 * lifeline.PATIENCE_S)
     assert ps.said == []
     end.set()
-
-
-@pytest.mark.parametrize(
-    ("parameters", "num_ps", "dtype", "is_short"),
-    [
-        (750_000, 1, "float32", True),
-        (750_001, 1, "float32", False),
-        (1_500_000, 1, "float16", True),
-        (1_500_000, 2, "float32", True),
-        (1_500_002, 2, "float32", False),
-    ],
-)
-def test_only_little_to_each_ps_goes_the_short_way(
-    parameters: int, num_ps: int, dtype: str, is_short: bool
-) -> None:
-    layout = cut({"w": (parameters - 2,), "v": (2,)}, num_ps, lambda name: name == "v")
-    assert lifeline.takes_short_way(layout, dtype) is is_short

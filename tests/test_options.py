@@ -152,6 +152,16 @@ def test_flags_say_whatever_a_file_can_say(layer: Layer) -> None:
     assert parse("--preset", "none", *as_flags(layer)) == wanted
 
 
+def test_a_run_of_an_earlier_version_goes_on_without_the_settings_that_are_no_more(
+    tmp_path: Path,
+) -> None:
+    tables = {**plain(Config()), "cluster": {"workers": 3, "overlap": True}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": tables}))
+    assert options.merge([options.read_file(path)]).cluster.workers == 3
+    assert options.from_dict(tables, "a manifest").cluster.workers == 3
+
+
 def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_path: Path) -> None:
     before = parse("--env-id", "CartPole-v1", "--preset", "none", "--gamma", "0.9")
     file = tmp_path / "config.json"

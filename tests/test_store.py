@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import calls, headers, lifeline
+from a3c import calls
 from a3c.errors import RetryableError, UserError
 from a3c.store import Store
-from tests.clusters import InProcessCluster, agent, small_config
+from tests.clusters import InProcessCluster, agent, push_of, small_config
 
 SETTINGS = small_config(learning_rate=0.01)
 
@@ -42,15 +42,9 @@ def test_everything_global_is_on_the_ps_and_nothing_else_is(stores: tuple[Store,
     assert fed_at(store, 1) == "/job:ps/task:1"
 
 
-def test_what_is_fed_in_the_usual_way_is_on_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", 0)
-    store = InProcessCluster(num_ps=2).store(SETTINGS, 1, agent(SETTINGS, num_ps=2))
-    assert fed_at(store, 0) == fed_at(store, 1) == "/job:worker/task:1"
-
-
 def fed_at(store: Store, ps: int) -> Any:
     """Where the gradient for a ps is fed into the graph."""
-    return store.graph.get_tensor_by_name(f"lane_{ps}/gradient_0:0").device
+    return store.graph.get_tensor_by_name(f"exchange_{ps}/gradient_0:0").device
 
 
 def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
@@ -60,7 +54,7 @@ def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
     assert store.global_step.dtype == tf.int64
     store.initialize({"global_step": np.array(2**40, np.int64)})
     gradient = np.zeros(agent(SETTINGS).layout.num_parameters, np.float32)
-    assert store.exchange(gradient, np.zeros(0), 7, 0.01).global_step == 2**40 + 7
+    assert store.push(push_of(gradient, 7)).global_step == 2**40 + 7
 
 
 def test_slots_lie_beside_their_variables(stores: tuple[Store, Store]) -> None:
@@ -89,8 +83,8 @@ def test_two_workers_share_one_set_of_adam_slots(stores: tuple[Store, Store]) ->
     first, second = stores
     before = first.pull().parameters.astype(np.float64)
     gradients = np.random.default_rng(0).normal(size=(2, before.size)).astype(np.float32)
-    first.exchange(gradients[0], np.zeros(0), 1, 0.01)
-    reply = second.exchange(gradients[1], np.zeros(0), 1, 0.01)
+    first.push(push_of(gradients[0], 1))
+    reply = second.push(push_of(gradients[1], 1))
     mean, square, wanted = np.zeros_like(before), np.zeros_like(before), before.copy()
     learning = SETTINGS.learning
     for t, gradient in enumerate(gradients.astype(np.float64), start=1):
@@ -105,14 +99,14 @@ def test_the_step_count_is_the_sum_over_workers(stores: tuple[Store, Store]) -> 
     first, second = stores
     gradient = np.zeros_like(first.pull().parameters)
     for store, steps in ((first, 3), (second, 5), (first, 11)):
-        reply = store.exchange(gradient, np.zeros(0), steps, 0.01)
+        reply = store.push(push_of(gradient, steps))
     assert (reply.global_step, reply.num_updates) == (19, 3)
 
 
 def test_a_pull_gives_what_the_push_of_the_same_call_made(stores: tuple[Store, Store]) -> None:
     store = stores[0]
     gradient = np.ones_like(store.pull().parameters)
-    pushed = store.exchange(gradient, np.zeros(0), 1, 0.01)
+    pushed = store.push(push_of(gradient, 1))
     np.testing.assert_array_equal(pushed.parameters, store.pull().parameters)
 
 
@@ -121,7 +115,7 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(
 ) -> None:
     first, second = stores
     player = agent(SETTINGS, num_ps=2, seed=5)
-    first.exchange(np.ones_like(first.pull().parameters), np.zeros(0), 4, 0.01)
+    first.push(push_of(np.ones_like(first.pull().parameters), 4))
     first.initialize(player.parameters())
     named = player.layout.unflatten(second.pull().parameters)
     for name, value in player.parameters().items():
@@ -137,9 +131,9 @@ def test_a_snapshot_restores_bit_for_bit(stores: tuple[Store, Store]) -> None:
     rng = np.random.default_rng(1)
     for _ in range(3):
         gradient = rng.normal(size=first.pull().parameters.size).astype(np.float32)
-        first.exchange(gradient, np.zeros(0), 2, 0.01)
+        first.push(push_of(gradient, 2))
     saved = first.snapshot().values
-    second.exchange(gradient, np.zeros(0), 2, 0.01)
+    second.push(push_of(gradient, 2))
     second.initialize(saved)
     again = second.snapshot().values
     assert saved.keys() == again.keys()
@@ -161,7 +155,7 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
 
     def push(store: Store) -> None:
         while not stop.is_set():
-            store.exchange(ones, np.zeros(0), 1, 1.0)
+            store.push(push_of(ones, 1, learning_rate=1.0))
 
     reader = cluster.store(settings, 0, of)
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -214,7 +208,7 @@ def test_finished_reaches_everyone_with_the_next_exchange(stores: tuple[Store, S
     first, second = stores
     assert not second.pull().finished
     first.finish("solved")
-    assert second.exchange(np.zeros_like(second.pull().parameters), np.zeros(0), 0, 0.01).finished
+    assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
 
 
 def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
@@ -223,73 +217,60 @@ def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
     store = lonely.store(SETTINGS, 0, player)
     assert not store.is_ready()
     with pytest.raises(RetryableError, match="the ps is lost"):
-        store.exchange(np.zeros(player.layout.num_parameters, np.float32), np.zeros(0), 1, 0.01)
+        store.push(push_of(np.zeros(player.layout.num_parameters, np.float32), 1))
     store.initialize(player.parameters())
     assert store.is_ready()
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
-def test_every_way_to_the_ps_ends_in_the_same_numbers(
-    num_ps: int, wire_dtype: str, monkeypatch: pytest.MonkeyPatch
+def test_any_number_of_ps_and_either_precision_end_in_the_same_numbers(
+    num_ps: int, wire_dtype: str
 ) -> None:
-    """Parameters, counts and statistics after the same pushes by two workers."""
+    """Parameters, counts and statistics after two workers' pushes, against NumPy."""
     settings = small_config(
-        learning_rate=0.01,
+        optimizer="sgd",
         normalize_observations=True,
         critic_learning_rate_scale=0.5,
         wire_dtype=wire_dtype,
     )
     player = agent(settings, num_ps=num_ps)
+    cluster = InProcessCluster(num_ps, num_workers=2)
+    first, second = (cluster.store(settings, i, player) for i in range(2))
+    first.initialize(player.parameters())
+    before = player.layout.flatten(player.parameters())
+    np.testing.assert_array_equal(first.pull().parameters, before.astype(wire_dtype))
     moments = np.arange(1.0, 1 + player.statistics_size)
     gradient = np.linspace(-1, 1, player.layout.num_parameters, dtype=wire_dtype)
-    replies = []
-    for short_way, apart in ((10**9, 0), (0, 10**9), (0, 0)):
-        monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", short_way)
-        monkeypatch.setattr(headers, "APART_BYTES", apart)
-        cluster = InProcessCluster(num_ps, num_workers=2)
-        first, second = (cluster.store(settings, i, player) for i in range(2))
-        first.initialize(player.parameters())
-        began = player.layout.unflatten(first.pull().parameters)
-        for name, value in player.parameters().items():
-            np.testing.assert_array_equal(began[name], value.astype(wire_dtype))
-        first.exchange(gradient, moments, 2**33, 0.01, 1.0)
-        second.exchange(gradient[::-1].copy(), moments, 5, 0.001, 0.5)
-        replies.append(first.pull())
-    for short, in_front, apart in zip(*replies, strict=True):
-        np.testing.assert_array_equal(short, in_front)
-        np.testing.assert_array_equal(short, apart)
-    assert (replies[0].global_step, replies[0].num_updates) == (2**33 + 5, 2)
-    np.testing.assert_array_equal(replies[0].statistics, 2 * moments)
+    first.push(push_of(gradient, 2**33, moments=moments))
+    backwards = gradient[::-1].copy()
+    unit = 0.5 if wire_dtype == "float16" else 1.0
+    push = push_of(backwards, 5, moments=moments, learning_rate=0.001, unit=unit)
+    assert second.push(push).finished is False
+    reply = first.pull()
+    rate = np.concatenate([np.full(s.size, 0.5 if s.apart else 1.0) for s in player.layout.shards])
+    step = 0.01 * gradient.astype(np.float64) + 0.001 * unit * backwards.astype(np.float64)
+    tolerance = 1e-6 if wire_dtype == "float32" else 1e-3
+    np.testing.assert_allclose(reply.parameters, before - rate * step, atol=tolerance)
+    assert (reply.global_step, reply.num_updates) == (2**33 + 5, 2)
+    np.testing.assert_array_equal(reply.statistics, 2 * moments)
 
 
-@pytest.mark.parametrize("num_ps", [1, 2])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
-def test_nothing_travels_but_gradients_parameters_and_a_header(
-    num_ps: int, optimizer: str, monkeypatch: pytest.MonkeyPatch
+def test_no_ps_needs_anything_of_another_process_for_a_push(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each tensor that does is a call to a ps, or of it."""
+    """Each tensor that travels besides would be a call of its own."""
     settings = small_config(optimizer=optimizer, critic_learning_rate_scale=0.5)
-    player = agent(settings, num_ps=num_ps)
+    player = agent(settings, num_ps=2)
     prepared: list[tuple[Any, list[Any], list[Any]]] = []
-    monkeypatch.setattr(headers, "APART_BYTES", 0)
-    monkeypatch.setattr(lifeline, "SHORT_WAY_BYTES", 0)
     monkeypatch.setattr(calls, "prepare", lambda *call: prepared.append(call))
-    store = InProcessCluster(num_ps).store(settings, 0, player)
+    store = InProcessCluster(num_ps=2).store(settings, 0, player)
     store.initialize({})
-    session, inputs, outputs = prepared[0]
-    every = tf.compat.v1.RunOptions(output_partition_graphs=True)
-    parts = tf.compat.v1.RunMetadata()
-    fed = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in inputs}
-    session.run(outputs, fed, every, parts)
-    found = {part.node[0].device: traffic(part) for part in parts.partition_graphs}
-    shards = 2  # a ps: of the critic, and of the rest
-    assert found.pop("/job:worker/replica:0/task:0/device:CPU:0") == num_ps * shards + 1
-    assert list(found.values()) == [shards + 1] * num_ps
-
-
-def traffic(part: Any) -> int:
-    """How many tensors this part of a graph gets from other processes."""
-    own = {node.device for node in part.node}
-    assert len(own) == 1
-    return sum(n.op == "_Recv" and n.attr["send_device"].s.decode() not in own for n in part.node)
+    for ps, (session, inputs, outputs) in enumerate(prepared[:2]):
+        every = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        parts = tf.compat.v1.RunMetadata()
+        fed = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in inputs}
+        session.run(outputs, fed, every, parts)
+        (part,) = parts.partition_graphs
+        assert {node.device for node in part.node} == {f"/job:ps/replica:0/task:{ps}/device:CPU:0"}

@@ -21,7 +21,7 @@ from a3c.heartbeat import Heartbeat
 from a3c.learner import not_finite
 from a3c.signals import StopRequest
 from a3c.training import Worker
-from tests.clusters import InProcessCluster, small_config
+from tests.clusters import InProcessCluster, push_of, small_config
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
 
 NAN, INF = float("nan"), float("inf")
@@ -100,7 +100,7 @@ def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_pus
 
     def push() -> None:
         while not checkpoint.steps(tmp_path / "checkpoints"):
-            other.exchange(nothing, np.zeros(0), 1, 0.0)
+            other.push(push_of(nothing, 1, learning_rate=0.0))
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pushing = pool.submit(push)

@@ -88,7 +88,7 @@ class LearningConfig:
     ratio_limit: float = option(
         0.0,
         "PPO's clip: how far the chance of an action may be driven from 1 times what it was when "
-        "it was played (0: no limit, but 0.2 with --overlap)",
+        "it was played (0: no limit)",
         low=0.0,
         high=10.0,
     )

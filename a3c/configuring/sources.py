@@ -17,6 +17,8 @@ from a3c.errors import UserError
 
 PRESETS = Path(__file__).resolve().parents[2] / "presets"
 
+_REMOVED = {"cluster": ("overlap",)}  # settings of earlier versions, by section
+
 Layer = dict[str, dict[str, Any]]
 
 
@@ -53,7 +55,7 @@ def read_file(path: Path, source: str | None = None) -> Layer:
     tables = _parse_file(path, source or f"--config {path}")
     if isinstance(tables, dict):
         tables.pop("for_env_ids", None)
-        tables = tables.get("config", tables)
+        tables = without_removed(tables["config"]) if "config" in tables else tables
     return from_tables(tables, str(path))
 
 
@@ -108,5 +110,16 @@ def merge(layers: Sequence[Layer]) -> Config:
 
 
 def from_dict(tables: Any, source: str) -> Config:
-    """A configuration from plain data, checked like any other layer."""
-    return merge([from_tables(tables, source)])
+    """A configuration from plain data that a run left behind, checked like any other layer."""
+    return merge([from_tables(without_removed(tables), source)])
+
+
+def without_removed(tables: Any) -> Any:
+    """What a run of an earlier version left behind, without the settings that are no more."""
+    if not isinstance(tables, dict):
+        return tables
+    kept = dict(tables)
+    for section, names in _REMOVED.items():
+        if isinstance(kept.get(section), dict):
+            kept[section] = {k: v for k, v in kept[section].items() if k not in names}
+    return kept
