@@ -45,6 +45,7 @@ class Batch(NamedTuple):
     starts: np.ndarray  # bool, true at the first observation of an episode
     state: np.ndarray  # [B, S], before the first row
     policy_parameters: np.ndarray  # [T, B, P], as the actions were drawn
+    epsilon: np.ndarray  # the chance with which actions were random ones instead
 
 
 class Gradient(NamedTuple):
@@ -240,6 +241,7 @@ class Agent:
             starts=samples(tf.bool),
             state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
             policy_parameters=samples(tf.float32, [policy.num_parameters]),
+            epsilon=samples(tf.float32),
         )
 
     def _loss(self, batch: Batch, output: Any, entropy_weight: Any) -> losses.ActorCriticLoss:
@@ -254,7 +256,9 @@ class Agent:
             value_loss_weight=learning.value_loss_weight,
             entropy_weight=entropy_weight,
             normalize_advantages=learning.normalize_advantages,
-            played_log_probabilities=policy.log_probability(batch.policy_parameters, batch.actions),
+            played_log_probabilities=policy.played_log_probability(
+                batch.policy_parameters, batch.actions, batch.epsilon
+            ),
             ratio_limit=learning.ratio_limit,
         )
 

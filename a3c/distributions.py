@@ -66,6 +66,17 @@ class Policy(abc.ABC):
         """Stored actions, uniform over the action space: `[batch, *action_shape]`."""
 
     @abc.abstractmethod
+    def random_log_probability(self, actions: Any) -> Any:
+        """The log of the probability or density with which `random_actions` draws them, `[...]`."""
+
+    def played_log_probability(self, parameters: Any, actions: Any, epsilon: Any) -> Any:
+        """The log of what actions were drawn with: `epsilon` of them, `[...]`, were random ones."""
+        by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
+        at_random = self.random_log_probability(actions) + tf.math.log(epsilon)  # -inf at 0
+        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # not both -inf
+        return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
+
+    @abc.abstractmethod
     def describe(self) -> str:
         """The policy in a few words."""
 
@@ -129,6 +140,10 @@ class MultiCategorical(Policy):
         """Uniform indices `[batch, choices]`."""
         return rng.integers(self._space.nvec, size=(batch, len(self._sizes)), dtype=np.int64)
 
+    def random_log_probability(self, actions: Any) -> Any:
+        """The same for all actions."""
+        return tf.fill(tf.shape(actions)[:-1], -sum(math.log(n) for n in self._sizes))
+
     def describe(self) -> str:
         """The policy in a few words."""
         return f"multi-categorical over {'x'.join(map(str, self._sizes))} actions"
@@ -175,6 +190,10 @@ class Categorical(Policy):
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
         """Uniform indices `[batch]`."""
         return rng.integers(self._space.n, size=batch, dtype=np.int64)
+
+    def random_log_probability(self, actions: Any) -> Any:
+        """The same for all actions."""
+        return tf.fill(tf.shape(actions), -math.log(self.num_parameters))
 
     def describe(self) -> str:
         """The policy in a few words."""
@@ -318,6 +337,19 @@ class Gaussian(Policy):
         low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 0.0)
         uniform = low + (high.astype(np.float64) - low) * rng.uniform(size=size)
         return np.where(bounded, uniform, rng.standard_normal(size)).astype(np.float32)
+
+    def random_log_probability(self, actions: Any) -> Any:
+        """Uniform within the bounds, none outside; Gaussian in dimensions that lack a bound."""
+        if self._squash:
+            log_range = math.log(2.0) + self._log_half_range()  # actions are squashed into bounds
+            return tf.fill(tf.shape(actions)[:-1], -float(log_range.sum()))
+        bounded = np.isfinite(self._low) & np.isfinite(self._high)
+        low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 1.0)
+        is_within = (actions >= low.astype(np.float32)) & (actions <= high.astype(np.float32))
+        log_range = np.log(np.maximum(high.astype(np.float64) - low, 1e-8)).astype(np.float32)
+        log_uniform = tf.where(is_within, -log_range, -np.inf)
+        log_normal = -0.5 * actions**2 - _HALF_LOG_TAU
+        return tf.reduce_sum(tf.where(bounded, log_uniform, log_normal), axis=-1)
 
     def describe(self) -> str:
         """The policy in a few words."""

@@ -138,4 +138,5 @@ def _batch(rollout: Rollout, gae_lambda: float) -> Batch:
         starts=rollout.starts,
         state=rollout.state,
         policy_parameters=rollout.policy_parameters,
+        epsilon=np.full_like(rollout.mask, rollout.epsilon),
     )

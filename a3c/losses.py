@@ -20,6 +20,7 @@ import tensorflow as tf
 # Deviations this small are rounding: advantages that are all alike must not be blown up to
 # deviation 1, nor a critic of constant returns be called infinitely bad.
 _ROUNDING = 1e-6
+_LARGEST_LOG_RATIO = 20.0  # e^20 is 5e8
 
 
 class LossParts(NamedTuple):
@@ -81,6 +82,8 @@ def clipped_surrogate(
     mask = tf.cast(mask, advantages.dtype)
     used, extras = _used_advantages(advantages, mask, normalize)
     log_ratio = _kept(log_probabilities - tf.stop_gradient(played_log_probabilities), mask)
+    # Beyond, the minimum's other branch would be infinite, and 0 times that is NaN.
+    log_ratio = tf.clip_by_value(log_ratio, -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
     ratio = tf.exp(log_ratio)  # [T, B]
     within = tf.clip_by_value(ratio, 1 - ratio_limit, 1 + ratio_limit)
     is_outside = tf.cast(tf.abs(ratio - 1) > ratio_limit, mask.dtype)

@@ -54,6 +54,7 @@ class Rollout(NamedTuple):
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
+    epsilon: float  # the chance with which they are random ones instead
     episodes: list[Episode]  # games that ended in here
 
     @property
@@ -149,7 +150,7 @@ class Player:
             self._complete(buffer)
             bootstrap = self._actor.value(self._observations, self._state, self._starts)
             self._stopwatch.lap("act")
-            yield buffer._replace(bootstrap_value=bootstrap)
+            yield buffer._replace(bootstrap_value=bootstrap, epsilon=epsilon)
 
     def _new_buffer(self) -> Rollout:
         space, size = fed_space(self._space), self._envs.num_envs
@@ -165,6 +166,7 @@ class Player:
             starts=np.empty(steps, bool),
             state=np.empty_like(self._actor.initial_state(size)),
             policy_parameters=np.empty((*steps, self._policy.num_parameters), np.float32),
+            epsilon=0.0,
             episodes=[],
         )
 

@@ -380,6 +380,52 @@ def test_log_deviations_are_kept_within_their_range_and_find_back_into_it(
 # --- what goes around it ------------------------------------------------------------------------
 
 
+def played(policy: Policy, parameters: Any, actions: Any, epsilon: float) -> np.ndarray:
+    stored = np.asarray(actions, policy.action_dtype)
+    rows, chances = np.tile(f32(parameters), (len(actions), 1)), np.full(len(actions), f32(epsilon))
+
+    def density() -> Any:
+        return tf.exp(policy.played_log_probability(*map(tf.constant, (rows, stored, chances))))
+
+    return run(density)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_what_is_played_is_drawn_from_the_mixture_of_policy_and_random_actions(
+    epsilon: float,
+) -> None:
+    logits = [0.5, -1.0, 2.0]
+    by_policy = np.exp(log_softmax(np.array(logits)))
+    wanted = (1 - epsilon) * by_policy + epsilon / 3
+    np.testing.assert_allclose(
+        played(for_space(DISCRETE, CLIP), logits, [0, 1, 2], epsilon), wanted
+    )
+    every = [(i, j) for i in range(2) for j in range(3)]
+    of_pairs = played(for_space(MULTI, CLIP), [5.0, -5.0, 0, 0, 20.0], every, epsilon)
+    assert of_pairs.sum() == pytest.approx(1.0, abs=1e-5)
+    assert of_pairs.min() >= epsilon / 6 * 0.999
+
+
+@pytest.mark.parametrize("config", [CLIP, SQUASH], ids=["clip", "squash"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_densities_of_what_is_played_integrate_to_one(
+    config: NetworkConfig, epsilon: float
+) -> None:
+    policy = for_space(Box(-2.0, 1.0, (1,), np.float32), config)
+    actions = np.linspace(-9, 9, 20_001)[:, None]
+    slope = 1.0
+    if config is SQUASH:  # densities are of the squashed action
+        slope = 1.5 * (1 - np.tanh(actions[:, 0]) ** 2)
+    density = played(policy, [0.3, -0.5], actions, epsilon) * slope
+    assert np.trapezoid(density, actions[:, 0]) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_random_actions_without_bounds_are_drawn_from_a_gaussian() -> None:
+    policy = for_space(Box(-np.inf, np.inf, (1,), np.float32), CLIP)
+    density = played(policy, [5.0, 0.0], [[0.0]], 1.0)
+    assert density == pytest.approx(1 / np.sqrt(2 * np.pi), rel=1e-5)
+
+
 @pytest.mark.parametrize(("space", "config"), POLICIES)
 def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
     space: Any, config: NetworkConfig

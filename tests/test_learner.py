@@ -108,6 +108,7 @@ def random_rollout(
         starts=rng.random(shape) < 0.2,
         state=rng.normal(size=(num_envs, state_size)).astype(np.float32),
         policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
+        epsilon=0.25,
         episodes=[],
     )
 
@@ -137,6 +138,8 @@ def loss_by_definition(weights: dict[str, np.ndarray], rollout: Rollout, setting
         played = rollout.policy_parameters.astype(np.float64)
         log_played = played - np.log(np.exp(played).sum(axis=-1, keepdims=True))
         log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
+        epsilon = rollout.epsilon  # random ones of two actions
+        log_played = np.log((1 - epsilon) * np.exp(log_played) + epsilon / 2)
         ratio = np.exp(taken - log_played)
         gain = np.minimum(ratio * advantages, np.clip(ratio, 1 - limit, 1 + limit) * advantages)
     terms = (

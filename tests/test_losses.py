@@ -79,6 +79,10 @@ def column(*numbers: float) -> Array:
     return np.array(numbers)[:, None]  # [T, 1]
 
 
+def f32(numbers: list[float]) -> Array:
+    return np.array(numbers, np.float32)[:, None]  # [T, 1], as the network computes
+
+
 def test_policy_loss_of_a_hand_worked_rollout() -> None:
     parts = run(
         losses.policy_gradient,
@@ -111,6 +115,25 @@ def test_clipped_surrogate_of_a_hand_worked_rollout() -> None:
     divergence = 2 * (0.5 - log(1.5)) + 2 * (-0.75 - log(0.25))
     assert parts.extras["divergence"] == pytest.approx(divergence / 5)
     assert parts.extras["mean_advantage"] == pytest.approx(3 / 5)
+
+
+def test_the_gradient_is_finite_however_much_more_or_less_likely_an_action_has_become() -> None:
+    """e^100 is past float32; the branch that the minimum leaves out must not make it NaN."""
+    arrays = {
+        "log_probabilities": f32([100.0, 100.0, -100.0, -100.0, 0.1]),
+        "advantages": f32([1.0, -1.0, 1.0, -1.0, 1.0]),
+        "mask": f32([1.0] * 5),
+    }
+
+    def limited(log_probabilities: Any, **others: Any) -> losses.LossParts:
+        played = tf.zeros_like(log_probabilities)
+        return losses.clipped_surrogate(log_probabilities, played, **others, ratio_limit=0.2)
+
+    gradient = gradients_of(limited, arrays, of="loss")["log_probabilities"]
+    assert np.isfinite(gradient).all()
+    assert gradient[-1, 0] < 0
+    parts = run(limited, arrays)
+    assert np.isfinite([parts.loss, *parts.extras.values()]).all()
 
 
 def test_clipped_surrogate_has_the_policy_gradient_where_nothing_has_changed() -> None:

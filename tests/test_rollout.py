@@ -88,6 +88,7 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
         assert shapes.pop("bootstrap_value") == (2,)
         assert shapes.pop("state") == (2, 1)
         assert shapes.pop("policy_parameters") == (3, 2, NUM_ACTIONS)
+        assert shapes.pop("epsilon") == ()
         assert set(shapes.values()) == {(3, 2)}
         assert rollout.observations[:, 1, 2].tolist() == [3 * k, 3 * k + 1, 3 * k + 2]
         assert rollout.actions[:, 0].tolist() == [t % NUM_ACTIONS for t in range(3 * k, 3 * k + 3)]
@@ -400,6 +401,7 @@ def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetM
             starts=rollout.starts,
             state=rollout.state,
             policy_parameters=rollout.policy_parameters,
+            epsilon=np.zeros_like(rollout.mask),
         )
         assert agent.gradient(batch, 0.0).parts["loss/value"] < 1e-12
         forgetful = batch._replace(starts=~rollout.starts)
@@ -433,6 +435,11 @@ def test_epsilon_1_plays_every_action_equally_often() -> None:
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert chi_square < 18.5  # 4 degrees of freedom: exceeded once in 1,000 seeds
     assert len(counts) == NUM_ACTIONS
+
+
+def test_a_rollout_says_with_which_epsilon_it_was_played() -> None:
+    rollout = first(play([[Script((1.0,) * 9)]], AutoresetMode.SAME_STEP, epsilon=0.25))
+    assert rollout.epsilon == 0.25
 
 
 def test_epsilon_replaces_that_share_of_actions() -> None:

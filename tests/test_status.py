@@ -84,6 +84,14 @@ def test_restarts_and_drops_are_warned_of(tmp_path: Path) -> None:
     assert "7" in text
 
 
+def test_a_staleness_of_0_counts_in_the_mean(tmp_path: Path) -> None:
+    made = living(tmp_path / "run", workers=2)
+    for worker, staleness in enumerate((0, 3)):
+        row = made.worker_row(4_600_000, 0.0, **{"train/staleness": staleness})
+        made.rows(f"worker-{worker}", [row])
+    assert status.read(made.run).as_dict()["staleness"] == 1.5
+
+
 def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         status.read(RunDir(tmp_path))

@@ -351,5 +351,5 @@ def _mean_rate(newest: tuple[Path, Manifest] | None) -> float | None:
 
 
 def _mean_staleness(rows: Sequence[Row]) -> float | None:
-    values = [row["train/staleness"] for row in rows if row.get("train/staleness")]
+    values = [row["train/staleness"] for row in rows if "train/staleness" in row]
     return sum(values) / len(values) if values else None
