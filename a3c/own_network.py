@@ -144,7 +144,8 @@ def check(network: Network, observation_space: Box, config: Config) -> None:
         rows = np.zeros((1, _ROWS), np.float32)
         played = (observations[None], action.actions[None])
         drawn_from = action.policy_parameters[None]
-        agent.gradient(Batch(*played, rows, rows, rows, starts[None], state, drawn_from), 0.0)
+        known = (rows, rows, rows, starts[None], state, drawn_from, rows)
+        agent.gradient(Batch(*played, *known), 0.0)
     except A3CError:
         raise
     except Exception as error:

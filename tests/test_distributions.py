@@ -413,7 +413,7 @@ def test_densities_of_what_is_played_integrate_to_one(
 ) -> None:
     policy = for_space(Box(-2.0, 1.0, (1,), np.float32), config)
     actions = np.linspace(-9, 9, 20_001)[:, None]
-    slope = 1.0
+    slope = np.ones(len(actions))
     if config is SQUASH:  # densities are of the squashed action
         slope = 1.5 * (1 - np.tanh(actions[:, 0]) ** 2)
     density = played(policy, [0.3, -0.5], actions, epsilon) * slope

@@ -58,7 +58,7 @@ def play(
         epsilon=lambda: epsilon,
     )
     for rollout in player.rollouts():
-        arrays = {
+        arrays: dict[str, Any] = {
             name: value.copy()
             for name, value in rollout._asdict().items()
             if isinstance(value, np.ndarray)
