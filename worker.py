@@ -120,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         cluster, task = place(arguments, config)
+        if config.cluster.max_workers is None:  # then every worker of the cluster is there at once
+            config = config.with_cluster(workers=len(cluster.workers))
         logging.basicConfig(
             level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"
         )

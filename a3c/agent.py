@@ -216,7 +216,9 @@ class Agent:
         loss = self._loss(batch, output, entropy_weight)
         gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-        max_norm = self._config.learning.max_gradient_norm
+        # What is gathered from many pushes is clipped on the ps, where their mean is known.
+        gathers = self._config.samples_per_step > 0
+        max_norm = 0.0 if gathers else self._config.learning.max_gradient_norm
         flat, norm = optimizers.clip_flat(flat, max_norm)
         clipped_norm = tf.minimum(norm, max_norm or norm)
         packed, unit = wire.pack(flat, clipped_norm, self._config.cluster.wire_dtype)

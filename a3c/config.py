@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from a3c.configuring.fields import option
 from a3c.configuring.learning import LearningConfig
@@ -30,8 +30,15 @@ class EnvConfig:
     env_id: str = option(
         "ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own", everyday=True
     )
-    envs_per_worker: int = option(
-        16, "environments that one worker plays at once (K)", low=1, high=4096, everyday=True
+    envs: int = option(
+        16, "environments in all, which the workers share", low=1, high=100_000, everyday=True
+    )
+    envs_per_worker: int | None = option(
+        None,
+        "environments that each worker plays at once (its share of --envs if unset)",
+        low=1,
+        high=4096,
+        everyday=True,
     )
     env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
     max_episode_steps: int | None = option(
@@ -235,6 +242,24 @@ class ClusterConfig:
         return self.max_workers or self.workers
 
 
+class Share(NamedTuple):
+    """What each worker plays and learns from, so that learning does not depend on their number."""
+
+    envs: int
+    rollout_length: int
+    minibatches: int  # parts of one rollout, a push each
+
+    @property
+    def samples(self) -> int:
+        """Samples of one rollout."""
+        return self.envs * self.rollout_length
+
+    def __str__(self) -> str:
+        """A worker's rollout in a few words."""
+        games = "1 environment" if self.envs == 1 else f"{self.envs} environments"
+        return f"{games} × {self.rollout_length} steps"
+
+
 @dataclass(frozen=True)
 class Config:
     """The complete configuration of a run."""
@@ -248,6 +273,39 @@ class Config:
     def with_cluster(self, **changes: Any) -> Config:
         """The same with other settings of its cluster."""
         return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that the ps gather for one step of the optimizer; 0: every push is a step."""
+        unset = self.env.envs * self.learning.rollout_length
+        given = self.learning.samples_per_step
+        return unset if given is None else given
+
+    @property
+    def share(self) -> Share:
+        """A worker's share of the environments, and of the samples that they play at a time.
+
+        There are as many environments as workers at least. So where workers are more than `envs`
+        they play shorter rollouts, down to `shortest_rollout`. A push holds a worker's share of an
+        optimizer step, but `smallest_push` samples at least: pushes are what a ps runs out of.
+        """
+        learning, workers = self.learning, self.cluster.workers
+        envs = self.env.envs_per_worker or max(1, self.env.envs // workers)
+        length = learning.rollout_length
+        if self.env.envs_per_worker is None and learning.shortest_rollout is not None:
+            even = length * self.env.envs // max(workers, self.env.envs)
+            length = max(even, min(learning.shortest_rollout, length))
+        minibatches = learning.minibatches
+        if minibatches is None:
+            push = max(self.samples_per_step / workers, learning.smallest_push)
+            parts = round(envs * length / push) if self.samples_per_step else 1
+            minibatches = max(1, parts)
+        return Share(envs, length, minibatches)
+
+    @property
+    def pushes_per_rollout(self) -> int:
+        """How many gradients a worker pushes for each of its rollouts."""
+        return self.share.minibatches * self.learning.epochs
 
     @property
     def anneal_steps(self) -> int:
@@ -266,7 +324,8 @@ def to_dict(config: Config) -> dict[str, dict[str, Any]]:
 def identity(config: Config) -> dict[str, Any]:
     """The settings that a checkpoint's variables depend on: what is played and by what network."""
     env = dataclasses.asdict(config.env)
-    del env["envs_per_worker"], env["episodic_life"], env["max_episode_steps"]
+    for name in ("envs", "envs_per_worker", "episodic_life", "max_episode_steps"):
+        del env[name]
     return json.loads(
         json.dumps(
             {

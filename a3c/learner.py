@@ -10,7 +10,7 @@ from a3c import minibatches, schedules
 from a3c.agent import Agent, Batch, Gradient
 from a3c.config import Config
 from a3c.exchange import Push, Reply
-from a3c.returns import gae
+from a3c.returns import RunningMoments, gae
 from a3c.rollout import Rollout, Stopwatch
 from a3c.store import Store
 
@@ -43,6 +43,7 @@ class Learner:
         self._config = config
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
+        self._moments = RunningMoments(config.learning.advantage_horizon)
         self._staleness = 0
         self.reply = self._load(store.pull())
 
@@ -56,10 +57,12 @@ class Learner:
         entropy_weight = schedules.entropy_weight(self._config, step)
         learning = self._config.learning
         whole = _batch(rollout, learning.gae_lambda)
+        if learning.advantage_horizon:
+            whole = whole._replace(advantages=self._moments.normalize(whole.advantages, whole.mask))
         gradients = [
             self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
             for epoch in range(learning.epochs)
-            for batch in minibatches.cut(whole, learning.minibatches, self._rng)
+            for batch in minibatches.cut(whole, self._config.share.minibatches, self._rng)
         ]
         metrics = {
             **_means([gradient.parts for gradient in gradients]),
@@ -81,20 +84,21 @@ class Learner:
         """Push the gradient of a batch and load the answer; only new samples count env steps."""
         gradient = self._agent.gradient(batch, entropy_weight)
         self._stopwatch.lap("learn")
-        known = self.reply
+        known = self.reply.num_updates
         if gradient.is_finite:
             mask = batch.mask if is_new else np.zeros_like(batch.mask)
             push = Push(
                 gradient=gradient.packed,
                 unit=gradient.unit,
                 learning_rate=learning_rate,
+                num_samples=int(np.count_nonzero(batch.mask)),
                 num_steps=int(np.count_nonzero(mask)),
                 moments=self._agent.moments(batch.observations, mask),
             )
-            self._load(self._store.push(push))
-            self._staleness = self.reply.num_updates - known.num_updates - 1
+            reply = self._load(self._store.push(push))
+            self._staleness = reply.num_updates - known - reply.stepped
         else:
-            self._staleness = self.refresh().num_updates - known.num_updates
+            self._staleness = self.refresh().num_updates - known
         self._stopwatch.lap("exchange")
         return gradient
 

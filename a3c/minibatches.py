@@ -18,7 +18,7 @@ def cut(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[Batch]:
     if count == 1:
         return iter([whole])
     if whole.state.shape[1]:
-        return _by_environment(whole, count, rng)
+        return _by_environment(whole, min(count, whole.mask.shape[1]), rng)
     return _by_sample(whole, count, rng)
 
 

@@ -76,8 +76,15 @@ def clip_flat(gradient: Any, max_norm: float) -> tuple[Any, Any]:
     norm = tf.sqrt(tf.reduce_sum(tf.square(gradient)))  # []
     if max_norm == 0.0:
         return gradient, norm
+    return gradient * clipped(norm, max_norm), norm
+
+
+def clipped(norm: Any, max_norm: float) -> Any:
+    """What to multiply a gradient of that norm by; 1 where the norm is not finite."""
+    if max_norm == 0.0:
+        return tf.ones_like(norm)
     is_long = tf.logical_and(norm > max_norm, tf.math.is_finite(norm))
-    return gradient * tf.where(is_long, max_norm / norm, tf.ones_like(norm)), norm
+    return tf.where(is_long, max_norm / norm, tf.ones_like(norm))
 
 
 def _make(config: LearningConfig, learning_rate: Any) -> Any:

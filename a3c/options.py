@@ -141,7 +141,7 @@ def to_flags(config: Config) -> list[str]:
         value = getattr(getattr(config, option.section), option.name)
         field = option.field
         default = field.default if field.default is not dataclasses.MISSING else {}
-        if value != default:
+        if value != default or option.name == "workers":  # other hosts have other cores
             flags += _to_flag(option, value)
     return flags
 

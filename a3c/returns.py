@@ -11,10 +11,15 @@ Estimation", arXiv:1506.02438.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float32]
+
+_ROUNDING = 1e-6  # deviations this small are rounding, and must not be blown up to 1
 
 
 def gae(
@@ -80,6 +85,33 @@ def bootstrap_truncations(
     _check_shapes(rewards=r, truncated=is_cut, final_values=v)
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(is_cut, r + gamma * v, r).astype(np.float32)
+
+
+class RunningMoments:
+    """Brings advantages to about mean 0 and deviation 1, by moments that run over many rollouts.
+
+    Moments of a short rollout are noise: one in which nothing was won has hardly any deviation, and
+    its noise would be blown up to 1. Running moments do not depend either on how samples are split
+    into rollouts. A sample's weight falls by 1/e with every `horizon` samples that follow.
+    """
+
+    def __init__(self, horizon: int) -> None:
+        self._horizon = horizon
+        self._sums = np.zeros(3)  # weight, mean and mean square, each times the weight so far
+
+    def normalize(self, advantages: FloatArray, mask: NDArray[Any]) -> FloatArray:
+        """Take samples where `mask` is 1 into the moments, and normalise all by them."""
+        samples = advantages[mask > 0].astype(np.float64)
+        if samples.size and np.isfinite(samples).all():  # or one NaN would stay for good
+            keep = math.exp(-samples.size / self._horizon)
+            own = np.array([1.0, samples.mean(), np.square(samples).mean()])
+            self._sums = keep * self._sums + (1 - keep) * own
+        weight, mean, square = self._sums
+        if weight == 0:
+            return advantages
+        mean, square = mean / weight, square / weight
+        deviation = math.sqrt(max(square - mean**2, 0.0))
+        return ((advantages - mean) / (deviation + _ROUNDING)).astype(np.float32)
 
 
 def _check_shapes(**arrays: NDArray) -> None:

@@ -114,6 +114,7 @@ class Player:
         self._actor = actor
         self._policy = policy
         self._learning = config.learning
+        self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
         self._epsilon = epsilon
         self._stopwatch = stopwatch or Stopwatch()
@@ -145,7 +146,7 @@ class Player:
             buffer.state[:] = self._state
             buffer.episodes.clear()
             epsilon = self._epsilon()
-            for t in range(self._learning.rollout_length):
+            for t in range(self._length):
                 self._step(buffer, t, epsilon)
             self._complete(buffer)
             bootstrap = self._actor.value(self._observations, self._state, self._starts)
@@ -154,7 +155,7 @@ class Player:
 
     def _new_buffer(self) -> Rollout:
         space, size = fed_space(self._space), self._envs.num_envs
-        steps = (self._learning.rollout_length, size)
+        steps = (self._length, size)
         return Rollout(
             observations=np.empty((*steps, *space.shape), space.dtype),
             actions=np.empty((*steps, *self._policy.action_shape), self._policy.action_dtype),

@@ -19,7 +19,7 @@ import tensorflow as tf
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
-from a3c.exchange import Exchange, Push, Reply, Shared
+from a3c.exchange import GATHERED, Exchange, Push, Reply, Shared
 from a3c.flags import FIRST_PS, Flags, never
 from a3c.lasting import LastingSession
 from a3c.layout import Layout
@@ -41,6 +41,7 @@ class Snapshot(NamedTuple):
 
     values: dict[str, np.ndarray]
     updates_during: int
+    samples_waiting: int  # gathered for a step that is not made yet; no checkpoint holds them
 
 
 class Store:
@@ -201,10 +202,10 @@ class Store:
         best: Snapshot | None = None
         for _ in range(SNAPSHOT_TRIES):
             with or_lost():
-                before, held, after = self._session.run(self._snapshot)
+                before, held, after, waiting = self._session.run(self._snapshot)
             torn = int(after - before)
             if best is None or torn < best.updates_during:
-                best = Snapshot(by_parameter(held, self._layout), torn)
+                best = Snapshot(by_parameter(held, self._layout), torn, int(waiting))
             if not torn:
                 break
         assert best is not None
@@ -250,13 +251,17 @@ class Store:
     def _build_saving(self) -> None:
         variables = tf.compat.v1.global_variables()
         left_out = {v.op.name for v in self._flags.variables}
-        kept = [v for v in variables if v.op.name not in left_out]
+        kept = [
+            v
+            for v in variables
+            if v.op.name not in left_out and not v.op.name.startswith(f"{GATHERED}/")
+        ]
         before = self._num_updates.read_value()
         with tf.control_dependencies([before]):
             self._saved = {v.op.name: v.read_value() for v in kept}
         with tf.control_dependencies(list(self._saved.values())):
             after = self._num_updates.read_value()
-        self._snapshot = (before, self._saved, after)
+        self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
         self._initializer = tf.compat.v1.variables_initializer(variables)
         self._is_ready = self._flags.ready.read_value()
         self._all_exist = tf.reduce_all(

@@ -171,7 +171,7 @@ class Worker:
 
     def _judge_for_others(self, tracker: WorkerTracker, error: A3CError, until: float) -> bool:
         """Be chief without playing, while others push updates; whether the run is over."""
-        others = _Progress(self._learner.reply.num_updates)
+        others = _Progress(self._learner.reply.global_step)
         if self._has_others:
             log.error("%s; not playing any more, but saving for the others", error)
             while time.monotonic() < until and others.go_on(self._learner.refresh()):
@@ -200,7 +200,7 @@ class Worker:
             rollout.num_env_steps,
             update.pushed,
             rollout.episodes,
-            self._config.learning.updates_per_rollout,
+            self._config.pushes_per_rollout,
         )
         if not update.pushed:
             log.warning(
@@ -266,16 +266,16 @@ class Worker:
 
 
 class _Progress:
-    """Whether the others push updates, as the count of them shows."""
+    """Whether the others push, as the count of env steps shows."""
 
-    def __init__(self, num_updates: int) -> None:
-        self._num_updates = num_updates
+    def __init__(self, global_step: int) -> None:
+        self._global_step = global_step
         self._moved_at = time.monotonic()
 
     def go_on(self, reply: Reply) -> bool:
-        """Whether there was an update lately."""
-        if reply.num_updates > self._num_updates:
-            self._num_updates, self._moved_at = reply.num_updates, time.monotonic()
+        """Whether there was a push lately."""
+        if reply.global_step > self._global_step:
+            self._global_step, self._moved_at = reply.global_step, time.monotonic()
         return time.monotonic() - self._moved_at < IDLE_S
 
 
@@ -307,7 +307,7 @@ def _envs_and_network(
     config: Config, seed: int, make_envs: Callable[..., Any], build_network: Callable[..., Any]
 ) -> tuple[Any, Network]:
     with BlamingTheEnvironment():
-        envs = make_envs(config.env.env_id, config.env.envs_per_worker, seed, config.env)
+        envs = make_envs(config.env.env_id, config.share.envs, seed, config.env)
     network = build_network(envs.single_observation_space, envs.single_action_space, config.network)
     check_minibatches(config, recurrent=network.state_size > 0)
     return envs, network

@@ -39,7 +39,7 @@ def main() -> None:
 def play(flags: Sequence[str]) -> Iterator[int]:
     """Learn from one rollout after the other; the env steps of each."""
     config, _ = parse_config(list(flags), "floor", "")
-    num_envs, length = config.env.envs_per_worker, config.learning.rollout_length
+    num_envs, length, num_parts = config.share
     games = envs.make(config.env.env_id, num_envs, 1, config.env)
     agent = _agent(games, config)
     space = games.single_observation_space
@@ -51,7 +51,7 @@ def play(flags: Sequence[str]) -> Iterator[int]:
     actions = np.empty((length, num_envs), policy.action_dtype)
     parameters = np.empty((length, num_envs, policy.num_parameters), np.float32)
     ones = np.ones((length, num_envs), np.float32)
-    parts = np.array_split(np.arange(num_envs), config.learning.minibatches)
+    parts = np.array_split(np.arange(num_envs), num_parts)
     while True:
         for t in range(length):
             rows[t] = seen

@@ -43,7 +43,7 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
     """Push for ever, and write a row with the updates so far now and then."""
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
-    push = Push(gradient, 1.0, learning_rate=1e-4, num_steps=1, moments=np.zeros(0))
+    push = Push(gradient, 1.0, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0))
     tally, stale = Tally(path), 0
     while True:
         time.sleep(pause_s)

@@ -96,7 +96,7 @@ class Graph:
 
 def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None:
     """Be a worker for ever, and write a row with the env steps so far now and then."""
-    num_envs, length = config.env.envs_per_worker, config.learning.rollout_length
+    num_envs, length, _ = config.share
     games = envs.make(config.env.env_id, num_envs, task, config.env)
     space = games.single_observation_space
     assert isinstance(space, Box)
@@ -119,7 +119,7 @@ def learn_once(session: Any, graph: Graph, games: Any, seen: np.ndarray, config:
     """One rollout and one update; the observations after it."""
     session.run(graph.copy)
     steps: list[tuple[Any, ...]] = []
-    for _ in range(config.learning.rollout_length):
+    for _ in range(config.share.rollout_length):
         actions, values = session.run(graph.act, {graph.seen: seen[None]})
         after, rewards, terminated, truncated, _ = games.step(actions[0])
         discounts = config.learning.gamma * ~(terminated | truncated)

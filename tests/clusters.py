@@ -34,8 +34,9 @@ def config(**settings: Any) -> Config:
 
 
 def small_config(**settings: Any) -> Config:
-    """A configuration whose network is tiny."""
-    return config(**{"network": "mlp", "hidden_sizes": [8], **settings})
+    """A configuration whose network is tiny, and in which every push is a step."""
+    usual = {"network": "mlp", "hidden_sizes": [8], "samples_per_step": 0}
+    return config(**{**usual, **settings})
 
 
 def agent(settings: Config, *, num_ps: int = 1, seed: int = 1, **changes: Any) -> Agent:
@@ -46,7 +47,7 @@ def agent(settings: Config, *, num_ps: int = 1, seed: int = 1, **changes: Any) -
 
 def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
     """A push of a gradient that counts so many env steps."""
-    usual = {"unit": 1.0, "learning_rate": 0.01, "moments": np.zeros(0)}
+    usual = {"unit": 1.0, "learning_rate": 0.01, "num_samples": 1, "moments": np.zeros(0)}
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 
 

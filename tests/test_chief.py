@@ -14,7 +14,7 @@ from a3c.store import Snapshot
 from tests.clusters import config
 from tests.runs import manifest
 
-REPLY = Reply(np.zeros(1), np.zeros(1), 1000, 10, finished=False)
+REPLY = Reply(np.zeros(1), np.zeros(1), 1000, 10, finished=False, stepped=True)
 
 
 class ReportingStore:
@@ -38,7 +38,7 @@ class ReportingStore:
 
     def snapshot(self) -> Snapshot:
         """The counts, which every checkpoint has."""
-        return Snapshot({"global_step": np.array(1000), "num_updates": np.array(10)}, 0)
+        return Snapshot({"global_step": np.array(1000), "num_updates": np.array(10)}, 0, 0)
 
 
 def test_the_mean_that_solved_a_run_is_not_changed_by_games_that_end_after_it(

@@ -250,6 +250,20 @@ def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> 
     assert once_after["global_step"] == after["global_step"]
 
 
+def test_staleness_counts_the_steps_before_the_one_that_a_gradient_is_in(sides: Sides) -> None:
+    """Worker 1's gradients are of the first weights; two of its samples are gathered by a step."""
+    one, two = sides(small_config(**PLAIN, samples_per_step=15, minibatches=1))
+    rollout = random_rollout(3)._replace(mask=np.ones((5, 3), np.float32))
+    half = random_rollout(4)._replace(mask=np.eye(5, 3, dtype=np.float32))  # three samples
+    staleness = [
+        side.learner.update(each).metrics["train/staleness"]
+        for side, each in ((one, half), (one, rollout), (two, half), (two, rollout))
+    ]
+    assert staleness == [0, 0, 1, 0]
+    assert two.named()["num_updates"] == 2
+    assert two.named()["global_step"] == 3 + 15 + 3 + 15
+
+
 def test_workers_draw_minibatches_of_their_own(
     sides: Sides, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,12 +481,12 @@ class LoggedStore:
     def pull(self) -> Reply:
         """The state of a cluster that stands still."""
         self._events.append("pull")
-        return Reply(np.zeros(1), np.zeros(0), 0, 0, False)
+        return Reply(np.zeros(1), np.zeros(0), 0, 0, False, False)
 
     def push(self, *_: Any) -> Reply:
         """The same."""
         self._events.append("push")
-        return Reply(np.zeros(1), np.zeros(0), 2, 1, False)
+        return Reply(np.zeros(1), np.zeros(0), 2, 1, False, True)
 
 
 def test_the_events_of_an_update_come_in_order() -> None:

@@ -165,7 +165,7 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
         finally:
             stop.set()
     assert all(p.exception() is None for p in pushing)
-    for values, updates_during in snapshots:
+    for values, updates_during, _ in snapshots:
         counts = [-shard for shard in of.layout.split(of.layout.flatten(values))]
         assert all((count == count[0]).all() for count in counts), "a shard is torn"
         seen = [int(count[0]) for count in counts]
@@ -274,3 +274,81 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
         session.run(outputs, fed, every, parts)
         (part,) = parts.partition_graphs
         assert {node.device for node in part.node} == {f"/job:ps/replica:0/task:{ps}/device:CPU:0"}
+
+
+# --- gathering ----------------------------------------------------------------------------------
+
+
+def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
+    """Two workers' views of a ps, and the parameters that it begins with."""
+    config = small_config(**{"optimizer": "sgd", "max_gradient_norm": 0.0, **settings})
+    player = agent(config, num_ps=num_ps)
+    cluster = InProcessCluster(num_ps)
+    stores = [cluster.store(config, i, player) for i in range(2)]
+    stores[0].initialize(player.parameters())
+    return stores, player.layout.flatten(player.parameters())
+
+
+@pytest.mark.parametrize(
+    ("num_ps", "wire_dtype", "max_norm"),
+    [(1, "float32", 0.0), (1, "float32", 0.1), (2, "float32", 0.1), (2, "float16", 0.1)],
+)
+def test_a_step_is_made_of_the_clipped_mean_over_the_samples_of_all_pushes(
+    num_ps: int, wire_dtype: str, max_norm: float
+) -> None:
+    (first, second), before = gathering(
+        num_ps, samples_per_step=10, max_gradient_norm=max_norm, wire_dtype=wire_dtype
+    )
+    one = np.linspace(-1, 1, before.size).astype(wire_dtype)
+    other = (3 * one).astype(wire_dtype)
+    early = first.push(push_of(one, 4, num_samples=4, learning_rate=0.5))
+    assert (early.stepped, early.num_updates, early.global_step) == (False, 0, 4)
+    np.testing.assert_array_equal(early.parameters, before.astype(wire_dtype))
+    reply = second.push(push_of(other, 8, num_samples=8, learning_rate=0.5))
+    assert (reply.stepped, reply.num_updates, reply.global_step) == (True, 1, 12)
+    mean = (4 * one.astype(np.float64) + 8 * other.astype(np.float64)) / 12
+    shrink = min(1.0, (max_norm or np.inf) / float(np.linalg.norm(mean)))
+    tolerance = 1e-6 if wire_dtype == "float32" else 1e-3
+    np.testing.assert_allclose(reply.parameters, before - 0.5 * shrink * mean, atol=tolerance)
+    again = first.push(push_of(one, 0, num_samples=4, learning_rate=0.5))
+    assert (again.stepped, again.num_updates) == (False, 1)
+
+
+def test_a_push_of_enough_samples_is_clipped_by_the_norm_of_all_ps() -> None:
+    """Each of two ps has a part of the gradient only, and parts of very different length."""
+    (store, _), before = gathering(2, samples_per_step=1, max_gradient_norm=0.1)
+    gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
+    reply = store.push(push_of(gradient, 1, learning_rate=1.0))
+    step = 0.1 * gradient / np.linalg.norm(gradient)
+    np.testing.assert_allclose(reply.parameters, before - step, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_no_push_is_lost_or_used_twice_however_many_come_at_once(num_ps: int) -> None:
+    """Gradients of one at a rate of one: every number is minus the steps that there were."""
+    stores, before = gathering(num_ps, samples_per_step=3)
+    stores[0].initialize({})
+    ones = np.ones(before.size, np.float32)
+
+    def push(store: Store) -> int:
+        replies = [store.push(push_of(ones, 1, learning_rate=1.0)) for _ in range(301)]
+        return sum(reply.stepped for reply in replies)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        steps = sum(pool.map(push, stores))
+    reply = stores[0].pull()
+    assert (reply.global_step, reply.num_updates, steps) == (602, 200, 200)
+    np.testing.assert_array_equal(reply.parameters, -200.0)
+    assert stores[0].push(push_of(ones, 1, learning_rate=1.0)).stepped  # two were left
+
+
+def test_what_is_gathered_is_not_saved_and_not_restored() -> None:
+    (first, second), before = gathering(2, samples_per_step=2, optimizer="adam")
+    ones = np.ones(before.size, np.float32)
+    first.push(push_of(ones, 1))
+    snapshot = first.snapshot()
+    assert not any("gathered" in name for name in snapshot.values)
+    assert snapshot.samples_waiting == 1
+    second.initialize(snapshot.values)
+    assert not second.push(push_of(ones, 1)).stepped
+    assert second.push(push_of(ones, 1)).stepped

@@ -13,7 +13,24 @@ class LearningConfig:
     """The update: returns, loss, optimizer and their schedules."""
 
     rollout_length: int = option(
-        20, "env steps of each environment in one update (T)", low=1, high=100_000, everyday=True
+        20, "env steps of each environment in one rollout (T)", low=1, high=100_000, everyday=True
+    )
+    shortest_rollout: int | None = option(
+        None,
+        "with more workers than --envs rollouts may become so short (never shorter if unset)",
+        low=1,
+        high=100_000,
+    )
+    samples_per_step: int | None = option(
+        None,
+        "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
+        "--envs if unset; 0: every push is a step)",
+        low=0,
+        high=10**9,
+        everyday=True,
+    )
+    smallest_push: int = option(
+        64, "samples that a push holds at least, where a rollout has so many", low=1, high=10**9
     )
     gamma: float = option(0.99, "discount factor", low=0.0, high=1.0, everyday=True)
     gae_lambda: float = option(
@@ -63,7 +80,14 @@ class LearningConfig:
         None, "anneal the entropy weight to this at --anneal-steps", low=0.0, high=1e6
     )
     normalize_advantages: bool = option(
-        False, "scale advantages of a rollout to mean 0, deviation 1"
+        False, "scale the advantages of a push to mean 0, deviation 1"
+    )
+    advantage_horizon: int = option(
+        0,
+        "scale advantages by a mean and deviation that run over about so many samples of a worker "
+        "(0: not)",
+        low=0,
+        high=10**9,
     )
     reward_clip: float = option(
         0.0, "clip rewards to plus or minus this, for learning only (0: never)", low=0.0, high=1e9
@@ -71,12 +95,12 @@ class LearningConfig:
     reward_scale: float = option(
         1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
     )
-    minibatches: int = option(
-        1,
-        "updates that one rollout is cut into, each from samples of its own",
+    minibatches: int | None = option(
+        None,
+        "pushes that one rollout is cut into, each from samples of its own (by --samples-per-step "
+        "and the number of workers if unset)",
         low=1,
         high=4096,
-        everyday=True,
     )
     epochs: int = option(
         1,
@@ -102,8 +126,3 @@ class LearningConfig:
     epsilon_greedy_final: float = option(
         0.0, "anneal that chance to this at --anneal-steps", low=0.0, high=1.0
     )
-
-    @property
-    def updates_per_rollout(self) -> int:
-        """How many gradients a worker pushes for each of its rollouts."""
-        return self.minibatches * self.epochs

@@ -36,17 +36,16 @@ def check_minibatches(config: Config, *, recurrent: bool) -> None:
 
     Networks of the user's own say whether they have one only when they are built.
     """
-    minibatches, envs_per_worker = config.learning.minibatches, config.env.envs_per_worker
-    if recurrent and minibatches > envs_per_worker:
+    minibatches, share = config.learning.minibatches or 1, config.share
+    if recurrent and minibatches > share.envs:
         raise UserError(
-            f"minibatches {minibatches} is more than envs_per_worker {envs_per_worker}: each "
+            f"minibatches {minibatches} is more than envs_per_worker {share.envs}: each "
             "minibatch of a network with a memory needs environments of its own"
         )
-    samples = envs_per_worker * config.learning.rollout_length
-    if minibatches > samples:
+    if minibatches > share.samples:
         raise UserError(
-            f"minibatches {minibatches} is more than a rollout has samples, {samples}: give at "
-            "most so many, or more --envs-per-worker or --rollout-length"
+            f"minibatches {minibatches} is more than a rollout has samples, {share.samples}: give "
+            "at most so many, or more --envs-per-worker or --rollout-length"
         )
 
 

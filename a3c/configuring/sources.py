@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import fnmatch
 import json
@@ -18,6 +19,7 @@ from a3c.errors import UserError
 PRESETS = Path(__file__).resolve().parents[2] / "presets"
 
 _REMOVED = {"cluster": ("overlap",)}  # settings of earlier versions, by section
+_AS_BEFORE = {"learning": {"samples_per_step": 0}}  # what settings that came later were in effect
 
 Layer = dict[str, dict[str, Any]]
 
@@ -55,7 +57,7 @@ def read_file(path: Path, source: str | None = None) -> Layer:
     tables = _parse_file(path, source or f"--config {path}")
     if isinstance(tables, dict):
         tables.pop("for_env_ids", None)
-        tables = without_removed(tables["config"]) if "config" in tables else tables
+        tables = of_this_version(tables["config"]) if "config" in tables else tables
     return from_tables(tables, str(path))
 
 
@@ -111,15 +113,18 @@ def merge(layers: Sequence[Layer]) -> Config:
 
 def from_dict(tables: Any, source: str) -> Config:
     """A configuration from plain data that a run left behind, checked like any other layer."""
-    return merge([from_tables(without_removed(tables), source)])
+    return merge([from_tables(of_this_version(tables), source)])
 
 
-def without_removed(tables: Any) -> Any:
-    """What a run of an earlier version left behind, without the settings that are no more."""
+def of_this_version(tables: Any) -> Any:
+    """The complete configuration of a run of any version: it goes on as it did."""
     if not isinstance(tables, dict):
         return tables
-    kept = dict(tables)
-    for section, names in _REMOVED.items():
-        if isinstance(kept.get(section), dict):
-            kept[section] = {k: v for k, v in kept[section].items() if k not in names}
-    return kept
+    sections: Layer = {}
+    for section, values in tables.items():
+        if section not in SECTIONS or not isinstance(values, dict):
+            return tables  # which is refused
+        defaults = dataclasses.asdict(SECTIONS[section]())
+        kept = {k: v for k, v in values.items() if k not in _REMOVED.get(section, ())}
+        sections[section] = {**defaults, **_AS_BEFORE.get(section, {}), **kept}
+    return sections

@@ -106,9 +106,8 @@ def subtitle_of(histories: Sequence[History]) -> str:
         return f"{len(histories)} runs: " + ", ".join(history.name for history in histories)
     (run,) = histories
     parts = [run.name]
-    workers, envs = run.setting("cluster", "workers"), run.setting("env", "envs_per_worker")
-    if workers and envs:
-        parts.append(f"{count_of(workers, 'worker')} × {count_of(envs, 'environment')}")
+    if workers := run.setting("cluster", "workers"):
+        parts.append(count_of(workers, "worker"))
     if (games := len(run.tables.get(EPISODES, []))) > 0:
         parts.append(count_of(games, "game"))
     steps = run.curve(CHIEF, "wall_s", "steps")

@@ -24,8 +24,9 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     """What is being started, in two lines, and where TensorBoard will be."""
     cluster, env = config.cluster, config.env
     lines = [
-        f"training {env.env_id}: {cluster.ps} ps, {cluster.workers} workers x "
-        f"{env.envs_per_worker} environments, {f'preset {preset}' if preset else 'no preset'}",
+        f"training {env.env_id}: {cluster.ps} ps, {cluster.workers} workers, "
+        f"{f'preset {preset}' if preset else 'no preset'}",
+        sharing(config),
         f"run directory {_nice(run.path)}",
     ]
     lines += [
@@ -35,6 +36,14 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     ]
     lines += [f"TensorBoard   http://{board.address}/" for board in plan.of_role("tensorboard")]
     return "\n".join(lines)
+
+
+def sharing(config: Config) -> str:
+    """How the workers share what the task asks for."""
+    share, step = config.share, config.samples_per_step
+    pushes = config.share.samples / config.share.minibatches
+    made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
+    return f"each worker plays {share}; {made}, {pushes:,.0f} a push"
 
 
 class Progress:

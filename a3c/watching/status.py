@@ -277,7 +277,7 @@ def _chosen(config: Config) -> dict[str, Any]:
     return {
         "env_id": config.env.env_id,
         "workers": config.cluster.workers,
-        "envs_per_worker": config.env.envs_per_worker,
+        "envs_per_worker": config.share.envs,
         "max_env_steps": config.run.max_env_steps,
         "stop_at_return": config.run.stop_at_return,
         "checkpoint_interval_s": config.run.checkpoint_interval_s,
