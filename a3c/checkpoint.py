@@ -51,6 +51,7 @@ class Manifest:
     recent_returns: list[float] = field(default_factory=list)
     mean_return_100: float | None = None
     updates_during: int = 0  # that ended while the variables were read
+    samples_waiting: int = 0  # env steps that count, but were gathered for a step not made yet
     format: int = FORMAT
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -180,7 +181,10 @@ def _is_sound(manifest: Manifest) -> bool:
     """Whether every field is of its type: JSON can hold anything."""
     means = [] if manifest.mean_return_100 is None else [manifest.mean_return_100]
     numbers = [manifest.wall_s, manifest.written_at, *means, *manifest.recent_returns]
-    counts = (manifest.step, manifest.num_updates, manifest.episodes, manifest.updates_during)
+    counts = (
+        *(manifest.step, manifest.num_updates, manifest.episodes),
+        *(manifest.updates_during, manifest.samples_waiting),
+    )
     return (
         all(type(count) is int and 0 <= count < 2**63 for count in counts)
         and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)

@@ -169,6 +169,7 @@ class Chief:
             step=int(snapshot.values["global_step"]),
             num_updates=int(snapshot.values["num_updates"]),
             updates_during=snapshot.updates_during,
+            samples_waiting=snapshot.samples_waiting,
             wall_s=round(self.wall_s, 3),
             written_at=round(time.time(), 3),
             reason=reason,

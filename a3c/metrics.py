@@ -39,10 +39,10 @@ METRICS: dict[str, Metric] = {
     "cluster/mean_return_100": Metric("points", "mean raw return of the cluster's last 100 games"),
     "cluster/episodes": Metric("games", "games ended by all workers since the run began"),
     "cluster/env_steps_per_s": Metric("env steps/s", "all workers together"),
-    "cluster/updates_per_s": Metric("updates/s", "all workers together"),
+    "cluster/updates_per_s": Metric("updates/s", "steps of the optimizer"),
     "cluster/workers": Metric("workers", "workers that are attached to the ps"),
     "worker/env_steps_per_s": Metric("env steps/s", "this worker"),
-    "worker/updates_per_s": Metric("updates/s", "this worker"),
+    "worker/updates_per_s": Metric("pushes/s", "this worker"),
     "loss/total": Metric("", "what training minimises"),
     "loss/policy": Metric("", "mean of -advantage times log-probability"),
     "loss/value": Metric("points²", "half the mean squared error of the value"),
@@ -60,7 +60,9 @@ METRICS: dict[str, Metric] = {
     "train/learning_rate": Metric("", "learning rate of the update"),
     "train/entropy_weight": Metric("", "weight of the entropy in the loss"),
     "train/epsilon": Metric("", "chance of a random action"),
-    "train/staleness": Metric("updates", "updates between a gradient's weights and its push"),
+    "train/staleness": Metric(
+        "updates", "optimizer steps between a gradient's weights and its own step"
+    ),
     "time/act": Metric("share", "choosing actions"),
     "time/env": Metric("share", "stepping environments"),
     "time/learn": Metric("share", "returns and gradients"),

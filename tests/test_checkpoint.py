@@ -286,6 +286,7 @@ WRONG: dict[str, list[Any]] = {
     "step": NO_COUNTS,
     "num_updates": NO_COUNTS,
     "updates_during": NO_COUNTS,
+    "samples_waiting": NO_COUNTS,
     "episodes": NO_COUNTS,
     "wall_s": NO_NUMBERS,
     "written_at": NO_NUMBERS,

@@ -52,13 +52,16 @@ def test_a_run_ends_by_itself_and_leaves_everything_in_place(tmp_path: Path) -> 
 
 
 def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
-    """Steps in the checkpoint are updates times samples: none lost, none counted twice."""
+    """Steps in the checkpoint are pushes times samples: none lost, none counted twice."""
     path = tmp_path / "run"
     settings = ("--env-id", "Acrobot-v1", "--rollout-length", "5", "--envs-per-worker", "3")
-    code, said = run(path, "--max-env-steps", "3000", *settings)  # no dead steps in Acrobot
+    three_pushes = ("--samples-per-step", "40")
+    # There are no dead steps in Acrobot.
+    code, said = run(path, "--max-env-steps", "3000", *settings, *three_pushes)
     assert code == 0, said
     last = manifest(path)
-    assert last.step == last.num_updates * 15
+    assert last.step >= 3000
+    assert last.step == last.num_updates * 45 + last.samples_waiting
 
 
 def test_a_worker_that_is_late_for_the_end_does_not_hold_it_up(tmp_path: Path) -> None:
