@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from a3c import checkpoint, past, tensors
+from a3c import checkpoint, confirmation, past, processes, tensors
 from a3c import config as settings
 from a3c.checkpoint import Manifest
 from a3c.config import Config
+from a3c.confirmation import Confirmation
 from a3c.errors import FatalError
 from a3c.exchange import Reply
-from a3c.metrics import ClusterTracker, JsonlSink
+from a3c.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.past import Life
+from a3c.scores import beside
 from a3c.store import Snapshot, Store
 
 log = logging.getLogger(__name__)
 
 DRAIN_INTERVAL_S = 0.5
+_LAST_PUSHES_S = 10.0  # for those that are under way when the run is over
 
 
 def prepare(
@@ -82,8 +89,14 @@ class Chief:
         now = time.monotonic()
         self._store = store
         self._config = config
+        self._run_dir = run_dir
         self._checkpoints = run_dir / "checkpoints"
-        self._solved_mean: float | None = None
+        self._candidates = run_dir / confirmation.FOLDER
+        shutil.rmtree(self._candidates, ignore_errors=True)
+        self._confirmation: Confirmation | None = None
+        self._frozen: Manifest | None = None  # of what is being confirmed
+        self._judge_at = 0  # games after which to look again
+        self._failed_saves = 0
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
         known = past.remember(run_dir / "metrics", manifest, life)
         self._wall_before = known.wall_s
@@ -114,48 +127,132 @@ class Chief:
             self._collect()
         if now - self._saved >= self._config.run.checkpoint_interval_s:
             self.save("interval")
-        target, mean = self._config.run.stop_at_return, self._tracker.mean_return
-        if target is not None and mean is not None and mean >= target:
+        if self._is_solved():
             return "solved"
         return "max_env_steps" if reply.global_step >= self._config.run.max_env_steps else None
+
+    def _is_solved(self) -> bool:
+        """Whether frozen weights have reached the mark in games of their own; begin such games."""
+        if self._confirmation is not None:
+            return self._look_at_confirmation(self._confirmation)
+        mark, mean = self._config.run.stop_at_return, self._tracker.mean_return
+        if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
+            return False
+        snapshot = self._store.snapshot()
+        self._frozen = self._manifest(snapshot, "solved")
+        candidate = self._write(self._candidates, self._frozen, snapshot)
+        if candidate is None:
+            self._judge_at = self._tracker.episodes + WINDOW
+            return False
+        games = self._config.run.evaluation_episodes
+        if not games:
+            log.info("no evaluation games are asked for: training's own mean is believed")
+            self._keep_solved(candidate, None)
+            return True
+        log.info(
+            "the last %d games of training have a mean of %s: playing %d games with the weights of "
+            "env step %s, while training goes on",
+            *(WINDOW, beside(mean, mark), games, f"{self._frozen.step:,}"),
+        )
+        self._confirmation = Confirmation(candidate, games, mark)
+        return False
+
+    def _look_at_confirmation(self, running: Confirmation) -> bool:
+        """Whether the games are over and solved the run; if not, when to judge again."""
+        verdict = running.poll()
+        if verdict is None:
+            return False
+        assert self._frozen is not None
+        scores, mark = verdict.evaluation, verdict.mark
+        if verdict.is_solved:
+            self._keep_solved(running.candidate, scores)
+        elif scores is None:
+            log.warning("the games could not be played: training goes on")
+        else:
+            log.info(
+                "not solved: %d games at env step %s have a mean of %s, the goal is %g; training "
+                "goes on, and %d more games are waited for",
+                *(scores["episodes"], f"{self._frozen.step:,}", beside(scores["mean"], mark)),
+                *(mark, WINDOW),
+            )
+        self._judge_at = self._tracker.episodes + WINDOW
+        self.give_up_confirmation()
+        return verdict.is_solved
+
+    def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> None:
+        """Make the frozen snapshot the run's last checkpoint."""
+        assert self._frozen is not None
+        manifest = dataclasses.replace(self._frozen, evaluation=scores)
+        path = checkpoint.promote(candidate, self._checkpoints, manifest)
+        checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
+        log.info("checkpoint %s (solved)", path)
+
+    def give_up_confirmation(self) -> None:
+        """End the games that are being played, if any are."""
+        if self._confirmation is not None:
+            self._confirmation.close()
+            self._confirmation = None
 
     def row(self, reply: Reply) -> dict[str, float]:
         """The cluster's metrics since the last row."""
         now = time.monotonic()
-        workers = int(self._store.attached().sum())
+        workers = int(self._at_work().sum())
         row = self._tracker.row(now, reply.global_step, reply.num_updates, workers)
-        return row | {"wall_s": self.wall_s}
+        return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}
+
+    def _at_work(self) -> np.ndarray:
+        """Which workers are attached and have not been killed since, as far as this host knows."""
+        at_work = self._store.attached()
+        for record in processes.read_records(self._run_dir):
+            if record.role == "worker" and processes.live_state(record) != "running":
+                at_work[record.task : record.task + 1] = False
+        return at_work
 
     def save(self, reason: str) -> Path | None:
         """Write a checkpoint; on a full or broken disk say so and let training go on."""
         self._saved = time.monotonic()
         snapshot = self._store.snapshot()
-        try:
-            path = checkpoint.write(
-                self._checkpoints,
-                self._manifest(snapshot, reason),
-                lambda prefix: tensors.save(prefix, snapshot.values),
-            )
-            checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
-        except Exception as error:  # any disk trouble, whatever TensorFlow calls it
-            log.error("checkpoint failed, training goes on: %s", str(error).splitlines()[0])
+        path = self._write(self._checkpoints, self._manifest(snapshot, reason), snapshot)
+        if path is None:
             return None
+        checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
         log.info("checkpoint %s (%s)", path, reason)
         return path
 
-    def end_run(self, reason: str, timeout_s: float = 10.0) -> None:
+    def _write(self, root: Path, manifest: Manifest, snapshot: Snapshot) -> Path | None:
+        """Write a checkpoint into a folder; None where that fails, for whatever reason."""
+        try:
+            path = checkpoint.write(
+                root, manifest, lambda prefix: tensors.save(prefix, snapshot.values)
+            )
+        except (OSError, tf.errors.OpError) as error:
+            reason = str(error).splitlines()[0]
+            log.error("checkpoint failed, training goes on: %s", reason)
+        except Exception:
+            log.exception("checkpoint failed, training goes on")
+        else:
+            self._failed_saves = 0
+            return path
+        self._failed_saves += 1
+        return None
+
+    def end_run(self, reason: str, go_on: Callable[[], bool]) -> None:
         """Tell everyone that it is over, wait for their last pushes, and save.
 
-        Games that end meanwhile don't change by which mean the run was solved.
+        Games that are still being played decide first: `go_on` pauses, and says whether to wait.
+        What solved the run has been saved already.
         """
-        if reason == "solved":
-            self._solved_mean = self._tracker.mean_return
+        while self._confirmation is not None and go_on():
+            if self._is_solved():
+                reason = "solved"
+        self.give_up_confirmation()
         self._store.finish(reason)
-        deadline = time.monotonic() + timeout_s
-        while self._store.attached()[1:].any() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        deadline = time.monotonic() + _LAST_PUSHES_S
+        while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():
+            pass
         self._collect()
-        self.save(reason)
+        if reason != "solved":
+            self.save(reason)
 
     def _collect(self) -> None:
         reports = self._store.drain()
@@ -178,7 +275,5 @@ class Chief:
             identity=settings.identity(self._config),
             episodes=self._tracker.episodes,
             recent_returns=list(self._tracker.returns),
-            mean_return_100=self._tracker.mean_return
-            if self._solved_mean is None
-            else self._solved_mean,
+            mean_return_100=self._tracker.mean_return,
         )

@@ -182,7 +182,7 @@ def one_line(status: Status) -> str:
         f"{duration(status.wall_s):>12}",
         f"{status.global_step:>13,} env steps",
         f"{rate(status.env_steps_per_s):>7}/s",
-        f"mean return {score(status.mean_return_100)}",
+        f"mean return {score(status.mean_return_100, status.stop_at_return)}",
         status.state,
     ]
     return "  ".join(parts)

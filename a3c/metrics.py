@@ -40,6 +40,7 @@ METRICS: dict[str, Metric] = {
     "cluster/episodes": Metric("games", "games ended by all workers since the run began"),
     "cluster/env_steps_per_s": Metric("env steps/s", "all workers together"),
     "cluster/updates_per_s": Metric("updates/s", "steps of the optimizer"),
+    "cluster/failed_saves": Metric("saves", "checkpoints in a row that could not be written"),
     "cluster/workers": Metric("workers", "workers that are attached to the ps"),
     "worker/env_steps_per_s": Metric("env steps/s", "this worker"),
     "worker/updates_per_s": Metric("pushes/s", "this worker"),
@@ -94,15 +95,18 @@ class JsonlSink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._life: dict[str, int] = {}
         self._failing = False
         self._may_be_torn = True  # the last line, by a crash or a full disk
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
-        """Append one row with the time and the env steps."""
-        self._append({"time": round(time.time(), 3), "env_steps": env_steps, **_rounded(row)})
+        """Append one row with the time, the env steps and the life of the ps."""
+        when = {"time": round(time.time(), 3), "env_steps": env_steps}
+        self._append({**when, **self._life, **_rounded(row)})
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Mark that rows beyond `env_steps` are of a past that was lost; `a3c.past` reads this."""
+        self._life = {name: notes[name] for name in ("ps_life",) if name in notes}
         mark = {"time": round(time.time(), 3), "env_steps": env_steps, "event": "attached"}
         self._append({**mark, **notes})
 

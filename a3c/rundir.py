@@ -50,6 +50,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def summary_before(self) -> Path:
+        """How the run had ended before it was resumed."""
+        return self.path / "summary-before.json"
+
+    @property
     def summary(self) -> Path:
         """What came of the run, written at its end."""
         return self.path / "summary.json"
@@ -138,7 +143,8 @@ def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) ->
     run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     for part in ("processes", "metrics", "events", "logs", "checkpoints"):
         (run.path / part).mkdir(exist_ok=True, mode=0o700)
-    run.summary.unlink(missing_ok=True)
+    if run.summary.exists():  # what was reached before is not forgotten
+        run.summary.replace(run.summary_before)
     contents = {
         "config": settings.to_dict(config),
         "config_digest": settings.digest(config),

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 0.5
 WAIT_INTERVAL_S = 0.25
+PAUSE_S = 0.05
 STAND_IN_S = 61.0  # more than what a keeper calls a healthy life
 IDLE_S = 10.0
 
@@ -165,6 +166,7 @@ class Worker:
             patience_s = STAND_IN_S if isinstance(error, PlayError) else math.inf
             if self._judge_for_others(tracker, error, time.monotonic() + patience_s):
                 return
+            self._chief.give_up_confirmation()
             self._chief.save("interrupted")
         self._store.detach()
         raise error
@@ -238,15 +240,21 @@ class Worker:
             reason = self._store.ending()
         if self._chief and reason:
             log.info("the run is over: %s", reason)
-            self._chief.end_run(reason)
+            self._chief.end_run(reason, self._pause)
         elif self._chief:
+            self._chief.give_up_confirmation()
             self._chief.save("interrupted")
         self._store.detach()
+
+    def _pause(self) -> bool:
+        """Wait a little, alive; False where this worker has been asked to leave."""
+        self._heartbeat.beat()
+        return not self._stop.wait(PAUSE_S)
 
     def _restart_sinks(self) -> None:
         where = restart_point(self._rows, self._life, self._learner.reply.global_step)
         for sink in self._sinks:
-            sink.restart(where, ps_life=self._life.number)
+            sink.restart(where, ps_life=self._life.number, now=self._learner.reply.global_step)
 
     def _log_row_if_due(self, tracker: WorkerTracker) -> bool:
         is_due = time.monotonic() - self._logged >= self._config.run.log_interval_s

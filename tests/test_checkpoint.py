@@ -287,6 +287,7 @@ WRONG: dict[str, list[Any]] = {
     "num_updates": NO_COUNTS,
     "updates_during": NO_COUNTS,
     "samples_waiting": NO_COUNTS,
+    "evaluation": [1, "x", [], {}, {"mean": 1.0}],
     "episodes": NO_COUNTS,
     "wall_s": NO_NUMBERS,
     "written_at": NO_NUMBERS,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from a3c import checkpoint, confirmation
 from a3c.chief import Chief
 from a3c.exchange import Reply
 from a3c.past import Life
 from a3c.store import Snapshot
 from tests.clusters import config
-from tests.runs import manifest
+from tests.fake_runs import FakeRun, configure, gone
+from tests.runs import manifest, wait_until
 
 REPLY = Reply(np.zeros(1), np.zeros(1), 1000, 10, finished=False, stepped=True)
 
@@ -22,6 +28,8 @@ class ReportingStore:
 
     def __init__(self) -> None:
         self.reports: list[float] = []
+        self.step = 1000
+        self.at_work = [True]
 
     def drain(self) -> np.ndarray:
         """All that is in the queue: worker, return, length, env step."""
@@ -33,23 +41,151 @@ class ReportingStore:
         """Nobody is told."""
 
     def attached(self) -> np.ndarray:
-        """The chief alone."""
-        return np.array([1])
+        """The chief alone, unless told otherwise."""
+        return np.array(self.at_work)
 
     def snapshot(self) -> Snapshot:
         """The counts, which every checkpoint has."""
-        return Snapshot({"global_step": np.array(1000), "num_updates": np.array(10)}, 0, 0)
+        return Snapshot({"global_step": np.array(self.step), "num_updates": np.array(10)}, 0, 0)
 
 
-def test_the_mean_that_solved_a_run_is_not_changed_by_games_that_end_after_it(
-    tmp_path: Path,
-) -> None:
-    store: Any = ReportingStore()
-    chief = Chief(store, config(stop_at_return=50.0), tmp_path, REPLY, None, Life(1, 0))
-    store.reports = [51.0] * 100
+def chief_of(store: ReportingStore, tmp_path: Path, **settings: Any) -> Chief:
+    """A chief that is to reach a mean of 50, and collects reports at every tick."""
+    ps: Any = store
+    chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **settings})
+    return Chief(ps, chosen, tmp_path, REPLY, None, Life(1, 0))
+
+
+def tick(chief: Chief, *returns: float) -> str | None:
+    """A tick after games with these returns."""
+    store: Any = chief._store
+    store.reports = list(returns)
     chief._drained = 0.0
-    assert chief.tick(REPLY) == "solved"
-    store.reports = [1.0] * 10
-    chief.end_run("solved")
+    return chief.tick(REPLY)
+
+
+def go_on() -> bool:
+    """Wait a little."""
+    time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Has the games of a confirmation end with a mean, in a process that is no network."""
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    monkeypatch.setattr(confirmation, "REPOSITORY", scripts)
+
+    def choose(mean: float) -> None:
+        numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
+        said = json.dumps({"episodes": 20, "mean": mean, **numbers, "returns": []})
+        (scripts / "evaluate.py").write_text(f"print({said!r})")
+
+    return choose
+
+
+def outcome(chief: Chief) -> str | None:
+    """What the tick says after which no games are being played any more."""
+    said = None
+
+    def is_over() -> bool:
+        nonlocal said
+        said = chief.tick(REPLY)
+        return chief._confirmation is None
+
+    wait_until(is_over, "scores")
+    return said
+
+
+def test_without_evaluation_games_trainings_own_mean_is_believed(tmp_path: Path) -> None:
+    chief = chief_of(ReportingStore(), tmp_path, evaluation_episodes=0)
+    assert tick(chief, *[51.0] * 100) == "solved"
+    chief.end_run("solved", go_on)
     last = manifest(tmp_path)
-    assert (last.reason, last.mean_return_100, last.episodes) == ("solved", 51.0, 110)
+    assert (last.reason, last.mean_return_100, last.episodes) == ("solved", 51.0, 100)
+
+
+def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(
+    tmp_path: Path, scores: Callable[[float], None]
+) -> None:
+    """What training did meanwhile is not kept: nobody has measured it."""
+    scores(50.5)
+    store = ReportingStore()
+    chief = chief_of(store, tmp_path)
+    assert tick(chief, *[51.0] * 100) is None
+    store.step = 1200
+    chief.save("interval")
+    assert outcome(chief) == "solved"
+    chief.end_run("solved", go_on)
+    assert [path.name for path in checkpoint.steps(tmp_path / "checkpoints")] == ["1000"]
+    last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
+    assert last.evaluation is not None
+    assert (last.reason, last.evaluation["mean"]) == ("solved", 50.5)
+    assert not (tmp_path / "candidate").exists()
+
+
+def test_a_lucky_window_does_not_end_the_run_and_a_new_one_is_needed(
+    tmp_path: Path, scores: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    scores(49.96)
+    chief = chief_of(ReportingStore(), tmp_path)
+    tick(chief, *[51.0] * 100)
+    assert outcome(chief) is None
+    assert "not solved: 20 games at env step 1,000 have a mean of 49.96, the goal is 50;" in (
+        caplog.text
+    )
+    assert tick(chief, *[51.0] * 99) is None
+    assert chief._confirmation is None
+    scores(50.0)
+    tick(chief, 51.0)
+    assert outcome(chief) == "solved"
+
+
+@pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
+def test_games_that_are_being_played_at_the_end_decide_how_it_ended(
+    tmp_path: Path, scores: Callable[[float], None], mean: float, reason: str
+) -> None:
+    scores(mean)
+    chief = chief_of(ReportingStore(), tmp_path, max_env_steps=1000)
+    assert tick(chief, *[51.0] * 100) == "max_env_steps"
+    chief.end_run("max_env_steps", go_on)
+    assert manifest(tmp_path).reason == reason
+
+
+def test_games_that_can_not_be_played_solve_nothing(
+    tmp_path: Path, scores: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    scores(51.0)
+    (tmp_path / "scripts" / "evaluate.py").write_text("import sys; sys.exit('no such game')")
+    chief = chief_of(ReportingStore(), tmp_path)
+    tick(chief, *[51.0] * 100)
+    assert outcome(chief) is None
+    assert "evaluate.py ended with 1: no such game" in caplog.text
+
+
+def test_a_save_that_fails_for_a_reason_of_ours_shows_its_traceback_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chief = chief_of(ReportingStore(), tmp_path)
+
+    def fail(*_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(checkpoint, "write", fail)
+    for count in (1, 2):
+        assert chief.save("interval") is None
+        assert chief.row(REPLY)["cluster/failed_saves"] == count
+    assert "KeyError: 'a bug'" in caplog.text
+
+
+def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
+    made.process("worker-0")
+    made.process("worker-1", "failed", child=gone(), keeper=gone())
+    store = ReportingStore()
+    store.at_work = [True, True]
+    chief = chief_of(store, made.run.path)
+    assert chief.row(REPLY)["cluster/workers"] == 1
+    chief.end_run("max_env_steps", lambda: pytest.fail("it waits"))

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from a3c import dashboard, rundir
@@ -57,7 +59,7 @@ def test_a_run_that_ended_is_what_its_summary_says(tmp_path: Path, state: str) -
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
-    report.summarise(made.run, state, None)
+    report.summarise(made.run, state, None, None)
     assert status.read(made.run).state == state
 
 
@@ -90,6 +92,59 @@ def test_a_staleness_of_0_counts_in_the_mean(tmp_path: Path) -> None:
         row = made.worker_row(4_600_000, 0.0, **{"train/staleness": staleness})
         made.rows(f"worker-{worker}", [row])
     assert status.read(made.run).as_dict()["staleness"] == 1.5
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=30))
+@settings(max_examples=40, deadline=None)
+def test_env_steps_never_fall_within_a_life_of_the_ps(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, int, bool]]
+) -> None:
+    """Rows of three workers in any order, of clocks that go wrong, and workers that come back."""
+    made = FakeRun(
+        tmp_path_factory.mktemp("run") / "run", configure(env_id="CartPole-v1", workers=3)
+    )
+    for worker in range(3):
+        made.process(f"worker-{worker}")
+    step = 100
+    joined(made, 0, life=7, now=step)
+    shown = [status.read(made.run).global_step]
+    for worker, played, joins in events:
+        step += played
+        if joins:
+            joined(made, worker, life=7, now=step)
+        else:
+            row = made.worker_row(step, 9.0 * played - 20.0, ps_life=7)
+            made.rows(f"worker-{worker}", [row])
+        shown.append(status.read(made.run).global_step)
+    assert shown[0] == 100
+    assert shown == sorted(shown)
+
+
+def test_a_new_life_of_the_ps_begins_where_the_chief_restored_it(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
+    for worker in range(2):
+        made.process(f"worker-{worker}")
+        joined(made, worker, life=1, now=0)
+        made.rows(f"worker-{worker}", [made.worker_row(900 + worker, 9.0, ps_life=1)])
+    assert status.read(made.run).global_step == 901
+    joined(made, 0, life=2, now=500)  # worker 1 has not noticed yet
+    assert status.read(made.run).global_step == 500
+    made.rows("worker-0", [made.worker_row(510, 8.0, ps_life=2)])
+    joined(made, 1, life=2, now=520)
+    assert status.read(made.run).global_step == 520
+
+
+def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
+    """The mark of a worker that attaches to the ps."""
+    mark = {"time": made.now, "env_steps": 0, "event": "attached", "ps_life": life, "now": now}
+    made.rows(f"worker-{worker}", [mark])
+
+
+def test_checkpoints_that_fail_in_a_row_are_warned_of(tmp_path: Path) -> None:
+    made = living(tmp_path / "run", workers=1)
+    row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
+    made.rows("worker-0", [row])
+    assert any("last 3 checkpoints could not" in line for line in status.read(made.run).warnings)
 
 
 def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
@@ -151,7 +206,7 @@ def test_watching_a_run_that_has_ended_shows_it_and_returns(tmp_path: Path) -> N
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
-    report.summarise(made.run, "done", None)
+    report.summarise(made.run, "done", None, None)
     stream = io.StringIO()
     assert dashboard.watch(made.run, stream=stream).state == "done"
     assert "worker-0" in stream.getvalue()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
+from types import TracebackType
 from typing import Any
 
 from a3c.config import Config
@@ -16,50 +18,92 @@ from a3c.rundir import REPOSITORY, RunDir
 
 log = logging.getLogger(__name__)
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interruption:
+    """While it is entered, a signal ends the script that runs, and the next ones don't start.
+
+    The summary is written all the same. A second signal kills.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._script: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Interruption:
+        """Take the signals."""
+        self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Give them back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        is_second, self.signal = bool(self.signal), number
+        if self._script is not None:
+            self._script.send_signal(signal.SIGKILL if is_second else signal.SIGTERM)
+
+    def _asked(self) -> bool:
+        return self.signal != 0
+
+    def run(self, script: str, *arguments: str) -> str | None:
+        """What a script of ours prints; None, with its own words in the log, where it fails."""
+        if self._asked():
+            return None
+        self._script = subprocess.Popen(
+            [sys.executable, str(REPOSITORY / script), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        printed, said = self._script.communicate()
+        code, self._script = self._script.returncode, None
+        if self._asked():
+            name = signal.Signals(self.signal).name
+            log.info("%s: %s was ended before it was ready", name, script)
+            return None
+        if code == 0:
+            return printed
+        lines = said.strip().splitlines()
+        log.error("%s failed with %d: %s", script, code, lines[-1] if lines else "")
+        return None
+
 
 def conclude(run: RunDir, config: Config, outcome: Outcome) -> int:
     """Say how a run ended, in `summary.json` and to people; the exit code of the run."""
-    if outcome.state == "done" and not _is_over(run):
+    newest = report.newest_checkpoint(run)
+    reason = newest[1].reason if newest else None
+    if outcome.state == "done" and reason not in ("solved", "max_env_steps"):
         outcome = Outcome(EXIT_OK, stopped=True)  # its keepers were told to end by `stop`
     if outcome.failed:
         for line in supervisor.first_error(run, outcome.failed):
             log.error("%s | %s", outcome.failed, line)
         log.error("%s failed with %d", outcome.failed, outcome.exit_code)
     done = outcome.state == "done"
-    evaluation = _evaluate(run, config) if done else None
-    summary = report.summarise(run, outcome.state, evaluation)
-    pictures = _plot(run) if done else []
-    log.info("%s", report.closing(run, summary, pictures))
-    return outcome.exit_code
+    with Interruption() as interruption:
+        evaluation = newest[1].evaluation if newest and reason == "solved" else None
+        if done and evaluation is None:
+            evaluation = _evaluate(run, config, interruption)
+        goal = config.run.stop_at_return
+        summary = report.summarise(run, outcome.state, newest, evaluation, goal)
+        pictures = _plot(run, interruption) if done else []
+        log.info("%s", report.closing(run, summary, pictures))
+    return 128 + interruption.signal if interruption.signal else outcome.exit_code
 
 
-def _is_over(run: RunDir) -> bool:
-    """Whether the chief ended the run, and not somebody who stopped it."""
-    newest = report.newest_manifest(run)
-    return newest is not None and newest[1].reason in ("solved", "max_env_steps")
-
-
-def _evaluate(run: RunDir, config: Config) -> dict[str, Any] | None:
+def _evaluate(run: RunDir, config: Config, interruption: Interruption) -> dict[str, Any] | None:
     """The score of whole games, played in a process of its own."""
     games = config.run.evaluation_episodes
     if not games:
         return None
     log.info("playing %d games with the trained agent", games)
-    said = _run("evaluate.py", str(run.path), "--json", "--episodes", str(games))
+    said = interruption.run("evaluate.py", str(run.path), "--json", "--episodes", str(games))
     return json.loads(said) if said else None
 
 
-def _plot(run: RunDir) -> list[str]:
-    said = _run("plot.py", str(run.path), "--what", "return")
+def _plot(run: RunDir, interruption: Interruption) -> list[str]:
+    said = interruption.run("plot.py", str(run.path), "--what", "return")
     return said.splitlines() if said else []
-
-
-def _run(script: str, *arguments: str) -> str | None:
-    """What a script of ours prints; None, with its own words in the log, where it fails."""
-    command = [sys.executable, str(REPOSITORY / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return done.stdout
-    said = done.stderr.strip().splitlines()
-    log.error("%s failed with %d: %s", script, done.returncode, said[-1] if said else "")
-    return None

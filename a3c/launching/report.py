@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from a3c import checkpoint, past, processes, rundir
-from a3c.checkpoint import DamagedCheckpointError, Manifest
+from a3c.checkpoint import Manifest
 from a3c.config import Config
+from a3c.errors import UserError
 from a3c.hosting.placement import directory_of
 from a3c.plan import Plan
 from a3c.playing import best
 from a3c.rundir import RunDir
+from a3c.scores import beside
 from a3c.tails import Follower, last_rows, parse_row
 
 LINE_INTERVAL_S = 5.0
@@ -55,7 +58,8 @@ class Progress:
         self._say = say
         self._said = time.monotonic()
         self._seen: dict[str, tuple[str, int]] = {}
-        self._last_step = -1
+        row = last_cluster_row(run)  # of before a resume, if there is one: no progress of this run
+        self._last_step = row["env_steps"] if row else -1
         self._link: str | None = None
         self._waits: dict[str, str] = {}
         losses = run.metrics("losses")
@@ -88,7 +92,9 @@ class Progress:
         target = self._config.run.stop_at_return
         mean = row.get("cluster/mean_return_100")
         goal = f" (goal {target:g})" if target is not None else ""
-        score = f"mean return {mean:.1f}{goal}" if mean is not None else "no game over yet"
+        score = "no game over yet"
+        if mean is not None:
+            score = f"mean return {beside(mean, target)}{goal}"
         self._say(
             "%6.0f s  %11s env steps  %7s/s  %s",
             row.get("wall_s", 0.0),
@@ -129,23 +135,34 @@ def last_cluster_row(run: RunDir) -> dict[str, Any] | None:
     return next((row for row in reversed(rows) if "cluster/env_steps_per_s" in row), None)
 
 
-def newest_manifest(run: RunDir) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint whose manifest can be read; its files are not verified here."""
-    for path in reversed(checkpoint.steps(run.checkpoints)):
-        try:
-            return path, checkpoint.read_manifest(path)
-        except DamagedCheckpointError:
-            continue
-    return None
+def newest_checkpoint(run: RunDir) -> tuple[Path, Manifest] | None:
+    """The newest checkpoint of which every byte is as it was written, if there is one."""
+    try:
+        return checkpoint.newest_valid(run.checkpoints)
+    except UserError:  # all are damaged
+        return None
 
 
-def summarise(run: RunDir, state: str, evaluation: dict[str, Any] | None) -> dict[str, Any]:
-    """Write `summary.json`, and give what is in it."""
-    newest = newest_manifest(run)
+def summarise(
+    run: RunDir,
+    state: str,
+    newest: tuple[Path, Manifest] | None,
+    evaluation: dict[str, Any] | None,
+    goal: float | None = None,
+) -> dict[str, Any]:
+    """Write `summary.json`, and give what is in it.
+
+    A run is solved where the weights of its newest checkpoint did it, in games of their own.
+    """
     path, manifest = newest if newest else (None, None)
+    before = _before(run)
+    if before and state != "done" and manifest and manifest.step == before["env_steps"]:
+        rundir.write_json(run.summary, before)  # nothing was learned since
+        return before
     summary = {
         "state": state,
         "solved": bool(manifest and manifest.reason == "solved" and state == "done"),
+        "goal": goal,
         "env_steps": manifest.step if manifest else 0,
         "wall_s": manifest.wall_s if manifest else 0.0,
         "env_steps_per_s": round(manifest.step / manifest.wall_s, 1)
@@ -158,8 +175,21 @@ def summarise(run: RunDir, state: str, evaluation: dict[str, Any] | None) -> dic
         "best": _best(run),
         "video": _video(run, manifest.step) if manifest else None,
     }
+    if before:
+        kept = ("state", "solved", "env_steps", "evaluation", "checkpoint")
+        summary["before"] = {name: before.get(name) for name in kept}
     rundir.write_json(run.summary, summary)
     return summary
+
+
+def _before(run: RunDir) -> dict[str, Any] | None:
+    """The summary from before the run was resumed, where it was one that ended by itself."""
+    try:
+        before = json.loads(run.summary_before.read_bytes())
+        is_whole = before["state"] == "done" and type(before["env_steps"]) is int
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {"goal": None, **before} if is_whole else None
 
 
 def _best(run: RunDir) -> dict[str, Any] | None:
@@ -184,14 +214,17 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     ]
     if summary["mean_return_100"] is not None:
         lines.append(
-            f"  mean return  {summary['mean_return_100']:.1f} (last 100 games in training)"
+            f"  mean return  {beside(summary['mean_return_100'], summary['goal'])} "
+            "(last 100 games in training)"
         )
     if summary["evaluation"]:
-        lines += _score_table(summary["evaluation"])
+        lines += _score_table(summary["evaluation"], summary["goal"])
     lines += [f"  curve        {_nice(Path(picture))}" for picture in pictures]
     if summary["best"]:
         kept = summary["best"]
         lines.append(f"  best         {_nice(Path(kept['path']))} (evaluated: {kept['mean']:.1f})")
+    if (before := summary.get("before")) and before["solved"]:
+        lines.append(f"  before       solved at {before['env_steps']:,} env steps")
     if summary["video"]:
         lines.append(f"  video        {_nice(Path(summary['video']))}")
     lines.append(f"  summary      {_nice(run.summary)}")
@@ -205,10 +238,11 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _score_table(evaluation: dict[str, Any]) -> list[str]:
+def _score_table(evaluation: dict[str, Any], goal: float | None) -> list[str]:
     names = ("episodes", "mean", "median", "stderr", "min", "max")
+    marks = {"mean": goal}
     cells = [
-        f"{evaluation[name]:g}" if name == "episodes" else f"{evaluation[name]:.1f}"
+        f"{evaluation[name]:g}" if name == "episodes" else beside(evaluation[name], marks.get(name))
         for name in names
     ]
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from gymnasium.spaces import Box
 
 from a3c import seeding
 from a3c.checkpoint import DamagedCheckpointError
-from a3c.config import Config
+from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.network import Network
 from a3c.playing import stage
 from a3c.playing.evaluation import Spectator, load
 from a3c.playing.stage import Envs
+from a3c.worlds.environments import has_own_end
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,21 @@ class Playground:
 
     def envs(self, num_envs: int) -> Envs:
         """So many copies of the environment; the caller closes them."""
-        config = self.config.env
+        config = self._whole_games
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
     def stage(self) -> Envs:
         """One copy that can be looked at; UserError where it can't. The caller closes it."""
         stage.prepare_pygame()
-        return stage.open_stage(self.make_envs, self.config.env, self.seed)
+        return stage.open_stage(self.make_envs, self._whole_games, self.seed)
+
+    @property
+    def _whole_games(self) -> EnvConfig:
+        """Games are not cut where training cuts them, if they end by themselves."""
+        config = self.config.env
+        if not has_own_end(config.env_id):
+            return config
+        return dataclasses.replace(config, max_episode_steps=None)
 
     def agent(self, envs: Envs, checkpoint: Path | None = None) -> Spectator:
         """An agent that fits `envs`, with a checkpoint's weights or its own first ones."""

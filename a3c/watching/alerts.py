@@ -20,6 +20,7 @@ _LOOP_RESTARTS = 3
 _HEALTHY_S = 60.0
 _SILENT_S = 30.0
 _LATE_INTERVALS = 3
+_FAILED_SAVES = 3
 _LINE_CHARS = 160
 _NAMES = 4
 
@@ -37,6 +38,7 @@ def of(status: Status) -> list[str]:
         *_restarts(status),
         *(_silence(status) if live else ()),
         *(_late_metrics(status) if live else ()),
+        *(_failing_saves(status) if live else ()),
         *(_late_checkpoint(status) if live else ()),
         *_damage(status),
         *_drops(status),
@@ -134,6 +136,14 @@ def _late_metrics(status: Status) -> Iterator[str]:
     age_s = status.metrics_age_s
     if status.state == RUNNING and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
+
+
+def _failing_saves(status: Status) -> Iterator[str]:
+    if status.failed_saves >= _FAILED_SAVES:
+        yield (
+            f"the last {status.failed_saves} checkpoints could not be written: "
+            f"logs/{CHIEF}.log says why"
+        )
 
 
 def _late_checkpoint(status: Status) -> Iterator[str]:

@@ -123,7 +123,7 @@ def bars(view: View, width: int) -> list[Text]:
     lines = [("env steps", share, words, _steps_left(status))]
     if status.stop_at_return is not None:
         goal, mean = status.stop_at_return, status.mean_return_100
-        words = f"{score(mean)} of {score(goal)}"
+        words = f"{score(mean, goal)} of {score(goal, goal)}"
         lines.append(("return", _goal_share(view), words, _goal_left(view)))
     text_width = max(len(words) + (len(left) + 3 if left else 0) for _, _, words, left in lines)
     bar_width = max(4, width - _LABEL_WIDTH - text_width - 9)
@@ -191,7 +191,7 @@ def figures(status: Status, width: int) -> list[Text]:
     load = [p.cpu_percent for p in status.of_role("ps") if p.cpu_percent is not None]
     newest = status.checkpoint
     pairs = [
-        ("return", score(status.mean_return_100), "bold"),
+        ("return", score(status.mean_return_100, status.stop_at_return), "bold"),
         ("env steps/s", rate(status.env_steps_per_s), "bold"),
         ("frames/s", rate(status.frames_per_s), "bold"),
         ("updates/s", rate(status.updates_per_s), "bold"),

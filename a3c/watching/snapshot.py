@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from a3c.processes import DEAD, ENDED_STATES
+from a3c.scores import beside
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
 WAITING = "waiting"  # planned, and its keeper has not started yet
@@ -94,6 +95,7 @@ class Status:
     metrics_interval_s: float
     dropped_rollouts: int
     dropped_reports: int
+    failed_saves: int = 0  # in a row
     losses: tuple[str, ...] = ()  # what going back to checkpoints cost in this session
     listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network that the process is in
     exposed: tuple[str, ...] = ()  # those that other machines can reach
@@ -155,11 +157,11 @@ def rate(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def score(value: float | None) -> str:
-    """A return, with a decimal where it is short."""
+def score(value: float | None, mark: float | None = None) -> str:
+    """A return, with a decimal where it is short, and more where a mark beside it needs them."""
     if value is None:
         return NOTHING
-    return f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return beside(value, mark) if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def memory(process: ProcessStatus) -> str:
@@ -204,9 +206,11 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         steps += f", {rate(status.env_steps_per_s)}/s"
     if status.frames_per_s is not None:
         steps += f", {rate(status.frames_per_s)} frames/s"
-    goal = f", goal {score(status.stop_at_return)}" if status.stop_at_return is not None else ""
+    mark = status.stop_at_return
+    goal = f", goal {score(mark, mark)}" if mark is not None else ""
     games = f" ({status.episodes:,} games so far)" if status.episodes is not None else ""
-    facts = [("env steps", steps), ("mean return", f"{score(status.mean_return_100)}{goal}{games}")]
+    mean = score(status.mean_return_100, mark)
+    facts = [("env steps", steps), ("mean return", f"{mean}{goal}{games}")]
     if status.updates_per_s is not None:
         facts.append(
             ("updates", f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}")

@@ -289,10 +289,11 @@ def _so_far(files: _Files, rows: Sequence[Row], last: Row) -> dict[str, Any]:
     """How far the run has come; `last` is the summary of one that has ended."""
     cluster = files.cluster
     return {
-        "global_step": last.get("env_steps") or _newest_step(rows, files.newest),
+        "global_step": last.get("env_steps") or _newest_step(files),
         "mean_return_100": last.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
         "episodes": last.get("episodes", cluster.get("cluster/episodes")),
         "wall_s": last.get("wall_s", cluster.get("wall_s")),
+        "failed_saves": int(_number(cluster, "cluster/failed_saves")),
         "dropped_rollouts": int(sum(_number(row, "drops/rollouts") for row in rows)),
         "dropped_reports": int(sum(_number(row, "drops/reports") for row in rows)),
     }
@@ -329,12 +330,23 @@ def _board_link(run: RunDir, lives: Sequence[ProcessStatus]) -> str | None:
     return rundir.read_board_link(run) if runs else None
 
 
-def _newest_step(rows: Sequence[Row], newest: tuple[Path, Manifest] | None) -> int:
-    """The count of env steps that was written down last; a resumed run goes back in it."""
-    known = [(_number(row, "time"), int(_number(row, "env_steps"))) for row in rows]
-    if newest:
-        known.append((newest[1].written_at, newest[1].step))
-    return max(known, default=(0.0, 0))[1]
+def _newest_step(files: _Files) -> int:
+    """The most env steps that any worker saw in the newest life of the ps.
+
+    That is the life that the chief is in: it begins them. Workers that are still in an earlier one
+    don't count, nor does what any clock says. In each life the count only grows; it falls where a
+    new one begins at a checkpoint.
+    """
+    chief = files.rows.get(CHIEF)
+    if chief is None:
+        return files.newest[1].step if files.newest else 0
+    life = chief.get("ps_life")
+    steps = [
+        max(_number(row, "env_steps"), _number(row, "now"))
+        for name, row in files.rows.items()
+        if name.startswith("worker-") and row.get("ps_life") == life
+    ]
+    return int(max(steps))
 
 
 def _checkpoint(newest: tuple[Path, Manifest] | None, now: float) -> CheckpointStatus | None:

@@ -150,6 +150,14 @@ def _find_spec(env_id: str) -> EnvSpec:
     raise UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
 
 
+def has_own_end(env_id: str) -> bool:
+    """Whether games end without a limit of ours: Atari's do, and those that have one of theirs."""
+    spec = gymnasium.registry.get(import_module_of(env_id))
+    if spec is None:  # an old id of an Atari game, or unknown, which others say
+        return True
+    return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
+
+
 def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
     """Whether an environment has a vector implementation that takes these keywords."""
     creator = spec.vector_entry_point
