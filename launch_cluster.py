@@ -134,15 +134,16 @@ def start(arguments: list[str]) -> int:
     config, placement = hosts.take(config, chosen)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
-    planned, warnings = _plan(config, path.absolute(), chosen, placement)
+    run = rundir.labelled(path, resume=chosen.resume)
+    planned, warnings = _plan(config, run, chosen, placement)
     for line in warnings:
         log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
     across = hosts.prepare(planned, config, chosen)
-    in_tmux = _wants_tmux(chosen, path.name)
+    in_tmux = _wants_tmux(chosen, run.label)
     with rundir.hold(path):
-        run = rundir.create(path, config, chosen.preset, resume=chosen.resume)
+        rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         planned.save(run)
         hosts.keep(run, across)
         log.info("%s", report.opening(run, config, chosen.preset, planned))
@@ -167,7 +168,7 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _wants_tmux(chosen: argparse.Namespace, run_name: str) -> bool:
+def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
     """Whether the run goes into tmux; UserError where it should and can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False
@@ -175,7 +176,7 @@ def _wants_tmux(chosen: argparse.Namespace, run_name: str) -> bool:
 
     if chosen.mode == "auto" and not session.is_at_hand():
         return False
-    session.check_free(run_name, replace=chosen.replace or chosen.resume)
+    session.check_free(label, replace=chosen.replace or chosen.resume)
     return True
 
 
@@ -192,7 +193,7 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
 
 
 def _plan(
-    config: Config, path: Path, chosen: argparse.Namespace, placement: Placement | None
+    config: Config, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
 ) -> tuple[Plan, list[str]]:
     """What will be started, and what people should know before it is."""
     across = placement is not None
@@ -200,14 +201,14 @@ def _plan(
     here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
     planned = plan.make(
         config,
-        RunDir(path),
+        run,
         here,
         isolated=isolated,
         evaluator=chosen.evaluator,
         tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
         placement=placement,
     )
-    too_little = preflight.warnings(planned, config, preflight.look(path))
+    too_little = preflight.warnings(planned, config, preflight.look(run.path))
     return planned, [*too_little, *([warning] if warning else [])]
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from a3c.errors import RetryableError, UserError
+from a3c.unwanted import is_unwanted
 
 JOBS = ("ps", "worker")
 CHIEF = 0
@@ -26,13 +27,6 @@ CHIEF = 0
 # Labels of 1 to 63 characters: anything else can't even be looked up.
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
-
-# gRPC honours proxies for cluster traffic too, and a dead one would cut the cluster off.
-PROXY_VARIABLES = frozenset(
-    name
-    for word in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy")
-    for name in (word, word.upper())
-)
 
 
 @dataclass(frozen=True)
@@ -293,7 +287,7 @@ def process_environment(
 
     The thread counts have to be there before TensorFlow is imported.
     """
-    environment = {key: value for key, value in base.items() if key not in PROXY_VARIABLES}
+    environment = {key: value for key, value in base.items() if not is_unwanted(key)}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)
     if not gpu:

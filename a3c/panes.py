@@ -17,15 +17,15 @@ from pathlib import Path
 
 import libtmux
 
-from a3c.cluster import PROXY_VARIABLES
 from a3c.errors import UserError
+from a3c.unwanted import is_unwanted
 
 PANES_A_WINDOW = 8
 MIN_VERSION = (3, 2)  # knows -e
 SIZE = ("-x", "220", "-y", "60")  # of a session that nobody has attached to yet
 
 # What tmux sets for each pane, or what belongs to the launcher's own terminal and shell.
-_NOT_PASSED_ON = PROXY_VARIABLES | {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+_NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
 _REPORT = ("-P", "-F", "#{window_id} #{pane_id}")
 _WINDOW_OPTIONS = {
     "remain-on-exit": "on",
@@ -73,28 +73,31 @@ def _version() -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", said)[:2])
 
 
-def session_name(run_name: str) -> str:
-    """A run's session; what tmux can't have in a name is replaced, and a hash keeps it apart."""
-    safe = re.sub(r"[^\w-]", "_", run_name)
-    if safe == run_name:
-        return f"a3c-{run_name}"
-    return f"a3c-{safe}-{hashlib.sha256(run_name.encode()).hexdigest()[:6]}"
+def session_name(label: str) -> str:
+    """The session of the run with this label.
+
+    What tmux can't have in a name is replaced, and a hash keeps it apart.
+    """
+    safe = re.sub(r"[^\w-]", "_", label)
+    if safe == label:
+        return f"a3c-{label}"
+    return f"a3c-{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
 
 
-def find_session(server: libtmux.Server, run_name: str) -> str | None:
+def find_session(server: libtmux.Server, label: str) -> str | None:
     """The id of a run's session, or None."""
     listed = server.cmd("list-sessions", "-F", "#{session_id} #{session_name}").stdout
     for line in listed:
         session_id, _, name = line.partition(" ")
-        if name == session_name(run_name):
+        if name == session_name(label):
             return session_id
     return None
 
 
-def attach_command(run_name: str, environ: Mapping[str, str]) -> list[str]:
+def attach_command(label: str, environ: Mapping[str, str]) -> list[str]:
     """The command that shows a run's session; from inside tmux the client is switched to it."""
     verb = "switch-client" if environ.get("TMUX") else "attach-session"
-    return ["tmux", verb, "-t", f"={session_name(run_name)}"]
+    return ["tmux", verb, "-t", f"={session_name(label)}"]
 
 
 # --- opening and closing --------------------------------------------------------------------------
@@ -102,7 +105,7 @@ def attach_command(run_name: str, environ: Mapping[str, str]) -> list[str]:
 
 def open_session(
     server: libtmux.Server,
-    run_name: str,
+    label: str,
     windows: Sequence[Window],
     *,
     directory: Path,
@@ -112,12 +115,12 @@ def open_session(
 
     The processes get `environment`, whatever the tmux server was started with.
     """
-    if find_session(server, run_name):
+    if find_session(server, label):
         raise UserError(
-            f"tmux session {session_name(run_name)} is there already: "
+            f"tmux session {session_name(label)} is there already: "
             "give --replace to end it, or another --run-dir"
         )
-    name = session_name(run_name)
+    name = session_name(label)
     # The first window only holds the session open until the environment is set.
     session, waiting = _said(
         server,
@@ -140,7 +143,7 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
     lines = [
         " ".join(map(_quoted, ("set-environment", "-t", session, key, value)))
         for key, value in environment.items()
-        if key not in _NOT_PASSED_ON
+        if key not in _NOT_PASSED_ON and not is_unwanted(key)
     ]
     place = {"-L": server.socket_name, "-S": server.socket_path}
     which = [word for flag, value in place.items() if value for word in (flag, str(value))]
@@ -193,9 +196,9 @@ def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
     _said(server, "select-pane", "-t", pane, "-T", title)
 
 
-def respawn(server: libtmux.Server, run_name: str, pane: Pane) -> bool:
+def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
     """Run a command in the pane of that title whose process is dead; False where there is none."""
-    session = find_session(server, run_name)
+    session = find_session(server, label)
     if session is None:
         return False
     form = "#{pane_dead} #{pane_id} #{@a3c_title}"
@@ -208,9 +211,9 @@ def respawn(server: libtmux.Server, run_name: str, pane: Pane) -> bool:
     return False
 
 
-def add(server: libtmux.Server, run_name: str, pane: Pane, *, window: str) -> None:
+def add(server: libtmux.Server, label: str, pane: Pane, *, window: str) -> None:
     """Open one more pane, in the last window of that kind, or in a new one where that is full."""
-    session = find_session(server, run_name)
+    session = find_session(server, label)
     if session is None:
         return
     form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
@@ -229,9 +232,9 @@ def add(server: libtmux.Server, run_name: str, pane: Pane, *, window: str) -> No
     _said(server, "select-layout", "-t", room[-1], "tiled")
 
 
-def close_session(server: libtmux.Server, run_name: str) -> bool:
+def close_session(server: libtmux.Server, label: str) -> bool:
     """End a run's session and no other; False where there is none."""
-    session = find_session(server, run_name)
+    session = find_session(server, label)
     if session is None:
         return False
     server.cmd("kill-session", "-t", session)

@@ -196,7 +196,7 @@ def _there(host: Host | None, run: RunDir) -> _There:
         return _There(sys.executable, str(REPOSITORY / "worker.py"), str(run.path), {})
     fields = {"host": host.name, "directory": host.directory}
     script = os.path.join(host.directory, "worker.py")  # noqa: PTH118
-    return _There(host.python, script, directory_of(host, run.name), fields)
+    return _There(host.python, script, directory_of(host, run.label), fields)
 
 
 def _evaluator(config: Config, run: RunDir) -> Process:
@@ -278,7 +278,7 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
 
 def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
     """The command that keeps a process alive on its own host, in the run's directory there."""
-    there = RunDir(Path(directory_of(host, run.name)))
+    there = RunDir(Path(directory_of(host, run.label)))
     far = replace(process, log=str(there.log(process.name)))
     spec = _spec(far, there, cwd=Path(host.directory))
     return keeper_options.command(spec, host.python)

@@ -8,6 +8,8 @@ import json
 import os
 import platform
 import re
+import secrets
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,6 +27,9 @@ from a3c.errors import UserError
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNS = Path("runs")
 LOCK = ".lock"
+_LOCKED = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # none that looks like another
+_NUM_LETTERS = 4
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
 
 
@@ -33,11 +38,22 @@ class RunDir:
     """The paths of one run."""
 
     path: Path
+    new_label: str | None = None  # of a run that has no config.json yet
 
     @property
     def name(self) -> str:
         """What people call the run."""
         return self.path.name
+
+    @property
+    def label(self) -> str:
+        """What no other run is called: its first name and a few random letters.
+
+        So runs of one name, in different folders, have tmux sessions and directories on other hosts
+        of their own. It stays as it is where the directory is moved. Runs of before have none: they
+        go by their name.
+        """
+        return self.new_label or _recorded(self, "label") or self.name
 
     @property
     def config(self) -> Path:
@@ -131,12 +147,44 @@ def all_runs() -> list[RunDir]:
     return [RunDir(path) for _, path in sorted(found)]
 
 
-def create(path: Path, config: Config, preset: str | None, *, resume: bool) -> RunDir:
-    """Make the directory, or take up an old one, and write `config.json`."""
+def labelled(path: Path, *, resume: bool) -> RunDir:
+    """The run in a directory, with a label of its own.
+
+    A resumed run keeps its label, but a copy of a directory that is still there gets another.
+    """
     run = RunDir(path.absolute())
+    label = _recorded(run, "label")
+    if resume and not (label and _is_copy(run, label)):
+        return RunDir(run.path, label or run.name)
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
+    return RunDir(run.path, f"{run.name}-{letters}")
+
+
+def _is_copy(run: RunDir, label: str) -> bool:
+    """Whether the directory that the label was given to is another one, which still has it."""
+    first = _recorded(run, "path")
+    if first is None or not Path(first).exists() or run.path.samefile(first):
+        return False
+    return _recorded(RunDir(Path(first)), "label") == label
+
+
+def _recorded(run: RunDir, key: str) -> str | None:
+    """A text in config.json; None where there is none."""
+    try:
+        found = json.loads(run.config.read_bytes()).get(key)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def create(
+    path: Path, config: Config, preset: str | None, *, resume: bool, label: str | None = None
+) -> RunDir:
+    """Make the directory, or take up an old one, and write `config.json`."""
+    run = RunDir(path.absolute(), label) if label else labelled(path, resume=resume)
     with refusing(path):
         _create(run, config, preset, resume=resume)
-    return run
+    return RunDir(run.path)
 
 
 def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) -> None:
@@ -148,6 +196,8 @@ def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) ->
     contents = {
         "config": settings.to_dict(config),
         "config_digest": settings.digest(config),
+        "label": run.label,
+        "path": str(run.path),
         "preset": preset,
         "resumed": resume,
         "git_commit": git_commit(),
@@ -196,7 +246,7 @@ def hold(path: Path) -> Iterator[None]:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCKED)
         except BlockingIOError:
             raise UserError(
                 f"run directory {path} is in use by a running launcher: stop that one first"
@@ -207,18 +257,20 @@ def hold(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a launcher or a cockpit sees the run through now."""
+    """Whether a launcher or a cockpit sees the run through now.
+
+    It only asks: to try the lock would take it for a moment, and a launcher that starts just then
+    would be refused.
+    """
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        held = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _LOCKED)
     finally:
         os.close(descriptor)
-    return False
+    return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
 
 
 @contextlib.contextmanager
@@ -247,11 +299,7 @@ def read_board_link(run: RunDir) -> str | None:
 
 def read_preset_name(run: RunDir) -> str | None:
     """The preset that a run was started with, for people; None where it isn't known."""
-    try:
-        found = json.loads(run.config.read_bytes()).get("preset")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, str) else None
+    return _recorded(run, "preset")
 
 
 def write_json(path: Path, contents: Any) -> None:

@@ -20,7 +20,7 @@ from tests.runs import (
     wait_until,
 )
 from tests.terminals import terminal
-from tests.tmux_runs import Tmux
+from tests.tmux_runs import Tmux, session_of
 
 ENDLESS = ("--max-env-steps", "1000000000", "--stop-at-return", "none")
 
@@ -87,7 +87,7 @@ def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_server_everythin
 def test_closing_the_cockpits_pane_stops_the_run_in_order(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "2")
     wait_until(lambda: is_training(path), "training")
-    tmux("kill-pane", "-t", "=a3c-run:cockpit.0")
+    tmux("kill-pane", "-t", f"={session_of(path)}:cockpit.0")
     ended(path)
     wait_until(lambda: (path / "summary.json").exists(), "the summary")
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"

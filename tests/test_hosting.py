@@ -15,7 +15,7 @@ import pytest
 
 from a3c import processes
 from a3c.errors import UserError
-from a3c.hosting import elsewhere, sweep
+from a3c.hosting import asking, elsewhere, sweep
 from a3c.hosting.hostfile import Host
 from a3c.plan import Plan, Process
 from a3c.processes import ProcessRecord
@@ -188,3 +188,21 @@ def test_a_keeper_that_can_not_start_says_why(far: Far) -> None:
     blocked.touch()  # where its log's directory should be
     assert far.follow().wait(timeout=60) == 70
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
+
+
+def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    answer = asking.Answer(Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path)), [])
+    link = asking._Link(answer)
+    began = time.monotonic()
+    try:
+        link.hear("facts", 1.0)
+    finally:
+        link.close()
+    assert time.monotonic() - began < 30.0
+    assert answer.trouble == "no answer within 1 s"

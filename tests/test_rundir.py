@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from a3c import rundir
-from a3c.config import digest, to_dict
+from a3c.config import Config, digest, to_dict
 from a3c.errors import UserError
 from a3c.rundir import RunDir
 from tests.clusters import REPOSITORY, config
@@ -331,3 +334,58 @@ def test_a_folder_inside_somebody_elses_checkout_has_no_commit(
     (runs / "unpacked").mkdir()
     monkeypatch.setattr(rundir, "REPOSITORY", runs / "unpacked")
     assert rundir.git_commit() is None
+
+
+def test_runs_of_one_name_have_labels_of_their_own_which_stay(tmp_path: Path) -> None:
+    first = rundir.create(tmp_path / "a/run", Config(), None, resume=False)
+    second = rundir.create(tmp_path / "b/run", Config(), None, resume=False)
+    assert first.label != second.label
+    assert re.fullmatch(r"run-[a-z2-9]{4}", first.label)
+    label = first.label
+    assert rundir.create(first.path, Config(), None, resume=True).label == label
+    moved = RunDir(first.path.rename(tmp_path / "moved"))
+    assert moved.label == label
+    assert rundir.labelled(moved.path, resume=True).label == label
+    link = tmp_path / "link"
+    link.symlink_to(moved.path)
+    assert RunDir(link).label == label
+
+
+def test_a_copy_of_a_run_gets_a_label_of_its_own_when_it_is_resumed(tmp_path: Path) -> None:
+    first = rundir.create(tmp_path / "run", Config(), None, resume=False)
+    copy = tmp_path / "copy"
+    shutil.copytree(first.path, copy)
+    again = rundir.create(copy, Config(), None, resume=True)
+    assert again.label != first.label
+    assert again.label.startswith("copy-")
+
+
+def test_a_run_of_before_goes_by_its_name(tmp_path: Path) -> None:
+    run = rundir.create(tmp_path / "old", Config(), None, resume=False)
+    found = json.loads(run.config.read_text())
+    del found["label"], found["path"]
+    run.config.write_text(json.dumps(found))
+    assert RunDir(run.path).label == "old"
+    assert rundir.create(run.path, Config(), None, resume=True).label == "old"
+
+
+def test_to_look_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> None:
+    """A launcher that started just then was refused."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            rundir.is_held(tmp_path)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        looking = [pool.submit(look) for _ in range(2)]
+        try:
+            for _ in range(2000):
+                with rundir.hold(tmp_path):
+                    pass
+        finally:
+            stop.set()
+    assert all(each.exception() is None for each in looking)
+    assert not rundir.is_held(tmp_path)
+    with rundir.hold(tmp_path):
+        assert rundir.is_held(tmp_path)

@@ -8,10 +8,10 @@ import signal
 
 import psutil
 
-from a3c import panes, processes
+from a3c import processes
 from a3c.rundir import RunDir
 from tests.runs import everything_ended, is_training, wait_until
-from tests.tmux_runs import Tmux, keepers, panes_of
+from tests.tmux_runs import Tmux, keepers, panes_of, session_of
 
 
 def test_panes_status_and_processes_agree_and_stop_leaves_nothing(tmux: Tmux) -> None:
@@ -45,7 +45,9 @@ def test_a_killed_worker_returns_and_its_pane_shows_it(tmux: Tmux) -> None:
         return bool(state["restarts"] == 1 and state["state"] == "running")
 
     wait_until(is_back, "worker-1 at work again")
-    shown = "\n".join(tmux("capture-pane", "-p", "-S", "-", "-t", "=a3c-run:workers-1.1"))
+    pane = f"={session_of(path)}:workers-1.1"
+    shown = "
+".join(tmux("capture-pane", "-p", "-S", "-", "-t", pane))
     assert "ended by SIGKILL" in shown
     tmux.launch("stop", "run", "--now")
     assert everything_ended(path)
@@ -55,25 +57,28 @@ def test_closing_the_session_ends_the_run_and_nothing_else(tmux: Tmux) -> None:
     tmux("new-session", "-d", "-s", "mine", "cat")
     path = tmux.start("run", "--workers", "2")
     wait_until(lambda: is_training(path), "training")
-    tmux("kill-session", "-t", "=a3c-run")
+    tmux("kill-session", "-t", f"={session_of(path)}")
     wait_until(lambda: everything_ended(path), "the end of all processes")
     assert tmux("list-sessions", "-F", "#{session_name}") == ["mine"]
     assert tmux.status("run")["state"] == "stopped"
 
 
-def test_a_name_in_use_is_refused_and_two_runs_live_side_by_side(tmux: Tmux) -> None:
-    first = tmux.start("a", "--workers", "1")
-    second = tmux.start("b", "--workers", "1")
-    elsewhere = tmux.launch(
-        *("--mode", "tmux", "--env-id", "CartPole-v1", "--run-dir", str(tmux.work / "c" / "a"))
-    )
-    assert elsewhere.returncode == 2
-    assert "--replace" in elsewhere.stderr
-    assert not (tmux.work / "c").exists()
-    tmux.launch("stop", "a", "--now")
+def test_two_runs_of_one_name_in_two_folders_never_touch_each_other(tmux: Tmux) -> None:
+    first = tmux.start("a/seed0", "--workers", "1")
+    second = tmux.start("b/seed0", "--workers", "1")
+    assert session_of(first) != session_of(second)
+    assert all(session_of(path).startswith("a3c-seed0-") for path in (first, second))
+    tmux.launch("stop", "b/seed0", "--now")
+    assert everything_ended(second)
+    assert tmux("list-sessions", "-F", "#{session_name}") == [session_of(first)]
+    resumed = tmux.launch("--mode", "tmux", "--resume", "--run-dir", "b/seed0")
+    assert resumed.returncode == 0, resumed.stderr
+    assert not everything_ended(first)
+    assert len(tmux("list-sessions")) == 2
+    tmux.launch("stop", "a/seed0", "--now")
     assert everything_ended(first)
-    assert not everything_ended(second)
-    tmux.launch("stop", "b", "--now")
+    tmux.launch("stop", "b/seed0", "--now")
+    assert tmux("list-sessions") == []
 
 
 def test_the_users_old_pains_do_not_hurt(tmux: Tmux) -> None:
@@ -91,12 +96,14 @@ def test_the_users_old_pains_do_not_hurt(tmux: Tmux) -> None:
     summary = RunDir(path).summary
     wait_until(summary.exists, "the end of the run")
     assert json.loads(summary.read_text())["state"] == "done"
-    assert panes.session_name("run") in tmux("list-sessions", "-F", "#{session_name}")
+    assert session_of(path) in tmux("list-sessions", "-F", "#{session_name}")
 
 
 def test_sixteen_workers_train_in_two_windows_and_leave_nothing(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "16", "--max-env-steps", "1000000000")
-    windows = tmux("list-windows", "-t", "=a3c-run", "-F", "#{window_name} #{window_panes}")
+    windows = tmux(
+        "list-windows", "-t", f"={session_of(path)}", "-F", "#{window_name} #{window_panes}"
+    )
     assert windows == ["cockpit 2", "workers-1 8", "workers-2 8"]
     wait_until(lambda: is_training(path, workers=16), "all workers at work", timeout_s=400)
     found = tmux.status("run")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from a3c import processes
-from a3c.rundir import REPOSITORY
+from a3c import panes, processes
+from a3c.rundir import REPOSITORY, RunDir
 
 
 class Tmux:
@@ -64,6 +64,11 @@ class Tmux:
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
+
+
+def session_of(path: Path) -> str:
+    """The name of a run's session."""
+    return panes.session_name(RunDir(path).label)
 
 
 def panes_of(tmux: Tmux) -> dict[str, int]:

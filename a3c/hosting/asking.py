@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import select
 import subprocess
@@ -72,6 +73,7 @@ class _Link:
     def __init__(self, answer: Answer) -> None:
         self._answer, self._host = answer, answer.host
         self._targets: list[tuple[str, Target, Answer | None]] = []
+        self._begun = b""  # of a line
         source = Path(probe.__file__).read_bytes()
         argv = (self._host.python, "-c", _LOAD, str(len(source)))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the link
@@ -106,13 +108,15 @@ class _Link:
         while (left_s := deadline - time.monotonic()) > 0:
             if not select.select([self._output], [], [], left_s)[0]:
                 break
-            line = self._output.readline()
-            if not line:
+            data = os.read(self._output.fileno(), 1 << 16)  # a line may come in pieces
+            if not data:
                 self._answer.trouble = self._last_words()
                 return
-            with contextlib.suppress(ValueError):  # what a login there says of itself
-                self._take(key, json.loads(line))
-                return
+            *lines, self._begun = (self._begun + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):  # what a login there says of itself
+                    self._take(key, json.loads(line))
+                    return
         self._answer.trouble = f"no answer within {timeout_s:.0f} s"
 
     def _take(self, key: str, message: dict[str, Any]) -> None:

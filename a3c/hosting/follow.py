@@ -131,7 +131,7 @@ class Follower:
         return heard
 
     def _request(self) -> dict[str, Any]:
-        there = RunDir(Path(directory_of(self._host, self._run.name)))
+        there = RunDir(Path(directory_of(self._host, self._run.label)))
         name = self._process.name
         return {
             "run_dir": str(there.path),

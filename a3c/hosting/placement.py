@@ -25,9 +25,9 @@ class Placement:
     file: tuple[Host, ...]
 
 
-def directory_of(host: Host, run_name: str) -> str:
+def directory_of(host: Host, label: str) -> str:
     """The run's directory on another host."""
-    return str(PurePosixPath(host.directory) / "runs" / run_name)
+    return str(PurePosixPath(host.directory) / "runs" / label)
 
 
 def place(file: HostFile, config: Config) -> Placement:

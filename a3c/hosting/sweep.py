@@ -66,7 +66,7 @@ def _start(run: RunDir, host: Host, *, now: bool) -> subprocess.Popen[bytes]:
         start_new_session=True,
     )
     assert link.stdin
-    request = {"sweep": directory_of(host, run.name), "now": now}
+    request = {"sweep": directory_of(host, run.label), "now": now}
     with contextlib.suppress(OSError):  # what it has to say comes on stderr
         link.stdin.write(json.dumps(request).encode() + b"\n")
         link.stdin.flush()

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 from a3c.errors import EXIT_USAGE
 from a3c.keeping.restarts import Limits
+from a3c.unwanted import is_unwanted
 
 HEARTBEAT_VARIABLE = "A3C_HEARTBEAT"
-PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "all_proxy", "grpc_proxy"})
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class KeeperSpec:
 
 def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, str]:
     """The environment of the process: `base` without proxies, which gRPC would obey, plus `env`."""
-    dropped = PROXY_VARIABLES | {HEARTBEAT_VARIABLE.lower()}  # which may be an outer keeper's
-    env = {name: value for name, value in base.items() if name.lower() not in dropped}
+    env = {name: value for name, value in base.items() if not is_unwanted(name)}
+    env.pop(HEARTBEAT_VARIABLE, None)  # which may be an outer keeper's
     env.update(spec.env)
     if spec.heartbeat is not None:
         env[HEARTBEAT_VARIABLE] = str(spec.heartbeat.absolute())

@@ -33,7 +33,7 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
         f"run directory {_nice(run.path)}",
     ]
     lines += [
-        f"  on {host.name:10} {directory_of(host, run.name)} (logs and metrics, copied to here)"
+        f"  on {host.name:10} {directory_of(host, run.label)} (logs and metrics, copied to here)"
         for host in plan.hosts
         if any(process.host == host.name and not process.is_here for process in plan.processes)
     ]

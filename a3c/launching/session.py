@@ -22,12 +22,12 @@ def is_at_hand() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and panes.is_available()
 
 
-def check_free(run_name: str, *, replace: bool) -> None:
+def check_free(label: str, *, replace: bool) -> None:
     """Raise UserError where tmux or the session's name can't be had."""
     panes.require_tmux()
-    if not replace and panes.find_session(libtmux.Server(), run_name):
+    if not replace and panes.find_session(libtmux.Server(), label):
         raise UserError(
-            f"tmux session {panes.session_name(run_name)} is there already: "
+            f"tmux session {panes.session_name(label)} is there already: "
             "give --replace to end it, or another --run-dir"
         )
 
@@ -35,15 +35,15 @@ def check_free(run_name: str, *, replace: bool) -> None:
 def start(plan: Plan, run: RunDir, script: Path) -> int:
     """Open the session, and show it where there is a terminal to show it in."""
     server = libtmux.Server()
-    panes.close_session(server, run.name)
+    panes.close_session(server, run.label)
     panes.open_session(
         server,
-        run.name,
+        run.label,
         list(_windows(plan, run, script)),
         directory=Path.cwd(),
         environment=planning.keeper_environment(),
     )
-    command = panes.attach_command(run.name, os.environ)
+    command = panes.attach_command(run.label, os.environ)
     if os.environ.get("TMUX"):
         print(f"switch to it with: {' '.join(command)}")
     elif is_at_hand():
@@ -56,8 +56,8 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
 def restart(run: RunDir, process: Process, restarts: int) -> None:
     """Start a keeper in the pane where the one before has ended, or in a new one."""
     server, pane = libtmux.Server(), _pane(process, run, restarts=restarts)
-    if not panes.respawn(server, run.name, pane):
-        panes.add(server, run.name, pane, window="workers")
+    if not panes.respawn(server, run.label, pane):
+        panes.add(server, run.label, pane, window="workers")
 
 
 def _windows(plan: Plan, run: RunDir, script: Path) -> Iterator[Window]:

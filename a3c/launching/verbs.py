@@ -146,11 +146,11 @@ def _close_session(found: RunDir) -> None:
     from a3c import panes
 
     server = libtmux.Server()
-    if panes.find_session(server, found.name):
+    if panes.find_session(server, found.label):
         deadline = time.monotonic() + KILL_TIMEOUT_S
         while not found.summary.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        panes.close_session(server, found.name)
+        panes.close_session(server, found.label)
 
 
 def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
@@ -205,9 +205,9 @@ def attach(arguments: argparse.Namespace) -> int:
 
     found = rundir.find(arguments.run)
     panes.require_tmux()
-    if not panes.find_session(libtmux.Server(), found.name):
+    if not panes.find_session(libtmux.Server(), found.label):
         raise UserError(f"{found.name} has no tmux session: use `watch`, which needs none")
-    command = panes.attach_command(found.name, os.environ)
+    command = panes.attach_command(found.label, os.environ)
     os.execvp(command[0], command)
 
 
