@@ -276,18 +276,28 @@ def best(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
-    """Remove all but the newest `keep` checkpoints, the best, and the one just `written`.
+    """Remove all but the newest `keep` checkpoints, the best, the last that solved the run, and
+    the one just `written`.
 
     Newest by step or by time: a run that went back behind damaged checkpoints writes lower steps.
     The clock can't be trusted alone: it may have been set back.
     """
     by_step = steps(root)
     by_time = sorted(by_step, key=_written_at)
-    spare = {*by_step[-keep:], *by_time[-keep:], best(root), written}
+    spare = {*by_step[-keep:], *by_time[-keep:], best(root), _last_solved(by_step), written}
     doomed = [path for path in by_step if path not in spare]
     doomed += _by_step(root, _REPLACED).values()
     for path in doomed:
         _remove(path)
+
+
+def _last_solved(paths: list[Path]) -> Path | None:
+    """The last of these checkpoints that solved the run, which may have been resumed since."""
+    for path in reversed(paths):
+        with contextlib.suppress(DamagedCheckpointError):
+            if read_manifest(path).reason == "solved":
+                return path
+    return None
 
 
 def clear_unfinished(root: Path) -> None:

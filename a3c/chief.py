@@ -24,7 +24,7 @@ from a3c.exchange import Reply
 from a3c.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.past import Life
 from a3c.scores import beside
-from a3c.store import Snapshot, Store
+from a3c.store import ENDINGS, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ class Chief:
         self._confirmation: Confirmation | None = None
         self._frozen: Manifest | None = None  # of what is being confirmed
         self._judge_at = 0  # games after which to look again
+        self._restored = manifest
         self._failed_saves = 0
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
         known = past.remember(run_dir / "metrics", manifest, life)
@@ -132,7 +133,12 @@ class Chief:
         return "max_env_steps" if reply.global_step >= self._config.run.max_env_steps else None
 
     def _is_solved(self) -> bool:
-        """Whether frozen weights have reached the mark in games of their own; begin such games."""
+        """Whether frozen weights have reached the mark in games of their own; begin such games.
+
+        A run that goes on from weights that did so is solved at once.
+        """
+        if self._restored is not None and confirmation.is_solved(self._restored, self._config.run):
+            return True
         if self._confirmation is not None:
             return self._look_at_confirmation(self._confirmation)
         mark, mean = self._config.run.stop_at_return, self._tracker.mean_return
@@ -147,14 +153,17 @@ class Chief:
         games = self._config.run.evaluation_episodes
         if not games:
             log.info("no evaluation games are asked for: training's own mean is believed")
-            self._keep_solved(candidate, None)
-            return True
+            return self._keep_solved(candidate, None)
         log.info(
             "the last %d games of training have a mean of %s: playing %d games with the weights of "
             "env step %s, while training goes on",
             *(WINDOW, beside(mean, mark), games, f"{self._frozen.step:,}"),
         )
-        self._confirmation = Confirmation(candidate, games, mark)
+        try:
+            self._confirmation = Confirmation(candidate, games, mark)
+        except OSError as error:  # no memory for a process, or a full disk
+            log.error("the games could not be played (%s): training goes on", error.strerror)
+            self._judge_at = self._tracker.episodes + WINDOW
         return False
 
     def _look_at_confirmation(self, running: Confirmation) -> bool:
@@ -164,8 +173,9 @@ class Chief:
             return False
         assert self._frozen is not None
         scores, mark = verdict.evaluation, verdict.mark
+        solved = False
         if verdict.is_solved:
-            self._keep_solved(running.candidate, scores)
+            solved = self._keep_solved(running.candidate, scores)
         elif scores is None:
             log.warning("the games could not be played: training goes on")
         else:
@@ -177,15 +187,28 @@ class Chief:
             )
         self._judge_at = self._tracker.episodes + WINDOW
         self.give_up_confirmation()
-        return verdict.is_solved
+        return solved
 
-    def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> None:
-        """Make the frozen snapshot the run's last checkpoint."""
+    def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> bool:
+        """Make the frozen snapshot the run's last checkpoint; False where the disk refuses it."""
         assert self._frozen is not None
         manifest = dataclasses.replace(self._frozen, evaluation=scores)
-        path = checkpoint.promote(candidate, self._checkpoints, manifest)
+        try:
+            path = checkpoint.promote(candidate, self._checkpoints, manifest)
+        except OSError as error:
+            self._failed_saves += 1
+            self._judge_at = self._tracker.episodes + WINDOW
+            log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
+            return False
         checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
+        if scores is not None:
+            log.info(
+                "solved: %d games at env step %s have a mean of %s",
+                *(scores["episodes"], f"{manifest.step:,}"),
+                beside(scores["mean"], self._config.run.stop_at_return),
+            )
         log.info("checkpoint %s (solved)", path)
+        return True
 
     def give_up_confirmation(self) -> None:
         """End the games that are being played, if any are."""
@@ -212,6 +235,9 @@ class Chief:
         """Write a checkpoint; on a full or broken disk say so and let training go on."""
         self._saved = time.monotonic()
         snapshot = self._store.snapshot()
+        before = self._restored
+        if before and before.reason in ENDINGS and before.step == snapshot.values["global_step"]:
+            return None  # nothing is new, and that checkpoint says how the run had ended
         path = self._write(self._checkpoints, self._manifest(snapshot, reason), snapshot)
         if path is None:
             return None

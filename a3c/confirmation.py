@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from a3c.checkpoint import Manifest
+from a3c.config import RunConfig
 from a3c.rundir import REPOSITORY
 
 log = logging.getLogger(__name__)
@@ -40,20 +42,40 @@ class Verdict(NamedTuple):
         return self.evaluation is not None and self.evaluation["mean"] >= self.mark
 
 
+def is_solved(manifest: Manifest, config: RunConfig) -> bool:
+    """Whether the weights of a checkpoint have solved the run, by the mark that it has now."""
+    if manifest.reason != "solved" or config.stop_at_return is None:
+        return False
+    if manifest.evaluation is not None:
+        return bool(manifest.evaluation["mean"] >= config.stop_at_return)
+    mean = manifest.mean_return_100
+    return not config.evaluation_episodes and mean is not None and mean >= config.stop_at_return
+
+
+def is_over(manifest: Manifest, config: RunConfig) -> bool:
+    """Whether a run ends with this checkpoint: one that was resumed may have got new goals."""
+    return is_solved(manifest, config) or (
+        manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps
+    )
+
+
 class Confirmation:
     """The games of one frozen snapshot, being played. `candidate` is its checkpoint."""
 
     def __init__(self, candidate: Path, games: int, mark: float) -> None:
         self.candidate = candidate
         self._mark = mark
-        self._said, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(candidate)]
-        self._process = subprocess.Popen(
-            [*command, "--episodes", str(games), "--json"],
-            stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=self._errors,
-        )
+        with contextlib.ExitStack() as files:
+            self._said = files.enter_context(tempfile.TemporaryFile())
+            self._errors = files.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                [*command, "--episodes", str(games), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._errors,
+            )
+            files.pop_all()
         with contextlib.suppress(OSError):  # it may have ended
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 

@@ -1,9 +1,12 @@
 """Train one preset with several seeds, and write what came of each to a CSV file.
 
     python -m benchmarks.seeds --preset cartpole --seeds 10 --output benchmarks/results/cartpole.csv
+    python -m benchmarks.seeds --preset cartpole --seeds 20 --second-games 100 --output solved.csv
 
 Each run is the launcher's own, in child mode. Env steps are the figure to compare; seconds are
-those of a machine that may be busy. Further arguments go to the launcher.
+those of a machine that may be busy. `evaluation_*` are the games that confirmed that the run was
+solved. With `--second-games` its last checkpoint plays so many more, with seeds of their own.
+Further arguments go to the launcher.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from a3c.rundir import REPOSITORY
 from benchmarks import machine
 
 FIELDS = ("seed", "solved", "env_steps", "wall_s", "env_steps_per_s", "mean_return_100", "episodes")
+SCORES = ("episodes", "mean", "stderr", "min")
+FIRST, SECOND = ([f"{kind}_{name}" for name in SCORES] for kind in ("evaluation", "second"))
+OTHER_SEEDS = 1_000_000  # above those of the runs
 
 
 def main() -> int:
@@ -33,13 +39,14 @@ def main() -> int:
     parser.add_argument("--preset", required=True)
     parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to N")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--second-games", type=int, default=0, metavar="N")
     parser.add_argument("--output", type=Path, required=True)
     arguments, rest = parser.parse_known_args()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     rows = []
     commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
     for seed in range(1, arguments.seeds + 1):
-        rows.append(run(arguments.preset, seed, arguments.workers, rest))
+        rows.append(run(arguments.preset, seed, arguments.workers, arguments.second_games, rest))
         print(rows[-1], flush=True)
         write(arguments.output, rows, commit, arguments, rest)
     steps = [row["env_steps"] for row in rows]
@@ -48,16 +55,33 @@ def main() -> int:
     return 0 if solved == len(rows) else 1
 
 
-def run(preset: str, seed: int, workers: int, rest: list[str]) -> dict[str, Any]:
+def run(preset: str, seed: int, workers: int, second_games: int, rest: list[str]) -> dict[str, Any]:
     """One run from nothing; its row."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "run"
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
         command += ["--preset", preset, "--seed", str(seed), "--workers", str(workers)]
-        command += ["--run-dir", str(path), "--evaluation-episodes", "0", *rest]
+        command += ["--run-dir", str(path), *rest]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         summary = json.loads((path / "summary.json").read_text())
-        return {"seed": seed} | {name: summary[name] for name in FIELDS[1:]}
+        row = {"seed": seed} | {name: summary[name] for name in FIELDS[1:]}
+        row |= dict(zip(FIRST, scores(summary["evaluation"]), strict=True))
+        second = evaluate(path, OTHER_SEEDS + seed, second_games) if second_games else None
+        return row | dict(zip(SECOND, scores(second), strict=True))
+
+
+def evaluate(path: Path, seed: int, games: int) -> dict[str, Any]:
+    """Games of a run's last checkpoint that nothing was chosen by."""
+    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--json"]
+    command += ["--episodes", str(games), "--seed", str(seed)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def scores(evaluation: dict[str, Any] | None) -> list[Any]:
+    """The cells of one evaluation, empty without it."""
+    return [evaluation[name] if evaluation else "" for name in SCORES]
 
 
 def write(
@@ -69,7 +93,7 @@ def write(
     with path.open("w", newline="") as file:
         file.write(f"# launch_cluster.py --mode child {' '.join(words)}\n")
         file.write(f"# commit {commit}, {os.cpu_count()} cores, shared machine\n")
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, (*FIELDS, *FIRST, *SECOND))
         writer.writeheader()
         writer.writerows(rows)
 

@@ -513,3 +513,10 @@ def test_an_identity_of_another_shape_is_refused_too(there: dict[str, Any]) -> N
         checkpoint.refuse_other_identity(
             manifest(10, identity=there), identity(config()), Path("runs/a")
         )
+
+
+def test_pruning_spares_the_last_checkpoint_that_solved_the_run(tmp_path: Path) -> None:
+    for step, reason in ((10, "solved"), (20, "solved"), (30, "interval"), (40, "interval")):
+        write(tmp_path, step, reason=reason)
+    checkpoint.prune(tmp_path, 1)
+    assert entries(tmp_path) == ["20", "40"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -189,3 +192,63 @@ def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> No
     chief = chief_of(store, made.run.path)
     assert chief.row(REPLY)["cluster/workers"] == 1
     chief.end_run("max_env_steps", lambda: pytest.fail("it waits"))
+
+
+def solved_before(tmp_path: Path, mean: float) -> checkpoint.Manifest:
+    """The manifest of a run that was solved at env step 1,000 by games with this mean."""
+    first = chief_of(ReportingStore(), tmp_path)
+    numbers = {"episodes": 20, **dict.fromkeys(("median", "stderr", "min", "max"), 1.0)}
+    kept = first._manifest(first._store.snapshot(), "solved")
+    manifest = dataclasses.replace(kept, evaluation={**numbers, "mean": mean})
+    checkpoint.write(tmp_path / "checkpoints", manifest, write_index)
+    return manifest
+
+
+def write_index(prefix: Path) -> None:
+    """Variables that nobody reads."""
+    prefix.with_name(f"{prefix.name}.index").write_bytes(b"")
+
+
+def test_a_run_that_goes_on_from_what_solved_it_is_solved_at_once(tmp_path: Path) -> None:
+    solved = solved_before(tmp_path, 52.0)
+    ps: Any = ReportingStore()
+    for mark, reason in ((52.0, "solved"), (52.5, None), (None, None)):
+        chosen = config(stop_at_return=mark, checkpoint_interval_s=1e6)
+        chief = Chief(ps, chosen, tmp_path, REPLY, solved, Life(1, 0))
+        assert tick(chief) == reason
+
+
+def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_learned(
+    tmp_path: Path,
+) -> None:
+    solved = solved_before(tmp_path, 52.0)
+    store: Any = ReportingStore()
+    chosen = config(stop_at_return=60.0, checkpoint_interval_s=1e6)
+    chief = Chief(store, chosen, tmp_path, REPLY, solved, Life(1, 0))
+    chief.save("interrupted")
+    assert manifest(tmp_path).evaluation == solved.evaluation
+    store.step += 1
+    chief.save("interrupted")
+    assert manifest(tmp_path).reason == "interrupted"
+
+
+def test_training_goes_on_where_the_disk_refuses_what_solved_the_run(
+    tmp_path: Path,
+    scores: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    scores(51.0)
+    chief = chief_of(ReportingStore(), tmp_path)
+    tick(chief, *[51.0] * 100)
+    monkeypatch.setattr(checkpoint, "promote", refuse)
+    assert outcome(chief) is None
+    assert "can't be kept (No space left on device): training goes on" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.setattr(confirmation, "REPOSITORY", tmp_path / "scripts")
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert tick(chief, *[51.0] * 100) is None
+    assert "could not be played (No space left on device)" in caplog.text

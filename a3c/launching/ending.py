@@ -10,7 +10,9 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from a3c import checkpoint
 from a3c.config import Config
+from a3c.confirmation import is_over
 from a3c.errors import EXIT_OK
 from a3c.launching import report, supervisor
 from a3c.launching.supervisor import Outcome
@@ -59,6 +61,8 @@ class Interruption:
             stderr=subprocess.PIPE,
             text=True,
         )
+        if self._asked():  # while it was being started
+            self._script.terminate()
         printed, said = self._script.communicate()
         code, self._script = self._script.returncode, None
         if self._asked():
@@ -75,8 +79,10 @@ class Interruption:
 def conclude(run: RunDir, config: Config, outcome: Outcome) -> int:
     """Say how a run ended, in `summary.json` and to people; the exit code of the run."""
     newest = report.newest_checkpoint(run)
-    reason = newest[1].reason if newest else None
-    if outcome.state == "done" and reason not in ("solved", "max_env_steps"):
+    # Where the newest is damaged, an older one doesn't say how the run ended.
+    last_step = max((int(path.name) for path in checkpoint.steps(run.checkpoints)), default=0)
+    manifest = newest[1] if newest and newest[1].step >= last_step else None
+    if outcome.state == "done" and not (manifest and is_over(manifest, config.run)):
         outcome = Outcome(EXIT_OK, stopped=True)  # its keepers were told to end by `stop`
     if outcome.failed:
         for line in supervisor.first_error(run, outcome.failed):
@@ -84,7 +90,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome) -> int:
         log.error("%s failed with %d", outcome.failed, outcome.exit_code)
     done = outcome.state == "done"
     with Interruption() as interruption:
-        evaluation = newest[1].evaluation if newest and reason == "solved" else None
+        evaluation = manifest.evaluation if manifest and done else None
         if done and evaluation is None:
             evaluation = _evaluate(run, config, interruption)
         goal = config.run.stop_at_return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from a3c import checkpoint
 from a3c.checkpoint import DamagedCheckpointError, Manifest
-from a3c.config import RunConfig
+from a3c.confirmation import is_over
 from a3c.errors import A3CError
 from a3c.heartbeat import Heartbeat
 from a3c.metrics import Sink
@@ -154,11 +154,3 @@ class Evaluator:
         if self._stop.requested:
             raise _AskedToLeaveError
         return self._window.tick() if self._window else POLL_S
-
-
-def is_over(manifest: Manifest, config: RunConfig) -> bool:
-    """Whether a run ends with this checkpoint: one that was resumed may have got new goals."""
-    if manifest.reason == "solved":
-        mean, target = manifest.mean_return_100, config.stop_at_return
-        return target is None or mean is None or mean >= target
-    return manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps

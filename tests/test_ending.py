@@ -1,0 +1,82 @@
+"""How the end of a run is summed up, with scripts that stand in for those that play and draw."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from a3c.errors import EXIT_OK
+from a3c.launching import ending
+from a3c.launching.supervisor import Outcome
+from tests.fake_runs import FakeRun, configure
+from tests.runs import wait_until
+from tests.test_report import SCORES
+
+
+def test_an_older_checkpoint_does_not_say_how_a_run_with_a_damaged_one_ended(
+    tmp_path: Path,
+) -> None:
+    """It was solved once, and resumed with no mark; what it came to then can't be read."""
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    newest = made.checkpoint(1000, 9.0, reason="max_env_steps")
+    (newest / "variables.index").write_text("damage")
+    assert ending.conclude(made.run, made.config, Outcome(EXIT_OK)) == EXIT_OK
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("stopped", False)
+
+
+def test_a_run_that_was_solved_by_a_lower_mark_is_not_solved_by_its_new_one(
+    tmp_path: Path,
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=490))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    ending.conclude(made.run, made.config, Outcome(EXIT_OK))
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("stopped", False)
+
+
+def test_what_confirmed_a_run_is_its_evaluation_and_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    (tmp_path / "plot.py").write_text("print('curve.png')")
+    monkeypatch.setattr(ending, "REPOSITORY", tmp_path)  # without an evaluate.py
+    assert ending.conclude(made.run, made.config, Outcome(EXIT_OK)) == EXIT_OK
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["solved"], summary["evaluation"]) == (True, SCORES)
+
+
+def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(env_id="CartPole-v1", workers=1, max_env_steps=900)
+    made = FakeRun(tmp_path / "run", config)
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    started = tmp_path / "pid"
+    (tmp_path / "evaluate.py").write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(started)!r}).write_text(str(os.getpid()) + ' ')\n"
+        "time.sleep(600)"
+    )
+    monkeypatch.setattr(ending, "REPOSITORY", tmp_path)
+
+    def end() -> None:
+        wait_until(lambda: started.exists() and started.read_text().endswith(" "), "the games")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    code = ending.conclude(made.run, made.config, Outcome(EXIT_OK))
+    thread.join()
+    assert code == 128 + signal.SIGTERM
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["evaluation"]) == ("done", None)
+    assert not psutil.pid_exists(int(started.read_text()))
