@@ -34,6 +34,7 @@ DESCRIPTION = "\n".join(
     [
         "Train an A3C cluster, or look after one that was started:",
         *(f"  {name:10}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
+        f"  {'keep':10}be the keeper of processes of a run on many hosts; `keep --help`",
     ]
 )
 LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}

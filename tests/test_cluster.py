@@ -415,6 +415,7 @@ def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
     kept = {"PATH": "/bin", "HOME": "/root", "no_proxy": "*", "MY_PROXY": "x", "LANG": "C"}
     made = cluster.process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
     assert not set(PROXIES) & set(made)
+    assert "TF_GRPC_REUSE_PORT" not in cluster.process_environment({"TF_GRPC_REUSE_PORT": "1"}, 1)
     assert made.items() >= kept.items()
     threads = {
         made[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -154,6 +154,21 @@ def test_a_generated_compose_file_is_the_plan_task_by_task(
         assert split_address(cast[NAMES.index(name)]["address"])[0] == name
 
 
+def test_a_compose_file_has_any_name_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "naïve ☃ \U0001f3d3 \\ud83d $HOME"
+    assert launch_cluster.main(["--mode", "compose", *SETTINGS, "--run-dir", f"runs/{name}"]) == 0
+    entrypoint = yaml.safe_load(capsys.readouterr().out)["x-process"]["entrypoint"]
+    assert entrypoint[-1] == f"/runs/{name}".replace("$", "$$")
+
+
+def test_keep_speaks_of_its_own_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch_cluster.main(["keep"]) == 2
+    assert "PROCESS is missing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        launch_cluster.main(["--help"])
+    assert "  keep " in capsys.readouterr().out
+
+
 def test_the_compose_file_here_is_the_same_plan(
     capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
 ) -> None:

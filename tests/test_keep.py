@@ -73,7 +73,7 @@ def run_keep(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (("worker-2", *HOSTS), "worker-2 is not in the run: it has 1 ps, 2 workers"),
         (("worker-0", *HOSTS[:2]), "--worker-hosts is missing"),
-        ((), "--job is missing: give it, or set TF_CONFIG"),
+        ((), "PROCESS is missing: give it, or set TF_CONFIG"),
         (("worker-0", *HOSTS[:2], "--worker-hosts", "far:1"), "--trusted-network"),
     ],
 )

@@ -46,8 +46,7 @@ def test_a_killed_worker_returns_and_its_pane_shows_it(tmux: Tmux) -> None:
 
     wait_until(is_back, "worker-1 at work again")
     pane = f"={session_of(path)}:workers-1.1"
-    shown = "
-".join(tmux("capture-pane", "-p", "-S", "-", "-t", pane))
+    shown = "\n".join(tmux("capture-pane", "-p", "-S", "-", "-t", pane))
     assert "ended by SIGKILL" in shown
     tmux.launch("stop", "run", "--now")
     assert everything_ended(path)

@@ -115,8 +115,10 @@ class _Link:
             *lines, self._begun = (self._begun + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError):  # what a login there says of itself
-                    self._take(key, json.loads(line))
-                    return
+                    message = json.loads(line)
+                    if isinstance(message, dict):
+                        self._take(key, message)
+                        return
         self._answer.trouble = f"no answer within {timeout_s:.0f} s"
 
     def _take(self, key: str, message: dict[str, Any]) -> None:
@@ -153,7 +155,11 @@ class _Link:
         self._send(json.dumps({"targets": targets}).encode() + b"\n")
 
     def _last_words(self) -> str:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:  # it has closed its output, and stays
+            self._process.kill()
+            code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         words = said[-1] if said else f"it left with {code}"

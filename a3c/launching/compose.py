@@ -71,13 +71,22 @@ def render(planned: Plan, config: Config, template: Path = TEMPLATE) -> str:
     _, _, tail = rest.partition("\nnetworks:\n")
     before, _, after = head.partition("  entrypoint: >-\n")
     unindented = after.find("\n\n")
-    command = json.dumps(_entrypoint(planned, config)).replace("$", "$$")
+    command = _yaml(_entrypoint(planned, config))
     head = f"{before}  entrypoint: {command}{after[unindented:]}"
     head = "# Written by `launch_cluster.py --mode compose`.\n" + head[head.index("\nx-process") :]
     lines = [_service(process) for process in planned.processes]
     lines += [_service(process, "profiles: [later]") for process in planned.reserved]
     services = "\n".join(lines)
     return f"{head}\nservices:\n{services}\n\nnetworks:\n{tail}"
+
+
+def _yaml(value: object) -> str:
+    """A value for compose, in one line of ASCII.
+
+    JSON escapes characters beyond the BMP as two halves, of which YAML makes two bad characters.
+    """
+    text = json.dumps(value, ensure_ascii=False).replace("$", "$$")
+    return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
 
 
 def _entrypoint(planned: Plan, config: Config) -> list[str]:
@@ -108,7 +117,7 @@ def _service(process: Process, *extra: str) -> str:
     name = process.name
     if name == "ps-0":
         build = {"context": str(REPOSITORY), "dockerfile": "docker/Dockerfile", "target": "runtime"}
-        more = [f"build: {json.dumps(build).replace('$', '$$')}"]
+        more = [f"build: {_yaml(build)}"]
     fields = [f"<<: *{kind}", f"hostname: {name}", f"command: [{name}]", *more, *extra]
     return f"  {name}: {{{', '.join(fields)}}}"
 

@@ -55,7 +55,9 @@ def place(
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
-            raise UserError("--cluster slurm: leave out --job, --task and hosts: Slurm says them")
+            raise UserError(
+                f"--cluster slurm: leave out {_task_flags(arguments)} and hosts: Slurm says them"
+            )
         return slurm.place(environ, config.cluster)
     if not given and "TF_CONFIG" in environ:
         trusted = config.cluster.trusted_network
@@ -63,12 +65,18 @@ def place(
     missing = [
         "--" + name.replace("_", "-")
         for name in ("job", "task", "ps_hosts", "worker_hosts")
-        if getattr(arguments, name, None) is None
+        if hasattr(arguments, name) and getattr(arguments, name) is None
     ]
+    if not hasattr(arguments, "job"):
+        missing.insert(0, "PROCESS")
     if missing:
         raise UserError(f"{missing[0]} is missing: give it, or set TF_CONFIG")
     cluster = from_hosts(arguments.ps_hosts, arguments.worker_hosts, config.cluster)
     return cluster, check_task(cluster, arguments.job, arguments.task)
+
+
+def _task_flags(arguments: argparse.Namespace) -> str:
+    return "--job, --task" if hasattr(arguments, "job") else "PROCESS"
 
 
 def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Cluster:

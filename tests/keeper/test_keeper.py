@@ -129,6 +129,8 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
         HEARTBEAT_VARIABLE: "of an outer keeper",
         "all_proxy": "x",
         "GRPC_PROXY": "x",
+        "ftp_proxy": "x",
+        "TF_GRPC_REUSE_PORT": "1",
         "no_proxy": "localhost",
         "ODD": "tab\tquote'\"\nline",
     }
@@ -139,11 +141,13 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
     kept = start([*PYTHON, code, *arguments], {"env": environment}, env=(("EXTRA", "a=b"),))
     kept.ended()
     seen, argv, stdin = json.loads(next(t for t in kept.log().splitlines() if t.startswith("[")))
-    for name in ("http_proxy", "HTTPS_PROXY", "all_proxy", "GRPC_PROXY"):
+    for name in ("http_proxy", "HTTPS_PROXY", "all_proxy", "GRPC_PROXY", "ftp_proxy"):
         del environment[name]
+    del environment["TF_GRPC_REUSE_PORT"]
     expected = {**environment, "EXTRA": "a=b", HEARTBEAT_VARIABLE: str(kept.spec.heartbeat)}
     assert {name: seen.get(name) for name in expected} == expected
     assert not {name for name in seen if name.lower().endswith("_proxy")} - {"no_proxy"}
+    assert "TF_GRPC_REUSE_PORT" not in seen
     assert (argv, stdin) == (arguments, "")
 
 
