@@ -118,7 +118,10 @@ class RunConfig:
         10_000_000, "end after so many env steps of the cluster", low=1, high=2**62, everyday=True
     )
     stop_at_return: float | None = option(
-        None, "end as solved when the last 100 games, then whole games with frozen weights, reach this mean", everyday=True
+        None,
+        "end as solved when the last 100 games, then whole games with frozen weights, "
+        "reach this mean",
+        everyday=True,
     )
     checkpoint_interval_s: float = option(
         60.0,
@@ -138,7 +141,10 @@ class RunConfig:
         2.0, "seconds between rows of metrics", low=0.05, high=3600.0, flag="--log-interval"
     )
     evaluation_episodes: int = option(
-        20, "whole games that confirm that a run is solved, or are played at its end (0: none)", low=0, high=100_000
+        20,
+        "whole games that confirm that a run is solved, or are played at its end (0: none)",
+        low=0,
+        high=100_000,
     )
 
 
