@@ -144,6 +144,7 @@ def start(arguments: list[str]) -> int:
     across = hosts.prepare(planned, config, chosen)
     in_tmux = _wants_tmux(chosen, run.label)
     with rundir.hold(path):
+        rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         planned.save(run)
         hosts.keep(run, across)

@@ -154,18 +154,27 @@ def labelled(path: Path, *, resume: bool) -> RunDir:
     """
     run = RunDir(path.absolute())
     label = _recorded(run, "label")
-    if resume and not (label and _is_copy(run, label)):
+    if resume and copied_from(run) is None:
         return RunDir(run.path, label or run.name)
     letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
     return RunDir(run.path, f"{run.name}-{letters}")
 
 
-def _is_copy(run: RunDir, label: str) -> bool:
-    """Whether the directory that the label was given to is another one, which still has it."""
-    first = _recorded(run, "path")
-    if first is None or not Path(first).exists() or run.path.samefile(first):
-        return False
-    return _recorded(RunDir(Path(first)), "label") == label
+def copied_from(run: RunDir) -> Path | None:
+    """The directory of which this one is a copy; None where it is none, or the first is gone."""
+    label, first = _recorded(run, "label"), _recorded(run, "path")
+    if label is None or first is None or not Path(first).exists() or run.path.samefile(first):
+        return None
+    return Path(first) if _recorded(RunDir(Path(first)), "label") == label else None
+
+
+def refuse_copy(run: RunDir) -> None:
+    """Refuse a copy of a run directory: its records name the first one's processes."""
+    first = copied_from(run)
+    if first:
+        raise UserError(
+            f"{run.path} is a copy of {first}, and so are its records of processes: give {first}"
+        )
 
 
 def _recorded(run: RunDir, key: str) -> str | None:

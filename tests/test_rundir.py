@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import launch_cluster
 from a3c import rundir
 from a3c.config import Config, digest, to_dict
 from a3c.errors import UserError
@@ -358,6 +360,36 @@ def test_a_copy_of_a_run_gets_a_label_of_its_own_when_it_is_resumed(tmp_path: Pa
     again = rundir.create(copy, Config(), None, resume=True)
     assert again.label != first.label
     assert again.label.startswith("copy-")
+
+
+def test_a_copy_ends_nothing_of_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = rundir.create(tmp_path / "run", Config(), None, resume=False)
+    copy = tmp_path / "copy"
+    shutil.copytree(first.path, copy)
+    assert launch_cluster.main(["stop", str(copy)]) == 2
+    assert f"is a copy of {first.path}" in capsys.readouterr().err
+    assert launch_cluster.main(["restart", "worker-0", "--run", str(copy)]) == 2
+    assert launch_cluster.main(["stop", str(first.path)]) == 0
+
+
+def test_a_launcher_that_comes_second_leaves_the_first_ones_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both find the directory free; the first has written its run before the second holds it."""
+    path, hold = tmp_path / "run", rundir.hold
+
+    def hold_late(wanted: Path) -> contextlib.AbstractContextManager[None]:
+        rundir.create(path, Config(), None, resume=False)
+        return hold(wanted)
+
+    monkeypatch.setattr(rundir, "hold", hold_late)
+    arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]
+    # What a second run would write: it ends there, and starts nothing.
+    monkeypatch.setattr(launch_cluster, "_in_foreground", lambda *_: 0)
+    assert launch_cluster.main([*arguments, "--run-dir", str(path)]) == 2
+    assert "is in use" in capsys.readouterr().err
 
 
 def test_a_run_of_before_goes_by_its_name(tmp_path: Path) -> None:

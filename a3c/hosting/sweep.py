@@ -12,14 +12,14 @@ from a3c.hosting import elsewhere, ssh
 from a3c.hosting.hostfile import Host
 from a3c.hosting.placement import directory_of
 from a3c.plan import Plan
-from a3c.rundir import RunDir
+from a3c.rundir import RunDir, copied_from
 
 _TIMEOUT_S = 60.0
 
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
     """The hosts with processes of which the end isn't known here."""
-    if not (run.path / "elsewhere").is_dir():
+    if not (run.path / "elsewhere").is_dir() or copied_from(run):
         return []
     plan = Plan.load(run)
     doubtful = set()

@@ -17,7 +17,7 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.plan import Plan
 from a3c.playing.display import missing_display
-from a3c.rundir import RunDir, refusing
+from a3c.rundir import RunDir, copied_from, refusing
 from a3c.watching.disk import room
 
 # Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
@@ -108,6 +108,7 @@ def check_left_over(run: RunDir) -> None:
     """Refuse a run directory whose old keepers or processes are still at work; end none of them."""
     with refusing(run.path):
         records = processes.read_records(run.path)
+    whose = copied_from(run) or run.path
     for record in records:
         if record.host != processes.this_host():
             continue
@@ -115,7 +116,7 @@ def check_left_over(run: RunDir) -> None:
             raise UserError(
                 f"{run.name} is still at work: {record.name} with its keeper, "
                 f"pid {record.keeper.pid}: "
-                f"end it with `launch_cluster.py stop {shlex.quote(str(run.path))}`"
+                f"end it with `launch_cluster.py stop {shlex.quote(str(whose))}`"
             )
         if processes.child_lives(record):
             raise UserError(

@@ -119,6 +119,7 @@ def _print_from(file: Path, place: int, *, prefix: bool) -> int:
 def stop(arguments: argparse.Namespace) -> int:
     """End a run in order: workers, the chief's last checkpoint, ps; or at once."""
     found = rundir.find(arguments.run)
+    rundir.refuse_copy(found)
     alive = [r for r in processes.read_records(found.path) if processes.keeper_lives(r)]
     if not alive:
         ended = sweep.end_left(found, now=arguments.now)
@@ -171,6 +172,7 @@ def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
 def restart(arguments: argparse.Namespace) -> int:
     """Have a process's keeper end it and start it again."""
     found = rundir.find(arguments.run)
+    rundir.refuse_copy(found)
     records = processes.read_records(found.path)
     for record in records:
         if record.name == arguments.process:
