@@ -123,10 +123,16 @@ def keep_here(arguments: list[str]) -> int:
 
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
+    resumed = _resumed(arguments)
+    base = options.read_file(resumed.config, str(resumed.config)) if resumed else None
     config, chosen = options.parse_config(
-        _with_resumed_config(arguments), PROG, DESCRIPTION, add_arguments, **LAYOUT
+        arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
     )
-    path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
+    if resumed and base is not None:
+        path, changes = resumed.path, options.changes(options.merge([base]), config)
+    else:
+        changes = []
+        path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     if chosen.mode == "compose" and chosen.hosts:
         raise UserError("--mode compose: a compose file is for one host: take --hosts out")
     if chosen.mode == "compose":
@@ -146,9 +152,12 @@ def start(arguments: list[str]) -> int:
     with rundir.hold(path):
         rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
-        planned.save(run)
-        hosts.keep(run, across)
+        with rundir.refusing(path):
+            planned.save(run)
+            hosts.keep(run, across)
         log.info("%s", report.opening(run, config, chosen.preset, planned))
+        if changes:
+            log.info("changed since then: %s", ", ".join(changes))
         if not in_tmux:
             return _in_foreground(planned, run, config)
     from a3c.launching import session
@@ -214,17 +223,14 @@ def _plan(
     return planned, [*too_little, *([warning] if warning else [])]
 
 
-def _with_resumed_config(arguments: list[str]) -> list[str]:
-    """`--resume` goes on with the run's own configuration; flags still win over it."""
+def _resumed(arguments: list[str]) -> RunDir | None:
+    """The run that `--resume` goes on with; None without it."""
     parser = options.Parser(prog=PROG, add_help=False, allow_abbrev=False)
     add_arguments(parser)
-    parser.add_argument("--config", type=Path)
     known, _ = parser.parse_known_args(arguments)
-    if not known.resume or known.config:
-        return arguments
-    run = rundir.find(str(known.run_dir) if known.run_dir else None)
-    where = [] if known.run_dir else ["--run-dir", str(run.path)]
-    return [*arguments, *where, "--config", str(run.config)]
+    if not known.resume:
+        return None
+    return rundir.find(str(known.run_dir) if known.run_dir else None)
 
 
 def _show(planned: Plan, *, as_json: bool) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,7 @@ class Chief:
         self._judge_at = 0  # games after which to look again
         self._restored = manifest
         self._failed_saves = 0
+        self._leaving, self._has_left = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
         known = past.remember(run_dir / "metrics", manifest, life)
         self._wall_before = known.wall_s
@@ -230,6 +232,15 @@ class Chief:
             if record.role == "worker" and processes.live_state(record) != "running":
                 at_work[record.task : record.task + 1] = False
         return at_work
+
+    def save_for_leaving(self) -> None:
+        """Save once before this process leaves, whichever thread of it comes first.
+
+        That of the signal does where the loop is held up, as by an env step that takes long.
+        """
+        with self._leaving:
+            if not self._has_left:
+                self._has_left = self.save("interrupted") is not None
 
     def save(self, reason: str) -> Path | None:
         """Write a checkpoint; on a full or broken disk say so and let training go on."""

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from a3c import console
 from a3c.config import SECTIONS, Config
+from a3c.configuring import option as settings_of
 from a3c.configuring.option import OPTIONS, Option, coerce, parse_text
 from a3c.configuring.sources import (
     Layer,
@@ -156,10 +157,17 @@ def _to_flag(option: Option, value: Any) -> list[str]:
     return [f"{option.flag}={'none' if value is None else value}"]
 
 
-def config_from(namespace: argparse.Namespace) -> tuple[Config, str | None]:
-    """The configuration that parsed arguments ask for, and the preset it started from."""
+def config_from(
+    namespace: argparse.Namespace, base: Layer | None = None
+) -> tuple[Config, str | None]:
+    """The configuration that parsed arguments ask for, and the preset it started from.
+
+    With `base`, that of a run that is resumed, no preset comes under it: file and flags go over it.
+    """
     flags = flag_layer(namespace)
     file_layer = read_file(namespace.config) if namespace.config else {}
+    if base is not None:
+        return merge([base, file_layer, flags]), None
     preset = namespace.preset
     if preset == "auto":
         named = merge([file_layer, flags]).env.env_id
@@ -168,6 +176,16 @@ def config_from(namespace: argparse.Namespace) -> tuple[Config, str | None]:
         preset = None
     layers = [read_preset(preset)] if preset else []
     return merge([*layers, file_layer, flags]), preset
+
+
+def changes(before: Config, after: Config) -> list[str]:
+    """The settings in which two configurations differ, in words."""
+    found = []
+    for option in OPTIONS.values():
+        old, new = (getattr(getattr(c, option.section), option.name) for c in (before, after))
+        if old != new:
+            found.append(f"{option.name} {settings_of.shown(old)} -> {settings_of.shown(new)}")
+    return found
 
 
 def _is_complete(layer: Layer) -> bool:
@@ -197,15 +215,20 @@ def parse_config(
     prog: str,
     description: str,
     extra: Callable[[argparse.ArgumentParser], None] | None = None,
+    *,
+    base: Layer | None = None,
     **layout: Any,
 ) -> tuple[Config, argparse.Namespace]:
-    """Parse a command line of settings and `extra` arguments; refusals exit with code 2."""
+    """Parse a command line of settings and `extra` arguments; refusals exit with code 2.
+
+    `base` is the configuration of a run that is resumed.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything = "--help-all" in arguments
     parser = make_parser(prog, description, extra, everything=everything, **layout)
     namespace = parser.parse_args(arguments)
     try:
-        config, namespace.preset = config_from(namespace)
+        config, namespace.preset = config_from(namespace, base)
     except UserError as error:
         parser.error(str(error))
     return config, namespace

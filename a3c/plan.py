@@ -27,7 +27,10 @@ LOOPBACK = "127.0.0.1"
 MAX_PROCESSES = 5000
 ISOLATED_BASE_PORT = 2222  # below those that the kernel gives to outgoing connections
 HEARTBEAT_TIMEOUT_S = 120.0  # where no setting says
-FAR_GRACE_S = 30.0  # for a keeper elsewhere to end its process in order, and for word of it
+START_S = 300.0  # for a process to get ready: seconds of imports, on a busy machine minutes
+GRACE_S = 15.0  # between TERM and KILL
+CHIEF_GRACE_S = 60.0  # for the chief, which saves
+FAR_GRACE_S = 75.0  # for a keeper elsewhere to end its process in order, and for word of it
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Process:
     environment: dict[str, str]  # beyond what the launcher was started with
     log: str
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    start_timeout_s: float = START_S
+    grace_s: float = GRACE_S
     max_memory_mb: float = 0.0
     isolated: bool = False  # in the run's own network
     host: str = HERE
@@ -255,11 +260,15 @@ def _process(
 def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
     """How long a process may be silent and how much memory it may take.
 
-    A ps is as silent as its workers are patient. They are silent themselves while they wait for it.
+    The heartbeat time-out of a ps is `ps_timeout_s`; a worker, which is silent while it waits for a
+    ps, gets twice that.
     """
+    start_s = START_S + settings.connect_timeout_s  # for the peers, after that for itself
     if task.job == "ps":
-        return {"heartbeat_timeout_s": settings.ps_timeout_s}
+        return {"heartbeat_timeout_s": settings.ps_timeout_s, "start_timeout_s": start_s}
     return {
+        "start_timeout_s": start_s,
+        "grace_s": CHIEF_GRACE_S if task.is_chief else GRACE_S,
         "heartbeat_timeout_s": settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s,
         "max_memory_mb": settings.max_worker_memory_mb or 0.0,
     }
@@ -313,6 +322,8 @@ def _spec(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
         **_identity(process, run),
         heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
         heartbeat_timeout_s=process.heartbeat_timeout_s,
+        start_timeout_s=process.start_timeout_s,
+        grace_s=process.grace_s,
         max_memory_mb=process.max_memory_mb,
         argv=process.argv,
         env=tuple(process.environment.items()),

@@ -107,8 +107,11 @@ class Player:
         seed: int,
         epsilon: Callable[[], float] = lambda: 0.0,
         stopwatch: Stopwatch | None = None,
+        go_on: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`go_on` is called after every env step; where it says no, the rollout is abandoned."""
         self._envs = envs
+        self._go_on = go_on
         assert isinstance(envs.single_observation_space, Box)
         self._space = envs.single_observation_space
         self._actor = actor
@@ -138,7 +141,7 @@ class Player:
         self._lengths = np.zeros(size, int)
 
     def rollouts(self) -> Iterator[Rollout]:
-        """Yield rollouts for ever."""
+        """Yield rollouts until it is told not to go on."""
         buffer = self._new_buffer()
         while True:
             # A poisoned state would poison every rollout after it; the observation decides anew.
@@ -148,6 +151,8 @@ class Player:
             epsilon = self._epsilon()
             for t in range(self._length):
                 self._step(buffer, t, epsilon)
+                if not self._go_on():
+                    return
             self._complete(buffer)
             bootstrap = self._actor.value(self._observations, self._state, self._starts)
             self._stopwatch.lap("act")

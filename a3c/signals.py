@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,14 @@ class StopRequest:
     """Becomes set at the first SIGTERM or SIGINT, even while the main thread is inside TensorFlow.
 
     A Python signal handler has to wait for the main thread; the wake-up pipe does not, and the
-    thread that reads it ends the process at the second signal, or when the deadline has passed.
+    thread that reads it ends the process at the second signal, or when the deadline has passed and
+    `at_the_deadline` has been called.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.signal: int | None = None
+        self.at_the_deadline: Callable[[], None] = lambda: None  # what must not be left undone
         self._came_at = 0.0
 
     @property
@@ -61,12 +64,18 @@ class StopRequest:
                     self._insist(number)
                     continue
                 self.signal, self._came_at = number, time.monotonic()
-                _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + number]))
+                _daemon(threading.Timer(LEAVE_WITHIN_S, self._leave, [128 + number]))
                 # In a thread: where nobody reads the log, this may block for ever.
                 name = signal.Signals(number).name
                 said = _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
                 said.join(FLUSH_WITHIN_S)
                 self._event.set()
+
+    def _leave(self, code: int) -> None:
+        try:
+            self.at_the_deadline()
+        finally:
+            leave_now(code)
 
     def _insist(self, number: int) -> None:
         is_same = number == self.signal == signal.SIGTERM

@@ -91,7 +91,13 @@ class Worker:
             seed=seed,
             epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
             stopwatch=self._stopwatch,
+            go_on=self._go_on,
         )
+
+    def _go_on(self) -> bool:
+        """Say that this worker is alive; whether it may play on."""
+        self._heartbeat.beat()
+        return not self._stop.requested
 
     def _open_sinks(self, run_dir: Path, space: Any) -> tuple[list[Sink], Pictures | None]:
         """Where rows go to; the chief shows the network and what it sees besides."""
@@ -121,6 +127,8 @@ class Worker:
         tracker = WorkerTracker(time.monotonic())
         # How far it came, to tell what was lost.
         self._last_words = functools.partial(self._log_row, tracker, whole_cluster=False)
+        if self._chief:
+            self._stop.at_the_deadline = self._chief.save_for_leaving
         try:
             self._leave(self._play(tracker))
         except RetryableError:
@@ -142,7 +150,9 @@ class Worker:
         self._stopwatch.lap("start")
         self._stopwatch.take()
         while not self._is_over(reason := self._judge()):
-            rollout = next(rollouts)
+            rollout = next(rollouts, None)
+            if rollout is None:  # abandoned: this worker has been asked to leave
+                break
             update = self._learner.update(rollout)
             self._heartbeat.beat()
             self._account(tracker, reporter, rollout, update)
@@ -243,7 +253,7 @@ class Worker:
             self._chief.end_run(reason, self._pause)
         elif self._chief:
             self._chief.give_up_confirmation()
-            self._chief.save("interrupted")
+            self._chief.save_for_leaving()
         self._store.detach()
 
     def _pause(self) -> bool:

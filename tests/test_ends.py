@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 from a3c import processes
@@ -91,6 +93,27 @@ def test_closing_the_cockpits_pane_stops_the_run_in_order(tmux: Tmux) -> None:
     ended(path)
     wait_until(lambda: (path / "summary.json").exists(), "the summary")
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+
+
+def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(tmp_path: Path) -> None:
+    """A rollout takes longer than the heartbeat limit, and than a process has to leave."""
+    path = tmp_path / "run"
+    slow = ("--env-id", "tests.faults.worlds:Slow-v0", "--network", "mlp", "--preset", "none")
+    limits = ("--ps-timeout", "4", "--heartbeat-timeout", "5")
+    settings = ("--workers", "1", "--envs", "1", "--rollout-length", "20", "--mode", "child")
+    command = launcher(*slow, *limits, *settings, "--run-dir", str(path))
+    environment = {**os.environ, "A3C_TEST_STEP_S": "0.8"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        beats = path / "processes" / "worker-0.heartbeat"
+        wait_until(lambda: beats.exists() and beats.stat().st_mtime > 1, "the first beat")
+        first = beats.stat().st_mtime
+        wait_until(lambda: beats.stat().st_mtime > first + 7, "beats within a rollout")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=DEADLINE_S)[1]
+    assert manifest(path).reason == "interrupted", said
+    (worker,) = (r for r in processes.read_records(path) if r.name == "worker-0")
+    assert worker.restarts == 0
+    assert "lost" not in said
 
 
 def test_a_stale_pid_is_not_believed(tmp_path: Path) -> None:

@@ -437,6 +437,21 @@ def test_epsilon_1_plays_every_action_equally_often() -> None:
     assert len(counts) == NUM_ACTIONS
 
 
+def test_a_rollout_is_abandoned_within_an_env_step_when_it_is_not_to_go_on() -> None:
+    asked: list[int] = []
+
+    def go_on() -> bool:
+        asked.append(len(asked))
+        return len(asked) < 7
+
+    games = make_envs([[Script((1.0,) * 99)]], AutoresetMode.SAME_STEP)
+    settings = config(rollout_length=5, network="mlp")
+    policy = for_space(ACTIONS, settings.network)
+    player = Player(games, ScriptedActor(), policy, settings, seed=1, go_on=go_on)
+    assert len(list(player.rollouts())) == 1
+    assert len(asked) == 7
+
+
 def test_a_rollout_says_with_which_epsilon_it_was_played() -> None:
     rollout = first(play([[Script((1.0,) * 9)]], AutoresetMode.SAME_STEP, epsilon=0.25))
     assert rollout.epsilon == 0.25

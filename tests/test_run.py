@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from a3c import checkpoint, processes, tensors
+import launch_cluster
+from a3c import checkpoint, processes, rundir, tensors
 from a3c.metrics import read_rows
 from a3c.rundir import RunDir
-from tests.clusters import launcher
+from tests.clusters import config, launcher
 from tests.runs import (
     CARTPOLE,
     DEADLINE_S,
@@ -152,6 +153,22 @@ def test_resume_goes_on_where_the_run_was_without_a_zig_zag(tmp_path: Path) -> N
     assert after.episodes > before.episodes
     steps = [row["env_steps"] for row in read_rows(RunDir(path).metrics("worker-0"))]
     assert steps == sorted(steps)
+
+
+def test_a_resumed_run_keeps_its_settings_but_for_those_of_a_file_and_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = config(env_id="CartPole-v1", learning_rate=0.01, workers=1)
+    rundir.create(tmp_path / "runs/mine", chosen, "cartpole", resume=False)
+    (tmp_path / "more.toml").write_text("[learning]\ngamma = 0.5\nentropy_weight = 0.02\n")
+    flags = ("--config", "more.toml", "--entropy-weight", "0.03", "--dry-run")
+    for where in ((), ("--run-dir", "runs/mine")):
+        assert launch_cluster.main(["--mode", "child", "--resume", *where, *flags]) == 0
+        shown = capsys.readouterr().out
+        for flag in ("--learning-rate=0.01", "--gamma=0.5", "--entropy-weight=0.03"):
+            assert flag in shown
+        assert "worker-1" not in shown
 
 
 def test_everything_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path: Path) -> None:

@@ -175,3 +175,13 @@ def test_the_deadline_is_within_the_ten_seconds_that_everyone_has() -> None:
 
     assert signals.LEAVE_WITHIN_S + signals.FLUSH_WITHIN_S < 10
     assert os.name == "posix"
+
+
+def test_what_must_not_be_left_undone_is_done_at_the_deadline(start: Start) -> None:
+    """The main thread is stuck; another one saves, for as long as that takes."""
+    code = START + "signals.LEAVE_WITHIN_S = 0.2\n"
+    code += "def save():\n    time.sleep(0.5)\n    os.write(1, b'saved\\n')\n"
+    process = start(code + "stop.at_the_deadline = save\n" + STUCK)
+    process.terminate()
+    assert process.communicate(timeout=20)[0] == b"saved\n"
+    assert process.returncode == 128 + signal.SIGTERM

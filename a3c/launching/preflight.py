@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c import processes
+from a3c.checkpoint import steps
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.plan import Plan
@@ -24,6 +25,9 @@ from a3c.watching.disk import room
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
 # Some hours of metrics, event files and logs of 16 workers, and the checkpoints that are kept.
 LOW_DISK_MB = 1000.0
+# Parameters and two slots of Adam: the mlp of 64 and 64 units takes 0.1 MB, `nature` 20 MB.
+SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
+_SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
 
 
 class Facts(NamedTuple):
@@ -53,12 +57,27 @@ def look(path: Path) -> Facts:
 
 def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
     """What is too little, a line each; UserError where the disk takes nothing any more."""
-    if facts.free_disk_mb <= 0 or facts.free_files == 0:
+    needed_mb = checkpoint_mb(config, Path(plan.run_dir))
+    if facts.free_disk_mb < needed_mb or facts.free_files == 0:
         raise UserError(
-            f"--run-dir {plan.run_dir}: its disk is full: make room, or give a directory on another"
+            f"--run-dir {plan.run_dir}: its disk has {facts.free_disk_mb:,.1f} MB left, and one "
+            f"checkpoint takes {needed_mb:,.1f}: make room, or give a directory on another"
         )
     display = _display(config, facts)
     return [*_cores(plan, config, facts), *_memory(plan, facts), *_disk(plan, facts), *display]
+
+
+def checkpoint_mb(config: Config, path: Path) -> float:
+    """What one checkpoint takes: as much as the newest, or a guess by the network."""
+    try:
+        newest = steps(path / "checkpoints")[-1:]
+        sizes = [file.stat().st_size for folder in newest for file in folder.iterdir()]
+    except OSError:
+        sizes = []
+    if sizes:
+        return sum(sizes) / 1e6
+    small = config.network.network in _SMALL_NETWORKS and not config.env.env_id.startswith("ALE/")
+    return SMALL_CHECKPOINT_MB if small else IMAGE_CHECKPOINT_MB
 
 
 def _cores(plan: Plan, config: Config, facts: Facts) -> list[str]:

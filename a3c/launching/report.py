@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import shlex
 import time
 from collections.abc import Callable
@@ -19,6 +21,8 @@ from a3c.playing import best
 from a3c.rundir import RunDir
 from a3c.scores import beside
 from a3c.tails import Follower, last_rows, parse_row
+
+log = logging.getLogger(__name__)
 
 LINE_INTERVAL_S = 5.0
 
@@ -157,12 +161,14 @@ def summarise(
     path, manifest = newest if newest else (None, None)
     before = _before(run)
     if before and state != "done" and manifest and manifest.step == before["env_steps"]:
-        rundir.write_json(run.summary, before)  # nothing was learned since
+        with contextlib.suppress(OSError):
+            rundir.write_json(run.summary, before)  # nothing was learned since
         return before
     summary = {
         "state": state,
         "solved": bool(manifest and manifest.reason == "solved" and state == "done"),
         "goal": goal,
+        "lost_env_steps": _lost(run, manifest) if state != "done" else 0,
         "env_steps": manifest.step if manifest else 0,
         "wall_s": manifest.wall_s if manifest else 0.0,
         "env_steps_per_s": round(manifest.step / manifest.wall_s, 1)
@@ -178,8 +184,17 @@ def summarise(
     if before:
         kept = ("state", "solved", "env_steps", "evaluation", "checkpoint")
         summary["before"] = {name: before.get(name) for name in kept}
-    rundir.write_json(run.summary, summary)
+    try:
+        rundir.write_json(run.summary, summary)
+    except OSError as error:
+        log.error("%s can't be written (%s): make room", run.summary, error.strerror)
     return summary
+
+
+def _lost(run: RunDir, manifest: Manifest | None) -> int:
+    """Env steps that were played after the newest checkpoint, and are in none."""
+    played = past.newest_step(run.path / "metrics")
+    return max(0, played - (manifest.step if manifest else 0)) if played is not None else 0
 
 
 def _before(run: RunDir) -> dict[str, Any] | None:
@@ -216,6 +231,10 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         lines.append(
             f"  mean return  {beside(summary['mean_return_100'], summary['goal'])} "
             "(last 100 games in training)"
+        )
+    if summary.get("lost_env_steps"):
+        lines.append(
+            f"  lost         {summary['lost_env_steps']:,} env steps: they are in no checkpoint"
         )
     if summary["evaluation"]:
         lines += _score_table(summary["evaluation"], summary["goal"])

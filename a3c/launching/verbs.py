@@ -18,10 +18,11 @@ from a3c.errors import EXIT_OK, UserError
 from a3c.hosting import sweep
 from a3c.launching import elastic
 from a3c.options import Parser
+from a3c.plan import FAR_GRACE_S
 from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir
 
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
 KILL_TIMEOUT_S = 10.0
 FOLLOW_INTERVAL_S = 0.25
 

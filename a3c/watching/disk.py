@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,8 @@ def room(path: Path) -> Room:
     """The room on the disk that a path is on; raises OSError where the path isn't there."""
     disk = os.statvfs(path)
     return Room(
-        free_mb=disk.f_bavail * disk.f_frsize / 1e6,
+        # What has no blocks at all, as /proc, is no disk that could be full.
+        free_mb=disk.f_bavail * disk.f_frsize / 1e6 if disk.f_blocks else math.inf,
         free_files=disk.f_favail if disk.f_files else None,
         read_only=bool(disk.f_flag & os.ST_RDONLY),
     )

@@ -64,3 +64,18 @@ class Moody(CartPoleEnv):
 
 
 gymnasium.register("Moody-v0", Moody, max_episode_steps=500)
+
+
+class Slow(CartPoleEnv):
+    """CartPole whose every step takes as long as A3C_TEST_STEP_S says."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**keywords)
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        """Wait, then play."""
+        time.sleep(float(os.environ["A3C_TEST_STEP_S"]))
+        return super().step(action)
+
+
+gymnasium.register("Slow-v0", Slow, max_episode_steps=500)
