@@ -289,7 +289,7 @@ def refusing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"--run-dir {path}: {error.strerror}: give a directory that can be written"
+            f"--run-dir {path}: {error.strerror}; give a directory that can be written"
         ) from None
 
 
