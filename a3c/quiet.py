@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import shutil
 import sys
 import tempfile
-import typing
 from collections.abc import Iterator
-from typing import Any
 
 # What TensorFlow imports of Keras at its end, for who saves Keras models; it does without where
 # that fails. Keras brings Matplotlib along: a quarter of the whole time, and 50 MB.
@@ -29,7 +26,7 @@ def import_tensorflow() -> None:
         kept = os.dup(2)
         try:
             os.dup2(aside.fileno(), 2)
-            with _without_keras(), _without_collections(), _names_compiled_once():
+            with _without_keras(), _without_collections():
                 import tensorflow  # noqa: F401
         except BaseException:
             os.dup2(kept, 2)
@@ -63,26 +60,3 @@ def _without_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _names_compiled_once() -> Iterator[None]:
-    """TensorFlow names some thirty types 18,000 times, and Python compiles each of these names.
-
-    That is a tenth of the time. Equal names stand for equal references, and may be one object.
-    """
-    convert: Any = getattr(typing, "_type_convert", None)  # not every Python has to have it
-    if convert is None:
-        yield
-        return
-    remembering = functools.cache(convert)
-
-    def convert_once(arg: Any, module: Any = None, *, allow_special_forms: bool = False) -> Any:
-        call = remembering if isinstance(arg, str) and module is None else convert
-        return call(arg, module, allow_special_forms=allow_special_forms)
-
-    vars(typing)["_type_convert"] = convert_once
-    try:
-        yield
-    finally:
-        vars(typing)["_type_convert"] = convert

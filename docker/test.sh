@@ -7,6 +7,7 @@
 # USE_IMAGE=a3c-cluster takes an image as it is.
 set -eEuo pipefail
 cd "$(dirname "$0")/.."
+[ -n "${PYTHON:-}" ] || make --silent setup # .venv, on a fresh clone
 
 CACHE=${A3C_DOCKER_CACHE:-/var/cache/a3c-cluster}
 BASE=${BASE_IMAGE:-$(sed -n 's/^ARG BASE_IMAGE=//p' docker/Dockerfile)}

@@ -4,6 +4,7 @@
 # What Slurm and the run said is shown at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+[ -n "${PYTHON:-}" ] || make --silent setup # .venv, on a fresh clone
 
 PYTHON=${PYTHON:-.venv/bin/python}
 WORK=$(mktemp -d)
