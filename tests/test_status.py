@@ -140,6 +140,20 @@ def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
     made.rows(f"worker-{worker}", [mark])
 
 
+def test_a_ps_that_can_not_keep_up_is_warned_of_with_a_remedy(tmp_path: Path) -> None:
+    made = living(tmp_path / "run", workers=2)
+    assert not any("--ps" in line for line in status.read(made.run).warnings)
+    for worker, share in enumerate((0.4, 0.8)):
+        more = {"time/exchange": share, "train/staleness": 7.25}
+        made.rows(f"worker-{worker}", [made.worker_row(4_600_001, 0.0, **more)])
+    found = status.read(made.run)
+    assert found.exchange_share == pytest.approx(0.6)
+    (line,) = (line for line in found.warnings if "wait for the ps" in line)
+    assert "60%" in line
+    assert "7.2 steps old" in line
+    assert "--ps" in line
+
+
 def test_checkpoints_that_fail_in_a_row_are_warned_of(tmp_path: Path) -> None:
     made = living(tmp_path / "run", workers=1)
     row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})

@@ -21,6 +21,7 @@ _HEALTHY_S = 60.0
 _SILENT_S = 30.0
 _LATE_INTERVALS = 3
 _FAILED_SAVES = 3
+_SLOW_PS_SHARE = 0.5
 _LINE_CHARS = 160
 _NAMES = 4
 
@@ -38,6 +39,7 @@ def of(status: Status) -> list[str]:
         *_restarts(status),
         *(_silence(status) if live else ()),
         *(_late_metrics(status) if live else ()),
+        *(_slow_ps(status) if live else ()),
         *(_failing_saves(status) if live else ()),
         *(_late_checkpoint(status) if live else ()),
         *_damage(status),
@@ -136,6 +138,17 @@ def _late_metrics(status: Status) -> Iterator[str]:
     age_s = status.metrics_age_s
     if status.state == RUNNING and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
+
+
+def _slow_ps(status: Status) -> Iterator[str]:
+    """The ps can't keep up: more workers would only make gradients older."""
+    share = status.exchange_share
+    if share is not None and share > _SLOW_PS_SHARE:
+        yield (
+            f"workers wait for the ps {share:.0%} of their time, and gradients are "
+            f"{status.staleness or 0:.1f} steps old: give more --ps, a larger --smallest-push, or "
+            "--wire-dtype float16"
+        )
 
 
 def _failing_saves(status: Status) -> Iterator[str]:

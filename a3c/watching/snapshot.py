@@ -84,7 +84,8 @@ class Status:
     env_steps_per_s: float | None
     frames_per_s: float | None  # None where the game has no frames
     updates_per_s: float | None
-    staleness: float | None
+    staleness: float | None  # steps of the optimizer
+    exchange_share: float | None  # of the workers' time, in which they wait for the ps
     episodes: int | None
     wall_s: float | None
     processes: tuple[ProcessStatus, ...]

@@ -311,7 +311,8 @@ def _speeds(files: _Files, rows: Sequence[Row], is_live: bool, now: float) -> di
         "env_steps_per_s": steps_per_s,
         "frames_per_s": steps_per_s * skip if skip and steps_per_s is not None else None,
         "updates_per_s": cluster.get("cluster/updates_per_s") if is_news else None,
-        "staleness": _mean_staleness(rows) if is_news else None,
+        "staleness": _mean(rows, "train/staleness") if is_news else None,
+        "exchange_share": _mean(rows, "time/exchange") if is_news else None,
     }
 
 
@@ -362,6 +363,6 @@ def _mean_rate(newest: tuple[Path, Manifest] | None) -> float | None:
     return newest[1].step / newest[1].wall_s
 
 
-def _mean_staleness(rows: Sequence[Row]) -> float | None:
-    values = [row["train/staleness"] for row in rows if "train/staleness" in row]
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [row[name] for row in rows if name in row]
     return sum(values) / len(values) if values else None
