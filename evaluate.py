@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +29,7 @@ from a3c.cluster import adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.heartbeat import Heartbeat
-from a3c.options import Parser
+from a3c.options import Parser, add_version
 from a3c.playing.display import missing_display
 from a3c.playing.locate import Source, find_checkpoint, find_run
 from a3c.playing.scores import score_table, summarise
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
     from a3c.rollout import Episode
 
 PROG = "evaluate.py"
+VIDEOS = (".mp4", ".gif")
 MAX_EPISODES = 100_000
 MAX_SECONDS = 1e6
 
@@ -57,6 +59,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "source", nargs="?", metavar="RUN_OR_CHECKPOINT", help="default: the newest run"
     )
+    add_version(parser)
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="whole games (20)")
     parser.add_argument("--greedy", action="store_true", help="the most probable actions")
     parser.add_argument("--which", choices=("newest", "best"), default="newest")
@@ -66,7 +69,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     seen.add_argument(
         "--watch", action="store_true", help="show the games in a window, at their own speed"
     )
-    parser.add_argument("--format", choices=("mp4", "gif"), default="mp4", help="of the video")
+    parser.add_argument("--format", choices=("mp4", "gif"), help="of the video (mp4)")
     parser.add_argument("--seconds", type=float, metavar="S", help="only so much of the video")
     parser.add_argument(
         "--follow", action="store_true", help="play every new checkpoint of a run until it ends"
@@ -81,6 +84,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(
             f"--seconds {arguments.seconds:g} is refused: give above 0, at most {MAX_SECONDS:g}"
         )
+    for flag in ("format", "seconds"):
+        if getattr(arguments, flag) is not None and not arguments.record:
+            parser.error(f"--{flag} is of a video: give --record DIR too")
     return arguments
 
 
@@ -97,9 +103,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave_on_signals()
         if arguments.watch and (reason := missing_display()):
             raise UserError(f"--watch: {reason}; use --record DIR")
+        if arguments.record:
+            check_record(arguments)
         return play(find_checkpoint(arguments.source, arguments.which), arguments, open_window)
     except A3CError as error:
         return console.refuse(PROG, error)
+
+
+def check_record(arguments: argparse.Namespace) -> None:
+    """Refuse, before any game is played, where no video can be written; a file may be named."""
+    path: Path = arguments.record
+    arguments.video = None
+    if path.suffix.lower() in VIDEOS and not path.is_dir():
+        form = path.suffix.lower().removeprefix(".")
+        if arguments.format not in (None, form):
+            raise UserError(f"--record {path} is no {arguments.format}: leave --format out")
+        if path.exists():
+            raise UserError(f"--record {path} is there already: give another name")
+        arguments.video, arguments.format, arguments.record = path, form, path.parent
+    arguments.format = arguments.format or "mp4"
+    try:
+        arguments.record.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=arguments.record) as file:
+            file.write(b"\0" * 65_536)
+    except OSError as error:
+        raise UserError(
+            f"--record {path}: {error.strerror}: give a folder that can be written, or a file "
+            "in one that ends in .mp4 or .gif"
+        ) from None
 
 
 def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
@@ -177,7 +208,9 @@ def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.
         file_format=arguments.format,
         seconds=arguments.seconds,
     )
-    return recording.path
+    if arguments.video is None:
+        return recording.path
+    return recording.path.rename(arguments.video)
 
 
 def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:

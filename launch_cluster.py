@@ -8,6 +8,7 @@ python launch_cluster.py status | watch | attach | logs | stop | restart | list
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 from a3c import console, options, plan, rundir
 from a3c.config import Config, EnvConfig
+from a3c.configuring import sources
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.hosting.placement import Placement
 from a3c.launching import cockpit, hosts, isolation, network_trial, preflight, report, verbs
@@ -33,7 +35,7 @@ USAGE = f"{PROG} [start] [setting ...]\n       {PROG} VERB [argument ...]"
 DESCRIPTION = "\n".join(
     [
         "Train an A3C cluster, or look after one that was started:",
-        *(f"  {name:10}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
+        *(f"  {name:12}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
         f"  {'keep':10}be the keeper of processes of a run on many hosts; `keep --help`",
     ]
 )
@@ -90,11 +92,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         if arguments[:1] == ["keep"]:
             return keep_here(arguments[1:])
+        if arguments and not arguments[0].startswith("-") and arguments[0] != "start":
+            raise UserError(_unknown_verb(arguments[0]))
         return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
     except BrokenPipeError:
         return console.unread()
     except A3CError as error:
         return console.refuse(PROG, error)
+
+
+def _unknown_verb(word: str) -> str:
+    known = ["start", *(name for name, verb in verbs.VERBS.items() if verb.help), "keep"]
+    meant = {"train": "start", "run": "start", "ps": "status", "ls": "list", "kill": "stop"}
+    near = [meant[word]] if word in meant else difflib.get_close_matches(word, known, n=2)
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"give one of {', '.join(known)}"
+    return f"unknown verb {word}: {remedy}"
 
 
 def complete(line: str, point: str) -> int:
@@ -133,6 +145,8 @@ def start(arguments: list[str]) -> int:
     else:
         changes = []
         path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
+    if chosen.json and not chosen.dry_run:
+        raise UserError("--json is for --dry-run: give that too, or use `status --json`")
     if chosen.mode == "compose" and chosen.hosts:
         raise UserError("--mode compose: a compose file is for one host: take --hosts out")
     if chosen.mode == "compose":
@@ -195,12 +209,12 @@ def _check(config: Config, path: Path, *, resume: bool) -> None:
     """Refuse what can't work, before anything is written."""
     import envs  # Gymnasium: too slow for the verbs, which don't need it
 
-    envs.check(config.env)
+    observations, _ = envs.check(config.env)
     preflight.check_left_over(RunDir(path.absolute()))
     rundir.check_free(path, resume=resume)
     if resume:
         rundir.check_resumable(path, config)
-    network_trial.check_own_network(config)
+    network_trial.check_network(config, observations)
 
 
 def _plan(
@@ -220,6 +234,11 @@ def _plan(
         placement=placement,
     )
     too_little = preflight.warnings(planned, config, preflight.look(run.path))
+    if chosen.preset and sources.is_for_another_task(chosen.preset, config.env.env_id):
+        too_little.append(
+            f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
+            "--preset the one that fits is taken"
+        )
     return planned, [*too_little, *([warning] if warning else [])]
 
 

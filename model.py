@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
-from a3c import console, layers, observations, own_network
+from a3c import console, layers, own_network
 from a3c.config import NetworkConfig
 from a3c.distributions import for_space
 from a3c.errors import UserError
+from a3c.feeding import check_side, is_image, prepared_shape
 from a3c.network import Network, NetworkOutput
 from a3c.options import parse_config
 
@@ -141,16 +142,11 @@ def resolve(name: str, observation_space: Box) -> str:
 
     `auto` is a3c-ff for images that are large enough for it, and mlp for everything else.
     """
-    shape = observations.prepared_shape(observation_space)
-    side = min(shape[:2]) if observations.is_image(observation_space) else 0
     if name == "auto":
+        shape = prepared_shape(observation_space)
+        side = min(shape[:2]) if is_image(observation_space) else 0
         return "a3c-ff" if side >= NETWORKS["a3c-ff"].min_side else "mlp"
-    needed = NETWORKS[name].min_side
-    if side < needed:
-        raise UserError(
-            f"network {name} needs images of at least {needed}x{needed} pixels, but observations "
-            f"are {observation_space.shape}: use --network mlp or mlp-lstm"
-        )
+    check_side(name, NETWORKS[name].min_side, observation_space)
     return name
 
 
@@ -167,6 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv, "model.py", "Print and draw the network of a configuration.", _add_arguments
     )
     try:
+        if arguments.output and arguments.output.suffix.lower() != ".png":
+            raise UserError(f"--output {arguments.output}: the diagram is a PNG file: name it so")
         observation_space, action_space = envs.check(config.env)
         assert isinstance(observation_space, Box)
         network = build(observation_space, action_space, config.network)

@@ -16,7 +16,7 @@ from typing import Any
 from a3c import console
 from a3c.cluster import adopt_environment
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.options import Parser
+from a3c.options import Parser, add_version
 from a3c.playing.locate import find_checkpoint
 from a3c.quiet import import_tensorflow
 
@@ -30,6 +30,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog=PROG, description="Draw how runs went, and what was learned.", allow_abbrev=False
     )
+    add_version(parser)
     parser.add_argument(
         "runs",
         nargs="*",

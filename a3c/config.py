@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from a3c.configuring.fields import option
 from a3c.configuring.learning import LearningConfig
+from a3c.network_table import networks
 
 
 def usable_cores() -> int:
@@ -74,16 +75,7 @@ class NetworkConfig:
     network: str = option(
         "auto",
         "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
-        choices=(
-            "auto",
-            "mlp",
-            "mlp-lstm",
-            "a3c-ff",
-            "a3c-lstm",
-            "nature",
-            "universe",
-            "universe-ff",
-        ),
+        choices=("auto", *networks()),
         own=True,
         everyday=True,
     )

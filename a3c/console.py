@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
+from pathlib import Path
 
 from a3c.errors import A3CError
 
@@ -31,6 +34,17 @@ def unread() -> int:
     os.dup2(nowhere, sys.stdout.fileno())  # what is left in the buffer would be refused again
     os.close(nowhere)
     return 128 + signal.SIGPIPE
+
+
+def command(name: str) -> str:
+    """How the user runs a script of ours, or a program beside this Python: as this one was run."""
+    folder = Path(sys.executable).parent
+    if shutil.which("python") == sys.executable:
+        return f"python {name}" if name.endswith(".py") else name
+    with contextlib.suppress(ValueError):
+        folder = folder.relative_to(Path.cwd())
+    program = f"{folder / Path(sys.executable).name} {name}"
+    return program if name.endswith(".py") else str(folder / name)
 
 
 def one_line(text: str) -> str:

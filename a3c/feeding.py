@@ -6,8 +6,12 @@ as long as NumPy to turn them, and would do it twice: to act, and to learn.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from gymnasium.spaces import Box
+
+from a3c.errors import UserError
 
 
 def channels_first(space: Box) -> bool:
@@ -42,3 +46,32 @@ def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
     """The other way round, as a view."""
     is_turned = turns(space) and observations.shape[-3:] != space.shape
     return np.moveaxis(observations, -1, -3) if is_turned else observations
+
+
+def is_image(space: Box) -> bool:
+    """Whether networks get observations of this space as `[height, width, channels]`."""
+    rank = len(space.shape)
+    return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
+
+
+def prepared_shape(space: Box) -> tuple[int, ...]:
+    """The shape of one prepared observation: `(height, width, channels)` or `(features,)`."""
+    if not is_image(space):
+        return (math.prod(space.shape),)
+    if len(space.shape) == 2:
+        return (*space.shape, 1)
+    *stack, first, second, third = space.shape
+    height, width, channels = (
+        (second, third, first) if channels_first(space) else (first, second, third)
+    )
+    return height, width, channels * math.prod(stack)
+
+
+def check_side(network: str, needed: int, space: Box) -> None:
+    """Raise UserError where a network takes images, and observations are none, or too small."""
+    side = min(prepared_shape(space)[:2]) if is_image(space) else 0
+    if side < needed:
+        raise UserError(
+            f"network {network} needs images of at least {needed}x{needed} pixels, but "
+            f"observations are {space.shape}: use --network mlp or mlp-lstm"
+        )

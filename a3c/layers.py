@@ -31,6 +31,14 @@ VALUE_GAIN = 1.0
 
 _Step = Callable[[Any, Any], tuple[Any, Any]]
 
+
+def _activate(name: str | None, x: Any) -> Any:
+    if name not in _ACTIVATIONS:
+        known = ", ".join(key for key in _ACTIVATIONS if key)
+        raise UserError(f"activation {name!r} is unknown: give one of {known}, or None")
+    return _ACTIVATIONS[name](x)
+
+
 _ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
     None: lambda x: x,
     "tanh": tf.tanh,
@@ -101,7 +109,7 @@ def dense(
         weights = variable("weights", [features, units], weights_start)
         biases = variable("biases", [units], biases_start)
         rows = tf.matmul(_rows(inputs, 1), weights) + biases
-        outputs = _unrows(_ACTIVATIONS[activation](rows), inputs, 1)
+        outputs = _unrows(_activate(activation, rows), inputs, 1)
     record(name, _kind("dense", activation), (units,), [inputs], outputs)
     return outputs
 
@@ -134,7 +142,7 @@ def conv2d(
         weights = variable("weights", [kernel, kernel, channels, filters], weights_start)
         biases = variable("biases", [filters], biases_start)
         images = _convolve(_rows(inputs, 3), weights, stride, padding)
-        images = _ACTIVATIONS[activation](tf.nn.bias_add(images, biases))
+        images = _activate(activation, tf.nn.bias_add(images, biases))
         outputs = _unrows(images, inputs, 3)
     kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "")
     record(name, _kind(kind, activation), tuple(images.shape[1:].as_list()), [inputs], outputs)

@@ -20,6 +20,8 @@ import tensorflow as tf
 from gymnasium.spaces import Box
 
 from a3c.feeding import channels_first
+from a3c.feeding import is_image as is_image
+from a3c.feeding import prepared_shape as prepared_shape
 
 # Fewer samples than this give a deviation too rough to divide by.
 MIN_COUNT = 100
@@ -34,12 +36,6 @@ class Statistics(NamedTuple):
     count: Any  # []
     sum: Any  # statistics_shape
     sum_of_squares: Any  # statistics_shape
-
-
-def is_image(space: Box) -> bool:
-    """Whether networks get observations of this space as `[height, width, channels]`."""
-    rank = len(space.shape)
-    return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
 
 
 def image_axes(space: Box) -> tuple[int, int]:
@@ -59,19 +55,6 @@ def frames(observation: np.ndarray, space: Box) -> np.ndarray:
     if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
         return stacks.reshape(-1, *stacks.shape[-3:])
     return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)
-
-
-def prepared_shape(space: Box) -> tuple[int, ...]:
-    """The shape of one prepared observation: `(height, width, channels)` or `(features,)`."""
-    if not is_image(space):
-        return (math.prod(space.shape),)
-    if len(space.shape) == 2:
-        return (*space.shape, 1)
-    *stack, first, second, third = space.shape
-    height, width, channels = (
-        (second, third, first) if channels_first(space) else (first, second, third)
-    )
-    return height, width, channels * math.prod(stack)
 
 
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:

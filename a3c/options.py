@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from a3c import console
+from a3c import __version__, console
 from a3c.config import SECTIONS, Config
 from a3c.configuring import option as settings_of
 from a3c.configuring.option import OPTIONS, Option, coerce, parse_text
@@ -38,6 +38,7 @@ __all__ = [
     "Option",
     "Parser",
     "add_config_arguments",
+    "add_version",
     "coerce",
     "config_from",
     "flag_layer",
@@ -55,6 +56,27 @@ __all__ = [
 ]
 
 
+# What other programs call these.
+_MEANT = {
+    "--lr": "--learning-rate",
+    "--n-envs": "--envs",
+    "--num-envs": "--envs",
+    "--n-steps": "--rollout-length",
+    "--num-workers": "--workers",
+    "--n-workers": "--workers",
+    "--total-timesteps": "--max-env-steps",
+    "--timesteps": "--max-env-steps",
+    "--env": "--env-id",
+    "--game": "--env-id",
+    "--ent-coef": "--entropy-weight",
+    "--vf-coef": "--value-loss-weight",
+    "--discount": "--gamma",
+    "--gpu": "--device",
+    "--output": "--run-dir",
+    "--logdir": "--run-dir",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose refusals are one line and exit code 2."""
 
@@ -68,7 +90,9 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             word = next(iter(message.split(": ", 1)[1].split()), "''")
             flags = [flag for action in self._actions for flag in action.option_strings]
-            near = difflib.get_close_matches(word.split("=")[0], flags, n=2)
+            flag = word.split("=")[0]
+            meant = _MEANT.get(flag.replace("_", "-"))
+            near = [meant] if meant in flags else difflib.get_close_matches(flag, flags, n=2)
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
             )
@@ -193,6 +217,12 @@ def _is_complete(layer: Layer) -> bool:
     return sum(len(values) for values in layer.values()) == len(OPTIONS)
 
 
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that prints the version."""
+    version = f"a3c-cluster {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version")
+
+
 def make_parser(
     prog: str,
     description: str,
@@ -204,6 +234,7 @@ def make_parser(
     """The parser of every setting and of `extra` arguments; `layout` goes to argparse."""
     parser = Parser(prog=prog, description=description, allow_abbrev=False, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
+    add_version(parser)
     if extra:
         extra(parser)
     add_config_arguments(parser, everything=everything)

@@ -237,7 +237,7 @@ def test_a_wrong_flag_is_one_line_that_names_key_value_and_what_is_allowed(
         ("[env]\nseed = 3", ["unknown key env.seed", "known are env_id"]),
         ('[env]\n"a\\nb" = 3', ["unknown key env.'a\\nb'"]),
         ("[runs]\nseed = 3", ["unknown table 'runs'", "did you mean run?"]),
-        ("seed = 3", ["unknown table 'seed'", "known are env, network"]),
+        ("seed = 3", ["seed belongs in a table", "write [run] above it"]),
         ("run = 3", ["run = 3 ", "give a table"]),
         ("[run", ["is not valid TOML"]),
         ("a = " + "[" * 5000, ["is not valid TOML"]),

@@ -13,7 +13,7 @@ from PIL import Image
 
 import envs
 import model
-from a3c.errors import FatalError
+from a3c.errors import UserError
 from a3c.playing import video
 from a3c.playing.playground import Playground
 from a3c.playing.video import Film, file_stem
@@ -92,7 +92,8 @@ def test_nothing_is_left_of_a_recording_that_was_interrupted(
 def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
     ground: Playground, stage: Any, tmp_path: Path, kind: Any
 ) -> None:
-    with little_room(4096), pytest.raises(FatalError, match=r"ffmpeg could not write .*") as error:
+    why = "ffmpeg can't write in .*: is its disk full"
+    with little_room(4096), pytest.raises(UserError, match=why) as error:
         recorded(ground, stage, tmp_path, file_format=kind)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []

@@ -7,14 +7,13 @@ import math
 from a3c.config import ClusterConfig, Config
 from a3c.configuring.learning import LearningConfig
 from a3c.errors import UserError
-
-RECURRENT = ("mlp-lstm", "a3c-lstm", "universe")
+from a3c.network_table import networks
 
 
 def validate(config: Config) -> Config:
     """Check what no single field can know; returns `config` or raises UserError."""
     _validate_learning(config.learning)
-    check_minibatches(config, recurrent=config.network.network in RECURRENT)
+    check_minibatches(config, recurrent=is_recurrent(config.network.network))
     _validate_cluster(config.cluster)
     if not config.network.hidden_sizes and config.network.network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
@@ -29,6 +28,11 @@ def validate(config: Config) -> Config:
     if target is not None and not math.isfinite(target):
         raise UserError(f"stop_at_return {target}: give a finite number")
     return config
+
+
+def is_recurrent(network: str) -> bool:
+    """Whether a network of model.py's table has a memory."""
+    return network in networks() and networks()[network].recurrent
 
 
 def check_minibatches(config: Config, *, recurrent: bool) -> None:

@@ -30,6 +30,9 @@ def from_tables(tables: Any, source: str) -> Layer:
         raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
     layer: Layer = {}
     for section, values in tables.items():
+        if section in OPTIONS and section not in SECTIONS:
+            table = OPTIONS[section].section
+            raise UserError(f"{source}: {section} belongs in a table: write [{table}] above it")
         if section not in SECTIONS:
             raise UserError(f"{source}: unknown table {section!r}: {_known(section, SECTIONS)}")
         if not isinstance(values, dict):
@@ -89,6 +92,12 @@ def read_preset(name: str) -> Layer:
     tables = _preset_tables(name)
     tables.pop("for_env_ids", None)
     return from_tables(tables, f"preset {name}")
+
+
+def is_for_another_task(preset: str, env_id: str) -> bool:
+    """Whether a preset names the environments that it is for, and this is none of them."""
+    patterns = _preset_tables(preset).get("for_env_ids", [])
+    return bool(patterns) and not any(fnmatch.fnmatchcase(env_id, p) for p in patterns)
 
 
 def preset_for(env_id: str) -> str | None:

@@ -5,24 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 from a3c import options, own_code
 from a3c.cluster import process_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.network_table import networks
 from a3c.rundir import REPOSITORY
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
 
 TIMEOUT_S = 300.0
 
 
-def check_own_network(config: Config) -> None:
-    """Raise UserError where the network isn't the house's own and fails; TensorFlow is not needed.
+def check_network(config: Config, space: Space[Any]) -> None:
+    """Raise UserError where the network can't take such observations, or is no own one and fails.
 
-    It is in the process that tries it, which takes some seconds.
+    TensorFlow is only in the process that tries one of the user's, which takes some seconds.
     """
     place = config.network.network
     module, colon, _ = place.partition(":")
     if not colon:
+        from gymnasium.spaces import Box  # too slow for the verbs, which need none of this
+
+        from a3c.feeding import check_side
+
+        known = networks().get(place)
+        if known and isinstance(space, Box):
+            check_side(place, known.min_side, space)
         return
     own_code.check_source(module, f"network {place}")
     command = [sys.executable, str(REPOSITORY / "model.py"), "--check", *options.to_flags(config)]

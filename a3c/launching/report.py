@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from a3c import checkpoint, past, processes, rundir
+from a3c import checkpoint, console, past, processes, rundir
 from a3c.checkpoint import Manifest
 from a3c.config import Config
 from a3c.errors import UserError
@@ -250,10 +250,12 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if summary["checkpoint"]:
         here = shlex.quote(_nice(run.path))
         lines.append(f"  checkpoint   {_nice(Path(summary['checkpoint']))}")
-        lines.append(f"  go on with   python launch_cluster.py --resume --run-dir {here}")
-        lines.append(f"  evaluate     python evaluate.py {here}")
+        lines.append(
+            f"  go on with   {console.command('launch_cluster.py')} --resume --run-dir {here}"
+        )
+        lines.append(f"  evaluate     {console.command('evaluate.py')} {here}")
     events = shlex.quote(_nice(run.path / "events"))
-    lines.append(f"  look closer  tensorboard --logdir {events}")
+    lines.append(f"  look closer  {console.command('tensorboard')} --logdir {events}")
     return "\n".join(lines)
 
 

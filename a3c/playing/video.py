@@ -15,7 +15,7 @@ import imageio_ffmpeg
 from PIL import Image
 
 from a3c.config import EnvConfig
-from a3c.errors import FatalError
+from a3c.errors import UserError
 from a3c.playing.camera import Camera, game_name, subtitle
 from a3c.playing.evaluation import Decision, Spectator, play
 from a3c.playing.picture import score_text
@@ -175,7 +175,8 @@ def _check_exit(code: int, errors: Any, path: Path) -> None:
     if code != 0:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines() or [""]
-        raise FatalError(f"ffmpeg could not write {path}: {lines[-1] or f'exit code {code}'}")
+        why = lines[-1] or f"exit code {code}"
+        raise UserError(f"--record: ffmpeg can't write in {path.parent} ({why}): is its disk full?")
 
 
 @contextlib.contextmanager

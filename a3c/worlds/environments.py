@@ -27,9 +27,22 @@ def import_module_of(env_id: str) -> str:
     Modules in the current directory are found, as with `python -m`.
     """
     module, _, name = env_id.rpartition(":")
+    if module.endswith(".py"):
+        right = module.removesuffix(".py").replace("/", ".")
+        raise UserError(f"env_id {env_id}: name the module, not its file: {right}:{name}")
     if module:
-        own_code.import_module(module, f"env_id {env_id}")
+        loaded = own_code.import_module(module, f"env_id {env_id}")
+        own = [i for i, spec in gymnasium.registry.items() if _is_of(spec, loaded.__name__)]
+        if own and name not in gymnasium.registry:
+            raise UserError(f"env_id {env_id}: {module} has {', '.join(sorted(own)[:8])}")
     return name
+
+
+def _is_of(spec: EnvSpec, module: str) -> bool:
+    """Whether an environment is a class or function of that module, or of one below it."""
+    entry = spec.entry_point
+    where = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return where == module or where.startswith(f"{module}.")
 
 
 def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:

@@ -1,0 +1,148 @@
+"""What people type when they come from elsewhere: one line, with what they meant."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import a3c
+import evaluate
+import launch_cluster
+from a3c import console, layers
+from a3c.errors import UserError
+from a3c.rundir import REPOSITORY
+
+MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+class Mine(CartPoleEnv):
+    pass
+gymnasium.register("Mine-v0", Mine)
+"""
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line with which the launcher refuses."""
+    try:
+        code = launch_cluster.main(list(words))
+    except SystemExit as left:
+        code = int(left.code or 0)
+    said = capsys.readouterr()
+    assert code == 2, said.err
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--lr", "1e-3"), "did you mean --learning-rate?"),
+        (("--num-envs=8",), "did you mean --envs?"),
+        (("--total_timesteps", "10"), "did you mean --max-env-steps?"),
+        (("stat",), "unknown verb stat: did you mean start or status?"),
+        (("train",), "unknown verb train: did you mean start?"),
+        (("frobnicate",), "unknown verb frobnicate: give one of start, status"),
+        (("--env-id", "CartPole-v1", "--json"), "--json is for --dry-run"),
+        (
+            ("--env-id", "CartPole-v1", "--network", "a3c-ff", "--dry-run"),
+            "network a3c-ff needs images of at least 20x20 pixels, but observations are (4,)",
+        ),
+        (("--env-id", "line_walk.py:X-v0"), "name the module, not its file: line_walk:X-v0"),
+    ],
+)
+def test_the_line_says_what_was_meant(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert said in refused(capsys, *words)
+
+
+def test_an_id_that_the_users_module_lacks_is_answered_with_those_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_called_wrong.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        line = refused(capsys, "--env-id", "mine_called_wrong:Nope-v0", "--dry-run")
+    finally:
+        gymnasium.registry.pop("Mine-v0")
+    assert line.endswith("env_id mine_called_wrong:Nope-v0: mine_called_wrong has Mine-v0")
+
+
+def test_a_setting_outside_of_its_table_is_told_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "flat.toml").write_text("learning_rate = 0.1\n")
+    line = refused(capsys, "--config", str(tmp_path / "flat.toml"))
+    assert line.endswith("learning_rate belongs in a table: write [learning] above it")
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["version"] == a3c.__version__
+    with pytest.raises(SystemExit) as left:
+        launch_cluster.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
+
+
+def test_an_activation_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(UserError, match="activation 'gelu' is unknown: give one of tanh, relu"):
+        layers._activate("gelu", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--format", "gif"), "--format is of a video: give --record DIR too"),
+        (("--seconds", "3"), "--seconds is of a video: give --record DIR too"),
+        (("--record", "README.md"), "--record README.md: "),
+        (("--record", "/proc/videos"), "--record /proc/videos: "),
+        (("--record", "there.gif"), "--record there.gif is there already"),
+        (("--record", "new.gif", "--format", "mp4"), "--record new.gif is no mp4"),
+    ],
+)
+def test_a_video_that_can_not_be_written_is_refused_before_any_game(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("README.md", "there.gif"):
+        (tmp_path / name).write_text("mine")
+    monkeypatch.setattr(evaluate, "play", lambda *_: pytest.fail("a game is played"))
+    try:
+        code = evaluate.main(list(words))
+    except SystemExit as left:
+        code = int(left.code or 0)
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_preset_for_another_task_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--preset", "cartpole", "--env-id", "Acrobot-v1", "--mode", "child", "--dry-run")
+    assert launch_cluster.main(list(words)) == 0
+    assert "preset cartpole is for another task than Acrobot-v1" in capsys.readouterr().err
+    assert launch_cluster.main(["--env-id", "Acrobot-v1", "--mode", "child", "--dry-run"]) == 0
+    assert "another task" not in capsys.readouterr().err
+
+
+def test_hints_name_the_python_that_the_user_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
+    assert console.command("evaluate.py") == ".venv/bin/python evaluate.py"
+    assert console.command("tensorboard") == ".venv/bin/tensorboard"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    assert console.command("evaluate.py") == "python evaluate.py"
