@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -132,7 +133,8 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
     )
     last = made["processes"][-1]
     assert last["argv"][:2] == ["/opt/a3c/bin/python", "/opt/a3c/worker.py"]
-    assert last["argv"][last["argv"].index("--run-dir") + 1] == "/opt/a3c/runs/mine"
+    place = last["argv"][last["argv"].index("--run-dir") + 1]
+    assert re.fullmatch(r"/opt/a3c/runs/mine-[a-z2-9]{4}", place)
 
     lines = launch(*flags, "--workers", "2", "--max-workers", "3").stdout.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["ssh", "env", "ssh", "#"]

@@ -9,10 +9,10 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c import observations
-from a3c.agent import Action
+from a3c.agent import Action, Agent
 from a3c.drawing.filters import FirstLayer, filters_figure, first_layers
 from a3c.drawing.sight import POLICY, frame_names, overlay
-from a3c.playing.evaluation import Decision, Spectator
+from a3c.playing.evaluation import Decision
 from a3c.playing.moments import telling
 from a3c.playing.saliency import blur, grid, perturbed, saliency
 
@@ -33,15 +33,13 @@ class Looker:
         found = np.moveaxis(images.astype(np.float64), self._axes, (1, 2))
         return found[:, place[0], place[1]].reshape(len(images), -1).mean(axis=1)
 
-    def policy_parameters(self, images: np.ndarray, state: Any, starts: Any) -> np.ndarray:
-        """Two numbers an image."""
+    def act(self, images: np.ndarray, state: Any, starts: Any) -> Action:
+        """Two policy parameters and a value an image."""
         assert len(images) == len(state) == len(starts)
         self.num_asked += len(images)
-        return np.stack([self._at(images, self._policy), np.zeros(len(images))], axis=1)
-
-    def value(self, images: np.ndarray, state: Any, starts: Any) -> np.ndarray:
-        """One number an image."""
-        return self._at(images, self._value)
+        policy = np.stack([self._at(images, self._policy), np.zeros(len(images))], axis=1)
+        actions = np.zeros(len(images), int)
+        return Action(actions, self._at(images, self._value), state, policy)
 
 
 def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
@@ -56,7 +54,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     rng = np.random.default_rng(1)
     observation = (rng.random(space.shape) * space.high).astype(space.dtype)
     looker = Looker(space, policy=(10, 30), value=(33, 12))
-    found = saliency(cast(Spectator, looker), space, decide(observation))
+    found = saliency(cast(Agent, looker), space, decide(observation))
     axes = observations.image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
     for part, place in ((found.policy, (10, 30)), (found.value, (33, 12))):
@@ -70,7 +68,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
 
 def test_a_screen_of_one_shade_has_no_salient_place() -> None:
     looker = Looker(ATARI, policy=(10, 30), value=(33, 12))
-    found = saliency(cast(Spectator, looker), ATARI, decide(np.full((4, 84, 84), 90, np.uint8)))
+    found = saliency(cast(Agent, looker), ATARI, decide(np.full((4, 84, 84), 90, np.uint8)))
     assert found.policy.max() == found.value.max() == 0.0
 
 

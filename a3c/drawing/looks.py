@@ -10,12 +10,13 @@ from gymnasium.spaces import Box, Discrete
 from matplotlib.figure import Figure
 
 from a3c import observations
+from a3c.agent import Agent
 from a3c.drawing.filters import filters_figure, first_layers
 from a3c.drawing.histories import NothingToDrawError
 from a3c.drawing.sight import Sight, frame_names, sight_figure
 from a3c.playing import moments
 from a3c.playing.camera import game_name
-from a3c.playing.evaluation import Decision, Spectator
+from a3c.playing.evaluation import Decision
 from a3c.playing.locate import Source
 from a3c.playing.playground import Playground
 from a3c.playing.policy_view import Choice, action_names, view_policy
@@ -28,7 +29,7 @@ NUM_MOMENTS = 4
 class Look:
     """A checkpoint's network, with an environment to see it at work in."""
 
-    def __init__(self, ground: Playground, envs: Envs, agent: Spectator, step: int) -> None:
+    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
         self._ground, self._envs, self._agent = ground, envs, agent
         space = envs.single_observation_space
         assert isinstance(space, Box)
@@ -72,9 +73,7 @@ class Look:
         ]
         space = self._envs.single_action_space
         if isinstance(space, Discrete):
-            parameters = self._agent.policy_parameters(
-                moment.observations, moment.state, moment.starts
-            )[0]
+            parameters = moment.action.policy_parameters[0]
             names = action_names(self._ground.config.env, space)
             policy = self._agent.network.policy
             rows = view_policy(policy, space, parameters, moment.action.actions[0], names)

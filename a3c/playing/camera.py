@@ -6,8 +6,9 @@ import re
 
 from PIL import Image
 
+from a3c.agent import Agent
 from a3c.config import EnvConfig
-from a3c.playing.evaluation import Decision, Spectator
+from a3c.playing.evaluation import Decision
 from a3c.playing.picture import Facts, Painter
 from a3c.playing.policy_view import action_names, view_policy
 from a3c.playing.stage import Envs, screen
@@ -17,7 +18,7 @@ from a3c.rollout import Episode
 class Camera:
     """Makes the pictures of the one game in `envs`, which must come from `open_stage`."""
 
-    def __init__(self, envs: Envs, agent: Spectator, config: EnvConfig, subtitle: str) -> None:
+    def __init__(self, envs: Envs, agent: Agent, config: EnvConfig, subtitle: str) -> None:
         self._envs, self._agent, self._env_id = envs, agent, config.env_id
         self._names = action_names(config, envs.single_action_space)
         height, width, _ = screen(envs, config.env_id).shape
@@ -35,13 +36,10 @@ class Camera:
     def picture(self, decision: Decision) -> Image.Image:
         """The screen that a decision is about, and the decision."""
         self._frame = screen(self._envs, self._env_id)
-        parameters = self._agent.policy_parameters(
-            decision.observations, decision.state, decision.starts
-        )[0]
         rows = view_policy(
             self._agent.network.policy,
             self._envs.single_action_space,
-            parameters,
+            decision.action.policy_parameters[0],
             decision.action.actions[0],
             self._names,
         )

@@ -17,36 +17,15 @@ from a3c import checkpoint, tensors
 from a3c.agent import Action, Agent
 from a3c.checkpoint import DamagedCheckpointError
 from a3c.errors import UserError
-from a3c.feeding import as_fed
 from a3c.playing.scores import Summary, summarise
 from a3c.rollout import Actor, Episode
 
-__all__ = ["Decision", "Spectator", "Summary", "load", "play", "quotas", "summarise"]
+__all__ = ["Decision", "Summary", "load", "play", "quotas", "summarise"]
 
 MAX_ENVS = 8
 
 
 # --- the agent ----------------------------------------------------------------------------------
-
-
-class Spectator(Agent):
-    """An agent that can also say what its policy thinks of observations."""
-
-    def policy_parameters(
-        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
-    ) -> np.ndarray:
-        """The parameters of the policy, `[B, P]`, that `act` would draw actions from."""
-        fed = as_fed(observations_, self._space)
-        feed = dict(zip(self._inputs, (fed, state, starts), strict=True))
-        return self._session.run(self._policy_parameters, feed)
-
-    def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
-        inputs, outputs = super()._build_acting(statistics, greedy)
-        observations_, state, starts = inputs
-        output = self._forward(observations_[None], state, starts[None], statistics)
-        self._inputs = inputs
-        self._policy_parameters = output.policy_parameters[0]
-        return inputs, outputs
 
 
 def load(agent: Agent, directory: Path) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from a3c.playing.evaluation import Decision, Games, Spectator, moments
+from a3c.agent import Agent
+from a3c.playing.evaluation import Decision, Games, moments
 from a3c.playing.stage import Envs
 
 MAX_STEPS = 2000  # of a game: the observations of all of them are in memory
 
 
-def play_one(envs: Envs, agent: Spectator, seed: int) -> list[Decision]:
+def play_one(envs: Envs, agent: Agent, seed: int) -> list[Decision]:
     """The decisions of a game's first `MAX_STEPS` env steps."""
     game = moments(envs, agent, agent.network.policy, Games([1]), seed=seed)
     return [decision for decision, _ in zip(game, range(MAX_STEPS), strict=False)]

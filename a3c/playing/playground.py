@@ -10,12 +10,13 @@ from pathlib import Path
 from gymnasium.spaces import Box
 
 from a3c import seeding
+from a3c.agent import Agent
 from a3c.checkpoint import DamagedCheckpointError
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.network import Network
 from a3c.playing import stage
-from a3c.playing.evaluation import Spectator, load
+from a3c.playing.evaluation import load
 from a3c.playing.stage import Envs
 from a3c.worlds.environments import has_own_end
 
@@ -53,13 +54,13 @@ class Playground:
             return config
         return dataclasses.replace(config, max_episode_steps=None)
 
-    def agent(self, envs: Envs, checkpoint: Path | None = None) -> Spectator:
+    def agent(self, envs: Envs, checkpoint: Path | None = None) -> Agent:
         """An agent that fits `envs`, with a checkpoint's weights or its own first ones."""
         space = envs.single_observation_space
         assert isinstance(space, Box)
         network = self.build_network(space, envs.single_action_space, self.config.network)
         config = self.config.with_cluster(device="cpu")
-        agent = Spectator(network, space, config, seed=self.seed, greedy=self.greedy)
+        agent = Agent(network, space, config, seed=self.seed, greedy=self.greedy)
         if checkpoint is not None:
             try:
                 load(agent, checkpoint)

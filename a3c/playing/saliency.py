@@ -17,7 +17,8 @@ from gymnasium.spaces import Box
 from PIL import Image
 
 from a3c import observations
-from a3c.playing.evaluation import Decision, Spectator
+from a3c.agent import Agent
+from a3c.playing.evaluation import Decision
 
 # Of the paper, which has points every 5 pixels of 80, blurs by 3 and lets that fade out by 5.
 POINTS = 17  # along the shorter side
@@ -33,7 +34,7 @@ class Saliency(NamedTuple):
     value: np.ndarray
 
 
-def saliency(agent: Spectator, space: Box, decision: Decision) -> Saliency:
+def saliency(agent: Agent, space: Box, decision: Decision) -> Saliency:
     """The saliency of a decision about one image."""
     observation = decision.observations[0]
     axes = observations.image_axes(space)
@@ -93,17 +94,16 @@ def blur(image: np.ndarray, deviation: float) -> np.ndarray:
     return image
 
 
-def _think(
-    agent: Spectator, images: np.ndarray, decision: Decision
-) -> tuple[np.ndarray, np.ndarray]:
+def _think(agent: Agent, images: np.ndarray, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
     """Parameters of the policy `[N, P]` and values `[N]` for images in place of the decision's."""
     policies, values = [], []
     for first in range(0, len(images), _BATCH):
         batch = images[first : first + _BATCH]
         state = np.repeat(decision.state, len(batch), axis=0)
         starts = np.repeat(decision.starts, len(batch))
-        policies.append(agent.policy_parameters(batch, state, starts))
-        values.append(agent.value(batch, state, starts))
+        action = agent.act(batch, state, starts)
+        policies.append(action.policy_parameters)
+        values.append(action.values)
     return np.concatenate(policies), np.concatenate(values)
 
 

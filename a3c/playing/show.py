@@ -12,11 +12,12 @@ from typing import Protocol
 
 from PIL import Image
 
+from a3c.agent import Agent
 from a3c.config import EnvConfig
 from a3c.errors import UserError
 from a3c.own_code import describe
 from a3c.playing.camera import Camera, game_name, subtitle
-from a3c.playing.evaluation import Decision, Games, Spectator, moments
+from a3c.playing.evaluation import Decision, Games, moments
 from a3c.playing.playground import Playground
 from a3c.playing.stage import Envs, frames_per_second
 from a3c.playing.video import HOLD_S
@@ -49,7 +50,7 @@ class Show:
     def __init__(
         self,
         envs: Envs,
-        agent: Spectator,
+        agent: Agent,
         config: EnvConfig,
         open_screen: OpenScreen,
         *,
@@ -118,7 +119,7 @@ class SideShow:
     it says so in one line and is over.
     """
 
-    def __init__(self, ground: Playground, agent: Spectator, open_screen: OpenScreen) -> None:
+    def __init__(self, ground: Playground, agent: Agent, open_screen: OpenScreen) -> None:
         self._ground, self._agent, self._open_screen = ground, agent, open_screen
         self._open_things = contextlib.ExitStack()
         self._show: Show | None = None

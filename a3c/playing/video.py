@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 import imageio_ffmpeg
 from PIL import Image
 
+from a3c.agent import Agent
 from a3c.config import EnvConfig
 from a3c.errors import UserError
 from a3c.playing.camera import Camera, game_name, subtitle
-from a3c.playing.evaluation import Decision, Spectator, play
+from a3c.playing.evaluation import Decision, play
 from a3c.playing.picture import score_text
 from a3c.playing.stage import Envs, frames_per_second
 from a3c.rollout import Episode
@@ -43,7 +44,7 @@ class Recording(NamedTuple):
 
 def record(
     envs: Envs,
-    agent: Spectator,
+    agent: Agent,
     config: EnvConfig,
     directory: Path,
     *,

@@ -152,7 +152,7 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         ale.reset_game()
         if self._fires:
             ale.act(ale_py.Action.FIRE)
-        for _ in range(draw_noops(self._noops, self._config.noop_max) - self._fires):
+        for _ in range(self._noops.randint(max(self._config.noop_max, 1)) - self._fires):
             ale.act(ale_py.Action.NOOP)
             if ale.game_over():
                 ale.reset_game()
@@ -234,19 +234,6 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
         """New `[N, S, side, side]` stacks with `[N, 1, 210, 160]` screens as their last frames."""
         frames = self._preprocessing.shrink(screens[:, 0])
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
-
-
-def draw_noops(generator: np.random.RandomState, noop_max: int) -> int:
-    """What `std::uniform_int_distribution(0, noop_max - 1)` of the GNU C++ library draws.
-
-    The generator is std::mt19937 with the same seed; the method is Lemire's ("Fast random integer
-    generation in an interval", 2019).
-    """
-    choices = max(noop_max, 1)
-    while True:
-        product = int(generator.randint(0, 2**32, dtype=np.uint32)) * choices
-        if product % 2**32 >= 2**32 % choices:
-            return product >> 32
 
 
 def _vector(
