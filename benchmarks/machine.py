@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import os
 import platform
+import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c import rundir
+from a3c.rundir import REPOSITORY
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -73,6 +75,22 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     head = [*titles]
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
+
+
+def launch(command: Sequence[str | Path]) -> None:
+    """Run a launcher to its end; a benchmark that is ended itself ends it in order first.
+
+    A launcher that is killed leaves keepers that still write for a moment.
+    """
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as launcher:
+        try:
+            code = launcher.wait()
+        finally:
+            launcher.terminate()
+            launcher.wait()
+    if code:
+        raise subprocess.CalledProcessError(code, list(map(str, command)))
 
 
 def end_by_signal(number: int, _frame: object) -> None:

@@ -62,7 +62,7 @@ def run(preset: str, seed: int, workers: int, second_games: int, rest: list[str]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
         command += ["--preset", preset, "--seed", str(seed), "--workers", str(workers)]
         command += ["--run-dir", str(path), *rest]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        machine.launch(command)
         summary = json.loads((path / "summary.json").read_text())
         row = {"seed": seed} | {name: summary[name] for name in FIELDS[1:]}
         row |= dict(zip(FIRST, scores(summary["evaluation"]), strict=True))

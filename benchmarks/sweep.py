@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,6 @@ from typing import NamedTuple
 import psutil
 
 from a3c import metrics
-from a3c.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.floor import ONE_UPDATE
 
@@ -90,8 +88,7 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
         command += ["--seed", str(seed), "--max-env-steps", str(arguments.max_env_steps), *flags]
         command += ["--evaluation-episodes", "0", "--run-dir", f"{folder}/run"]
         command += ["--ps-timeout", str(PS_TIMEOUT_S)]
-        quiet = subprocess.DEVNULL
-        subprocess.run(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet, check=True)
+        machine.launch(command)
         found = curve(Path(folder) / "run")
     last = f"{found[-1][2]:.1f} after {found[-1][0]:,} env steps" if found else "no game ended"
     print(f"{name} seed {seed}: {last}, {time.monotonic() - began:,.0f} s", flush=True)
@@ -161,7 +158,7 @@ def main() -> int:
             pool.shutdown(wait=False, cancel_futures=True)
             for launcher in psutil.Process().children():  # what they started ends with them
                 with suppress(psutil.NoSuchProcess):
-                    launcher.kill()
+                    launcher.terminate()
             raise
     print("\n".join(summary(machine.read(path))))
     return 0
