@@ -25,6 +25,7 @@ def test_keras_is_imported_by_who_uses_it_and_by_nobody_else() -> None:
     )
     assert (done.returncode, done.stdout.split()) == (0, ["True", "False", "False", "3"]), done
 
+
 EAGER = """
 from a3c.cluster import adopt_environment
 from a3c.quiet import import_tensorflow
