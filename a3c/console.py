@@ -47,6 +47,19 @@ def command(name: str) -> str:
     return program if name.endswith(".py") else str(folder / name)
 
 
+def from_here(path: Path) -> str:
+    """The path from here, where it is below here."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def count(number: int, one: str, more: str = "") -> str:
+    """A number of things: `1 worker`, `2 workers`; `more` where an s is not enough."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
 def one_line(text: str) -> str:
     """The text in one line, without what a terminal would obey, and not longer than a screen."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
