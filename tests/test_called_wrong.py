@@ -195,9 +195,12 @@ def test_hints_name_the_python_that_the_user_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
-    assert console.command("evaluate.py") == ".venv/bin/python evaluate.py"
+    script = str(REPOSITORY / "evaluate.py")  # which isn't below here
+    assert console.command("evaluate.py") == f".venv/bin/python {script}"
     assert console.command("tensorboard") == ".venv/bin/tensorboard"
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    assert console.command("evaluate.py") == f"python {script}"
+    monkeypatch.chdir(REPOSITORY)
     assert console.command("evaluate.py") == "python evaluate.py"
