@@ -168,13 +168,13 @@ def start(arguments: list[str]) -> int:
     _refuse_without_effect(chosen)
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
-    _check(config, path, resume=chosen.resume)
+    idle = _check(config, path, chosen)
     config, placement = hosts.take(config, chosen)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
     run = rundir.labelled(path, resume=chosen.resume)
     planned, warnings = _plan(config, run, chosen, placement)
-    for line in warnings:
+    for line in (*idle, *warnings):
         log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
@@ -232,16 +232,22 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
     return True
 
 
-def _check(config: Config, path: Path, *, resume: bool) -> None:
-    """Refuse what can't work, before anything is written."""
+def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
+    """Refuse what can't work, before anything is written; a line for each idle flag."""
     import envs  # Gymnasium: too slow for the verbs, which don't need it
 
-    observations, _ = envs.check(config.env)
+    observations, actions = envs.check(config.env)
     preflight.check_left_over(RunDir(path.absolute()))
-    rundir.check_free(path, resume=resume)
-    if resume:
+    rundir.check_free(path, resume=chosen.resume)
+    if chosen.resume:
         rundir.check_resumable(path, config)
     network_trial.check_network(config, observations)
+    return options.idle(
+        chosen,
+        config,
+        is_atari=envs.is_atari(config.env.env_id),
+        has_box_actions=type(actions).__name__ == "Box",
+    )
 
 
 def _plan(

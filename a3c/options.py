@@ -44,6 +44,7 @@ __all__ = [
     "flag_layer",
     "from_dict",
     "from_tables",
+    "idle",
     "make_parser",
     "merge",
     "parse_config",
@@ -187,6 +188,27 @@ def flag_layer(namespace: argparse.Namespace) -> Layer:
             value = coerce(option, parse_text(option, text), option.flag)
             layer.setdefault(option.section, {})[option.name] = value
     return layer
+
+
+def idle(
+    namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
+) -> list[str]:
+    """A line for each flag that was given and does nothing: its help begins with what it is for."""
+    mlp, optimizer = config.network.network, config.learning.optimizer
+    used = {
+        "Atari": is_atari,
+        "Box actions": has_box_actions,
+        "Adam": optimizer == "adam",
+        "RMSProp": optimizer == "rmsprop",
+        "mlp": mlp.startswith("mlp") or mlp == "auto" or ":" in mlp,
+    }
+    given = [OPTIONS[key.partition(".")[2]] for key in vars(namespace) if key.startswith("config.")]
+    wants = {option.flag: option.field.metadata["help"].partition(":")[0] for option in given}
+    return [
+        f"{flag} does nothing here: it is for {what}"
+        for flag, what in wants.items()
+        if not used.get(what, True)
+    ]
 
 
 def to_flags(config: Config) -> list[str]:

@@ -13,7 +13,7 @@ import a3c
 import evaluate
 import launch_cluster
 import plot
-from a3c import console, layers
+from a3c import console, layers, options
 from a3c.errors import UserError
 from a3c.rundir import REPOSITORY
 
@@ -188,6 +188,28 @@ def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture
     caplog.clear()
     assert launch_cluster.main(["--env-id", "Acrobot-v1", "--mode", "child", "--dry-run"]) == 0
     assert "another task" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "idle"),
+    [
+        (["--frame-skip", "2", "--sticky-actions", "0.1"], ["--frame-skip", "--sticky-actions"]),
+        (["--action-bounds", "squash"], ["--action-bounds"]),
+        (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
+        (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
+        (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
+    ],
+)
+def test_flags_that_do_nothing_are_known(words: list[str], idle: list[str]) -> None:
+    config, chosen = options.parse_config(["--env-id", "CartPole-v1", *words], "x", "")
+    found = options.idle(chosen, config, is_atari=False, has_box_actions=False)
+    assert [line.partition(" does nothing here")[0] for line in found] == idle
+
+
+def test_flags_that_do_nothing_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    words = ("--env-id", "CartPole-v1", "--mode", "child", "--dry-run", "--frame-skip", "2")
+    assert launch_cluster.main(list(words)) == 0
+    assert "warning: --frame-skip does nothing here: it is for Atari" in caplog.text
 
 
 def test_hints_name_the_python_that_the_user_has(

@@ -246,7 +246,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         lines.append(f"  before       solved at {before['env_steps']:,} env steps")
     if summary["video"]:
         lines.append(f"  video        {_nice(Path(summary['video']))}")
-    lines.append(f"  summary      {_nice(run.summary)}")
+    if run.summary.exists():  # not where the disk was full
+        lines.append(f"  summary      {_nice(run.summary)}")
     if summary["checkpoint"]:
         here = shlex.quote(_nice(run.path))
         lines.append(f"  checkpoint   {_nice(Path(summary['checkpoint']))}")
