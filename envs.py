@@ -47,6 +47,11 @@ def make(
     return envs
 
 
+def is_atari(env_id: str) -> bool:
+    """Whether settings for Atari games do something here."""
+    return atari.find(environments.import_module_of(env_id)) is not None
+
+
 def check(config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
     """The spaces of one observation and one action, once an environment was made and played a step.
 

@@ -29,7 +29,7 @@ from a3c.cluster import adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.heartbeat import Heartbeat
-from a3c.options import Parser, add_version
+from a3c.options import Parser, add_version, parse_path
 from a3c.playing.display import missing_display
 from a3c.playing.locate import Source, find_checkpoint, find_run
 from a3c.playing.scores import score_table, summarise
@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
 
 PROG = "evaluate.py"
 VIDEOS = (".mp4", ".gif")
+OTHER_FILMS = (".webm", ".mkv", ".avi", ".mov", ".m4v", ".apng", ".png", ".webp")
 MAX_EPISODES = 100_000
 MAX_SECONDS = 1e6
 
@@ -65,7 +66,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--which", choices=("newest", "best"), default="newest")
     parser.add_argument("--seed", type=int, default=None, help="default: the run's own seed")
     seen = parser.add_mutually_exclusive_group()
-    seen.add_argument("--record", type=Path, metavar="DIR", help="write a video of one game")
+    seen.add_argument("--record", type=parse_path, metavar="DIR", help="write a video of one game")
     seen.add_argument(
         "--watch", action="store_true", help="show the games in a window, at their own speed"
     )
@@ -87,6 +88,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag in ("format", "seconds"):
         if getattr(arguments, flag) is not None and not arguments.record:
             parser.error(f"--{flag} is of a video: give --record DIR too")
+    for flag, given in (
+        ("record DIR", arguments.record),
+        ("json", arguments.json),
+        ("which best", arguments.which == "best"),
+    ):
+        if arguments.follow and given:
+            parser.error(f"--follow plays every checkpoint as it comes: leave --{flag} out")
     return arguments
 
 
@@ -114,6 +122,10 @@ def check_record(arguments: argparse.Namespace) -> None:
     """Refuse, before any game is played, where no video can be written; a file may be named."""
     path: Path = arguments.record
     arguments.video = None
+    if path.exists() and not path.is_dir() and path.suffix.lower() not in VIDEOS:
+        raise UserError(f"--record {path} is a file: give a folder, or a new .mp4 or .gif")
+    if path.suffix.lower() in OTHER_FILMS and not path.is_dir():
+        raise UserError(f"--record {path}: a video is an .mp4 or a .gif: name it so")
     if path.suffix.lower() in VIDEOS and not path.is_dir():
         form = path.suffix.lower().removeprefix(".")
         if arguments.format not in (None, form):

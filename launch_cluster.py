@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--replace", action="store_true", help="end the tmux session that has this run's name"
     )
-    group.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/<game>-<time>")
+    group.add_argument(
+        "--run-dir", type=options.parse_path, metavar="DIR", help="default: runs/<game>-<time>"
+    )
     group.add_argument(
         "--resume", action="store_true", help="go on with --run-dir, or with the newest run"
     )
@@ -72,7 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TensorBoard on a free port of 127.0.0.1",
     )
     group.add_argument(
-        "--hosts", type=Path, metavar="FILE", help="train on the hosts of this TOML file, over ssh"
+        "--hosts",
+        type=options.parse_path,
+        metavar="FILE",
+        help="train on the hosts of this TOML file, over ssh",
     )
     group.add_argument("--dry-run", action="store_true", help="show what would be started")
     group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
@@ -103,8 +108,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _unknown_verb(word: str) -> str:
     known = ["start", *(name for name, verb in verbs.VERBS.items() if verb.help), "keep"]
-    meant = {"train": "start", "run": "start", "ps": "status", "ls": "list", "kill": "stop"}
-    near = [meant[word]] if word in meant else difflib.get_close_matches(word, known, n=2)
+    meant = {
+        "start": "train run launch go begin fit",
+        "status": "ps info state show",
+        "list": "ls runs",
+        "stop": "kill end quit down halt terminate",
+        "logs": "tail log",
+        "watch": "dashboard monitor top",
+        "--resume": "resume continue",
+        "--help": "help",
+        "--version": "version",
+        "--tensorboard": "tensorboard",
+        console.command("evaluate.py"): "evaluate eval test play score record",
+        console.command("plot.py"): "plot draw curves",
+        console.command("model.py"): "model network",
+    }
+    near = [flag for flag, others in meant.items() if word.lower() in others.split()]
+    near = near or difflib.get_close_matches(word.lower(), known, n=2)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"give one of {', '.join(known)}"
     return f"unknown verb {word}: {remedy}"
 
@@ -145,19 +165,16 @@ def start(arguments: list[str]) -> int:
     else:
         changes = []
         path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
-    if chosen.json and not chosen.dry_run:
-        raise UserError("--json is for --dry-run: give that too, or use `status --json`")
-    if chosen.mode == "compose" and chosen.hosts:
-        raise UserError("--mode compose: a compose file is for one host: take --hosts out")
+    _refuse_without_effect(chosen)
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
-    _check(config, path, resume=chosen.resume)
+    idle = _check(config, path, chosen)
     config, placement = hosts.take(config, chosen)
     if chosen.resume:
         chosen.preset = rundir.read_preset_name(RunDir(path))
     run = rundir.labelled(path, resume=chosen.resume)
     planned, warnings = _plan(config, run, chosen, placement)
-    for line in warnings:
+    for line in (*idle, *warnings):
         log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
@@ -177,6 +194,16 @@ def start(arguments: list[str]) -> int:
     from a3c.launching import session
 
     return session.start(planned, run, script=Path(__file__).resolve())
+
+
+def _refuse_without_effect(chosen: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing."""
+    if chosen.json and not chosen.dry_run:
+        raise UserError("--json is for --dry-run: give that too, or use `status --json`")
+    if chosen.replace and chosen.mode in ("child", "compose"):
+        raise UserError(f"--replace is of tmux: leave it out with --mode {chosen.mode}")
+    if chosen.mode == "compose" and chosen.hosts:
+        raise UserError("--mode compose: a compose file is for one host: take --hosts out")
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
@@ -205,16 +232,22 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
     return True
 
 
-def _check(config: Config, path: Path, *, resume: bool) -> None:
-    """Refuse what can't work, before anything is written."""
+def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
+    """Refuse what can't work, before anything is written; a line for each idle flag."""
     import envs  # Gymnasium: too slow for the verbs, which don't need it
 
-    observations, _ = envs.check(config.env)
+    observations, actions = envs.check(config.env)
     preflight.check_left_over(RunDir(path.absolute()))
-    rundir.check_free(path, resume=resume)
-    if resume:
+    rundir.check_free(path, resume=chosen.resume)
+    if chosen.resume:
         rundir.check_resumable(path, config)
     network_trial.check_network(config, observations)
+    return options.idle(
+        chosen,
+        config,
+        is_atari=envs.is_atari(config.env.env_id),
+        has_box_actions=type(actions).__name__ == "Box",
+    )
 
 
 def _plan(

@@ -30,7 +30,7 @@ from a3c.distributions import for_space
 from a3c.errors import UserError
 from a3c.feeding import check_side, is_image, prepared_shape
 from a3c.network import Network, NetworkOutput
-from a3c.options import parse_config
+from a3c.options import parse_config, parse_path
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
 
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the diagram (default: ./<network>.png)"
+        "--output", type=parse_path, metavar="FILE", help="the diagram (default: ./<network>.png)"
     )
     parser.add_argument(
         "--check", action="store_true", help="only try it: act and learn once, draw nothing"

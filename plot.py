@@ -16,12 +16,13 @@ from typing import Any
 from a3c import console
 from a3c.cluster import adopt_environment
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.options import Parser, add_version
+from a3c.options import Parser, add_version, parse_path
 from a3c.playing.locate import find_checkpoint
 from a3c.quiet import import_tensorflow
 
 PROG = "plot.py"
 PICTURES = ("return", "losses", "throughput", "staleness")
+FILES = (".png", ".jpg", ".jpeg", ".svg", ".pdf", ".gif")
 LOOKS = ("filters", "saliency")  # into a checkpoint: with TensorFlow, and only where asked for
 
 
@@ -46,13 +47,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"all (the default: {', '.join(PICTURES)}); of a checkpoint: {', '.join(LOOKS)}",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="default: RUN/plots, for several runs ./plots"
+        "--output",
+        type=parse_path,
+        metavar="DIR",
+        help="default: RUN/plots, for several runs ./plots",
     )
     parser.add_argument("--smooth", type=int, default=None, metavar="N", help="games or rows")
     parser.add_argument("--x", choices=("steps", "wall"), default=None, help="only this axis")
     arguments = parser.parse_args(argv)
     if arguments.smooth is not None and arguments.smooth < 1:
         parser.error(f"--smooth {arguments.smooth} is refused: give at least 1")
+    for flag in ("smooth", "x"):
+        if getattr(arguments, flag) is not None and not set(arguments.what) - set(LOOKS):
+            parser.error(f"--{flag} is of curves: leave it out for {' and '.join(arguments.what)}")
+    if arguments.output and arguments.output.suffix.lower() in FILES:
+        parser.error(
+            f"--output {arguments.output}: pictures have names of their own: give a folder"
+        )
     return arguments
 
 

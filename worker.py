@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_task_arguments(group)
     add_host_arguments(group)
     group.add_argument(
-        "--run-dir", type=Path, default=Path("runs/by-hand"), help="where the run is kept"
+        "--run-dir",
+        type=options.parse_path,
+        default=Path("runs/by-hand"),
+        help="where the run is kept",
     )
 
 

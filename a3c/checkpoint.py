@@ -257,9 +257,11 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
         except DamagedCheckpointError as error:
             log.warning("checkpoint %s is damaged (%s); trying the one before", path, error)
     if candidates:
+        which = f"all {len(candidates)} checkpoints in {root} are"
+        if len(candidates) == 1:
+            which = f"the only checkpoint in {root} is"
         raise UserError(
-            f"all {len(candidates)} checkpoints in {root} are damaged: "
-            "restore one from a backup, or start a new run in another --run-dir"
+            f"{which} damaged: restore one from a backup, or start a new run in another --run-dir"
         )
     return None
 

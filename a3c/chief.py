@@ -20,6 +20,7 @@ from a3c import config as settings
 from a3c.checkpoint import Manifest
 from a3c.config import Config
 from a3c.confirmation import Confirmation
+from a3c.console import count
 from a3c.errors import FatalError
 from a3c.exchange import Reply
 from a3c.metrics import WINDOW, ClusterTracker, JsonlSink
@@ -157,9 +158,9 @@ class Chief:
             log.info("no evaluation games are asked for: training's own mean is believed")
             return self._keep_solved(candidate, None)
         log.info(
-            "the last %d games of training have a mean of %s: playing %d games with the weights of "
+            "the last %d games of training have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
-            *(WINDOW, beside(mean, mark), games, f"{self._frozen.step:,}"),
+            *(WINDOW, beside(mean, mark), count(games, "game"), f"{self._frozen.step:,}"),
         )
         try:
             self._confirmation = Confirmation(candidate, games, mark)
@@ -182,9 +183,13 @@ class Chief:
             log.warning("the games could not be played: training goes on")
         else:
             log.info(
-                "not solved: %d games at env step %s have a mean of %s, the goal is %g; training "
+                "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
                 "goes on, and %d more games are waited for",
-                *(scores["episodes"], f"{self._frozen.step:,}", beside(scores["mean"], mark)),
+                *(
+                    count(scores["episodes"], "game"),
+                    f"{self._frozen.step:,}",
+                    beside(scores["mean"], mark),
+                ),
                 *(mark, WINDOW),
             )
         self._judge_at = self._tracker.episodes + WINDOW
@@ -205,8 +210,8 @@ class Chief:
         checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
         if scores is not None:
             log.info(
-                "solved: %d games at env step %s have a mean of %s",
-                *(scores["episodes"], f"{manifest.step:,}"),
+                "solved: the mean of %s at env step %s is %s",
+                *(count(scores["episodes"], "game"), f"{manifest.step:,}"),
                 beside(scores["mean"], self._config.run.stop_at_return),
             )
         log.info("checkpoint %s (solved)", path)

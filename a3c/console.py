@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from a3c.errors import A3CError
 
+_SCRIPTS = Path(__file__).resolve().parent.parent
 MAX_CHARS = 1000  # of a line about an error: a value can be a whole file
 
 
@@ -38,13 +38,24 @@ def unread() -> int:
 
 def command(name: str) -> str:
     """How the user runs a script of ours, or a program beside this Python: as this one was run."""
-    folder = Path(sys.executable).parent
-    if shutil.which("python") == sys.executable:
-        return f"python {name}" if name.endswith(".py") else name
-    with contextlib.suppress(ValueError):
-        folder = folder.relative_to(Path.cwd())
-    program = f"{folder / Path(sys.executable).name} {name}"
-    return program if name.endswith(".py") else str(folder / name)
+    python = Path(sys.executable)
+    is_on_path = shutil.which("python") == sys.executable
+    if not name.endswith(".py"):
+        return name if is_on_path else from_here(python.parent / name)
+    return f"{'python' if is_on_path else from_here(python)} {from_here(_SCRIPTS / name)}"
+
+
+def from_here(path: Path) -> str:
+    """The path from here, where it is below here."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def count(number: int, one: str, more: str = "") -> str:
+    """A number of things: `1 worker`, `2 workers`; `more` where an s is not enough."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def one_line(text: str) -> str:

@@ -44,9 +44,11 @@ __all__ = [
     "flag_layer",
     "from_dict",
     "from_tables",
+    "idle",
     "make_parser",
     "merge",
     "parse_config",
+    "parse_path",
     "parse_text",
     "preset_for",
     "preset_names",
@@ -56,25 +58,53 @@ __all__ = [
 ]
 
 
-# What other programs call these.
+# What other programs call our flags.
 _MEANT = {
-    "--lr": "--learning-rate",
-    "--n-envs": "--envs",
-    "--num-envs": "--envs",
-    "--n-steps": "--rollout-length",
-    "--num-workers": "--workers",
-    "--n-workers": "--workers",
-    "--total-timesteps": "--max-env-steps",
-    "--timesteps": "--max-env-steps",
-    "--env": "--env-id",
-    "--game": "--env-id",
-    "--ent-coef": "--entropy-weight",
-    "--vf-coef": "--value-loss-weight",
-    "--discount": "--gamma",
-    "--gpu": "--device",
-    "--output": "--run-dir",
-    "--logdir": "--run-dir",
+    flag: others.split()
+    for flag, others in {
+        "--actions": "--action-set",
+        "--base-port": "--port",
+        "--config": "--cfg --config-file --settings",
+        "--device": "--gpu --cuda",
+        "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
+        "--env-id": "--env --env-name --environment --game --task",
+        "--envs": "--n-envs --num-envs",
+        "--epochs": "--n-epochs --num-epochs --ppo-epochs",
+        "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
+        "--evaluation-episodes": "--eval-episodes",
+        "--gae-lambda": "--gae --lam --lambda",
+        "--gamma": "--discount",
+        "--greedy": "--deterministic",
+        "--learning-rate": "--lr --alpha",
+        "--log-interval": "--log-every",
+        "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
+        "--timesteps --n-timesteps --total-timesteps --max-timesteps",
+        "--max-gradient-norm": "--max-grad-norm --grad-clip --clip-grad",
+        "--network": "--model --policy --net",
+        "--ps": "--num-ps --n-ps --parameter-servers",
+        "--ratio-limit": "--clip-range --clip-coef --clip",
+        "--record": "--video --save-video --output --out",
+        "--resume": "--restore --load --continue --checkpoint",
+        "--rollout-length": "--n-steps --n-step --t-max --unroll-length",
+        "--run-dir": "--output --out --logdir --log-dir --save-dir --dir --name",
+        "--samples-per-step": "--batch-size --batch",
+        "--seed": "--random-seed",
+        "--stop-at-return": "--goal --target --target-return --reward-threshold",
+        "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
+        "--watch": "--render --display --window",
+        "--worker-threads": "--threads",
+        "--workers": "--num-workers --n-workers --processes --num-processes --n-jobs",
+    }.items()
 }
+
+
+def parse_path(text: str) -> Path:
+    """The path that a flag names; one that nobody can mean is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no path: give one, or leave the flag out")
+    if len(text.splitlines()) > 1 or text.endswith("\n"):
+        raise argparse.ArgumentTypeError(f"{text!r} has a line break in it: leave it out")
+    return Path(text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,9 +120,10 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             word = next(iter(message.split(": ", 1)[1].split()), "''")
             flags = [flag for action in self._actions for flag in action.option_strings]
-            flag = word.split("=")[0]
-            meant = _MEANT.get(flag.replace("_", "-"))
-            near = [meant] if meant in flags else difflib.get_close_matches(flag, flags, n=2)
+            flag = word.split("=")[0].lower().replace("_", "-")
+            known = [name for name in flags if name not in ("-h", "--help")]
+            meant = [name for name in known if name == flag or flag in _MEANT.get(name, ())]
+            near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
             )
@@ -117,7 +148,7 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -
         help=f"auto (by environment), none, {', '.join(preset_names())}",
     )
     layers.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML file, or a run's config.json"
+        "--config", type=parse_path, metavar="FILE", help="TOML file, or a run's config.json"
     )
     for section in SECTIONS:
         group = parser.add_argument_group(section)
@@ -159,6 +190,27 @@ def flag_layer(namespace: argparse.Namespace) -> Layer:
     return layer
 
 
+def idle(
+    namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
+) -> list[str]:
+    """A line for each flag that was given and does nothing: its help begins with what it is for."""
+    mlp, optimizer = config.network.network, config.learning.optimizer
+    used = {
+        "Atari": is_atari,
+        "Box actions": has_box_actions,
+        "Adam": optimizer == "adam",
+        "RMSProp": optimizer == "rmsprop",
+        "mlp": mlp.startswith("mlp") or mlp == "auto" or ":" in mlp,
+    }
+    given = [OPTIONS[key.partition(".")[2]] for key in vars(namespace) if key.startswith("config.")]
+    wants = {option.flag: option.field.metadata["help"].partition(":")[0] for option in given}
+    return [
+        f"{flag} does nothing here: it is for {what}"
+        for flag, what in wants.items()
+        if not used.get(what, True)
+    ]
+
+
 def to_flags(config: Config) -> list[str]:
     """The flags that give this configuration on any host, whatever presets or files it has."""
     flags = ["--preset=none"]
@@ -191,6 +243,11 @@ def config_from(
     flags = flag_layer(namespace)
     file_layer = read_file(namespace.config) if namespace.config else {}
     if base is not None:
+        if namespace.preset != "auto":
+            raise UserError(
+                f"--preset {namespace.preset}: a run that is resumed keeps its settings: "
+                "give single ones, or --config"
+            )
         return merge([base, file_layer, flags]), None
     preset = namespace.preset
     if preset == "auto":

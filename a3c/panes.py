@@ -94,10 +94,26 @@ def find_session(server: libtmux.Server, label: str) -> str | None:
     return None
 
 
-def attach_command(label: str, environ: Mapping[str, str]) -> list[str]:
-    """The command that shows a run's session; from inside tmux the client is switched to it."""
-    verb = "switch-client" if environ.get("TMUX") else "attach-session"
-    return ["tmux", verb, "-t", f"={session_name(label)}"]
+def socket_of(server: libtmux.Server) -> str:
+    """Where a server that runs listens."""
+    return _said(server, "display-message", "-p", "#{socket_path}")
+
+
+def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
+    """The command that shows a run's session, in the server at `socket` where it is another one.
+
+    From inside that server the client is switched to the session.
+    """
+    around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
+    if around and socket not in (None, around):
+        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), *_attach(label)]
+    if around:
+        return ["tmux", "switch-client", "-t", f"={session_name(label)}"]
+    return ["tmux", *(("-S", socket) if socket else ()), *_attach(label)]
+
+
+def _attach(label: str) -> tuple[str, ...]:
+    return ("attach-session", "-t", f"={session_name(label)}")
 
 
 # --- opening and closing --------------------------------------------------------------------------

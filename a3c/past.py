@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c.checkpoint import Manifest
+from a3c.console import count
 from a3c.tails import last_rows, parse_row
 
 WINDOW_BYTES = 1 << 16
@@ -99,7 +100,7 @@ def newest_step(metrics: Path) -> int | None:
 
 def loss(before: int, now: int) -> str:
     """What going back from env step `before` to `now` costs, in words."""
-    return f"went back from env step {before:,} to {now:,}: {before - now:,} env steps lost"
+    return f"went back from env step {before:,} to {now:,}: {count(before - now, 'env step')} lost"
 
 
 def losses(rows: Iterable[dict[str, Any] | None], since: float = 0.0) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ import re
 import secrets
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,6 +94,11 @@ class RunDir:
     def heartbeat(self, process: str) -> Path:
         """What a process touches while it is alive."""
         return self.path / "processes" / f"{process}.heartbeat"
+
+    @property
+    def tmux_socket(self) -> Path:
+        """Where the tmux server listens that the run's session is in."""
+        return self.path / "processes" / ".tmux"
 
     @property
     def board_link(self) -> Path:
@@ -225,6 +232,7 @@ def check_free(path: Path, *, resume: bool) -> None:
         if not path.exists():
             if resume:
                 raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
+            check_can_be_made(path)
             return
         if not path.is_dir():
             raise UserError(f"--run-dir {path} is not a directory: give another")
@@ -232,9 +240,18 @@ def check_free(path: Path, *, resume: bool) -> None:
     if resume and "config.json" not in held:
         raise UserError(f"--resume: {path} holds no run: give the directory of one")
     if not resume and held:
+        if "config.json" not in held:
+            raise UserError(f"--run-dir {path} holds other things: give a new or an empty one")
         raise UserError(
-            f"run directory {path} is in use: give --resume to go on with it, or another --run-dir"
+            f"--run-dir {path} holds a run already: give --resume to go on with it, or another"
         )
+
+
+def check_can_be_made(path: Path) -> None:
+    """Raise OSError where no directory can be made in the nearest one that is there."""
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    with tempfile.TemporaryDirectory(prefix=".a3c-", dir=there):
+        pass
 
 
 def check_resumable(path: Path, config: Config) -> Manifest | None:
@@ -288,9 +305,10 @@ def refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"--run-dir {path}: {error.strerror}; give a directory that can be written"
-        ) from None
+        why = str(error.strerror)
+        if error.errno == errno.ENOENT:  # from what takes no files, as /proc
+            why = "nothing can be made there"
+        raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
 
 
 def read_config(run: RunDir) -> Config:

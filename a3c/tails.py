@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 TAIL_BYTES = 1 << 14
 _CHUNK_BYTES = 1 << 20
+_KNOWN_BYTES = 256  # of the last line: by them a file is known again
 _MAX_NUMBER = 1 << 63
 _WORDS = ("state", "event")
 _MAX_EPISODES_BYTES = 1 << 26
@@ -49,12 +50,16 @@ class Cache(Generic[T]):
 
 
 class Follower:
-    """The lines that a file gained since the last look; a file that was replaced starts anew."""
+    """The lines that a file gained since the last look.
+
+    A file that was replaced or cut starts anew, also where it has grown longer since than it was.
+    """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         self._offset = offset
         self._inode: int | None = None
+        self._before = b""  # what was read last, up to the offset
 
     def lines(self) -> Iterator[bytes]:
         """The new whole lines; a line that isn't finished yet comes the next time."""
@@ -70,12 +75,18 @@ class Follower:
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
                     self._offset += len(line) + 1
+                    self._before = line[-_KNOWN_BYTES:] + b"\n"
                     yield line
 
     def _start_over_if_replaced(self, descriptor: int) -> None:
         stat = os.fstat(descriptor)
-        if stat.st_size < self._offset or self._inode not in (None, stat.st_ino):
-            self._offset = 0
+        start = max(0, self._offset - len(self._before))
+        if (
+            self._inode not in (None, stat.st_ino)
+            or stat.st_size < self._offset
+            or os.pread(descriptor, len(self._before), start) != self._before
+        ):
+            self._offset, self._before = 0, b""
         self._inode = stat.st_ino
 
 

@@ -18,6 +18,7 @@ from a3c.chief import Chief, prepare
 from a3c.cluster import Cluster, Task, wait_for_peer
 from a3c.config import Config
 from a3c.configuring.rules import check_minibatches
+from a3c.console import count
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.exchange import Reply
 from a3c.heartbeat import Heartbeat
@@ -236,8 +237,8 @@ class Worker:
         if lost:
             self._store.detach()
         raise (FatalError if lost else UnplayableError)(
-            f"{self._dropped_in_a_row} rollouts in a row were dropped, "
-            f"for {culprit} were not finite: {REMEDIES[culprit]}; "
+            f"{count(self._dropped_in_a_row, 'rollout')} dropped in a row, for {culprit} were not "
+            f"finite: {REMEDIES[culprit]}; "
             "--max-dropped-rollouts says how many are too many"
         )
 

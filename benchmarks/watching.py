@@ -9,6 +9,11 @@ minute, in which its user and system time count.
 
 from __future__ import annotations
 
+if __package__:
+    __import__("a3c")  # says in one line what to do where libraries are missing
+else:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.watching")
+
 import argparse
 import csv
 import os

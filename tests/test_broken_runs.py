@@ -229,8 +229,8 @@ def test_every_reader_refuses_a_damaged_checkpoint_by_name(
         caplog.clear()
         said = stage.call(main, words)
         check_refused(said, prog)
-        assert "all 1 checkpoints in" in said.err
-        assert "pole/checkpoints are damaged: restore one from a backup" in said.err
+        assert "the only checkpoint in" in said.err
+        assert "pole/checkpoints is damaged: restore one from a backup" in said.err
         assert said_of_it in caplog.text
     if how != "manifest.json":
         for words in ([RUN, "--which", "best"], [f"{RUN}/checkpoints/4580000"]):

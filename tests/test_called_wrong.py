@@ -12,7 +12,8 @@ import pytest
 import a3c
 import evaluate
 import launch_cluster
-from a3c import console, layers
+import plot
+from a3c import console, layers, options
 from a3c.errors import UserError
 from a3c.rundir import REPOSITORY
 
@@ -46,6 +47,18 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (("--total_timesteps", "10"), "did you mean --max-env-steps?"),
         (("stat",), "unknown verb stat: did you mean start or status?"),
         (("train",), "unknown verb train: did you mean start?"),
+        (("help",), "unknown verb help: did you mean --help?"),
+        (("resume",), "unknown verb resume: did you mean --resume?"),
+        (("--batch-size", "3"), "did you mean --samples-per-step?"),
+        (("--Learning_Rate", "3"), "did you mean --learning-rate?"),
+        (("status", "--lr"), "unknown argument --lr: see --help"),
+        (("--run-dir", ""), "argument --run-dir: '' is no path: give one"),
+        (("--run-dir", "a\nb"), "argument --run-dir: 'a\\nb' has a line break in it"),
+        (("--config", ""), "argument --config: '' is no path"),
+        (("--env-id", "CartPole-v1", "--run-dir", "/proc/x"), "/proc/x: nothing can be made there"),
+        (("--env-id", "CartPole-v1", "--run-dir", "/proc/x", "--dry-run"), "nothing can be made"),
+        (("--mode", "child", "--replace"), "--replace is of tmux"),
+        (("keep", "ps-0", "--json"), "--json is for --dry-run"),
         (("frobnicate",), "unknown verb frobnicate: give one of start, status"),
         (("--env-id", "CartPole-v1", "--json"), "--json is for --dry-run"),
         (
@@ -100,7 +113,13 @@ def test_an_activation_that_is_not_there_is_answered_with_those_that_are() -> No
     [
         (("--format", "gif"), "--format is of a video: give --record DIR too"),
         (("--seconds", "3"), "--seconds is of a video: give --record DIR too"),
-        (("--record", "README.md"), "--record README.md: "),
+        (("--record", "README.md"), "--record README.md is a file: give a folder"),
+        (("--record", "film.webm"), "--record film.webm: a video is an .mp4 or a .gif"),
+        (("--record", ""), "argument --record: '' is no path"),
+        (("--follow", "--record", "films"), "--follow plays every checkpoint as it comes"),
+        (("--follow", "--json"), "leave --json out"),
+        (("--follow", "--which", "best"), "leave --which best out"),
+        (("--lr", "3"), "unknown argument --lr: see --help"),
         (("--record", "/proc/videos"), "--record /proc/videos: "),
         (("--record", "there.gif"), "--record there.gif is there already"),
         (("--record", "new.gif", "--format", "mp4"), "--record new.gif is no mp4"),
@@ -127,6 +146,41 @@ def test_a_video_that_can_not_be_written_is_refused_before_any_game(
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--output", "curve.png"), "pictures have names of their own: give a folder"),
+        (("--output", ""), "'' is no path"),
+        (("--what", "filters", "--smooth", "3"), "--smooth is of curves: leave it out"),
+        (("--what", "saliency", "--x", "wall"), "--x is of curves: leave it out"),
+    ],
+)
+def test_a_picture_that_would_not_be_what_was_asked_for_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        plot.main(list(words))
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_verb_for_another_script_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "play").endswith(f"did you mean {console.command('evaluate.py')}?")
+
+
+def test_the_verbs_tell_the_version_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        launch_cluster.main(["status", "--version"])
+    assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
+
+
+def test_one_of_a_kind_is_no_plural() -> None:
+    assert console.count(1, "worker") == "1 worker"
+    assert console.count(2000, "worker") == "2,000 workers"
+    assert console.count(1, "process", "processes") == "1 process"
+    assert console.count(0, "process", "processes") == "0 processes"
+
+
 def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     words = ("--preset", "cartpole", "--env-id", "Acrobot-v1", "--mode", "child", "--dry-run")
     assert launch_cluster.main(list(words)) == 0
@@ -136,14 +190,39 @@ def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture
     assert "another task" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("words", "idle"),
+    [
+        (["--frame-skip", "2", "--sticky-actions", "0.1"], ["--frame-skip", "--sticky-actions"]),
+        (["--action-bounds", "squash"], ["--action-bounds"]),
+        (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
+        (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
+        (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
+    ],
+)
+def test_flags_that_do_nothing_are_known(words: list[str], idle: list[str]) -> None:
+    config, chosen = options.parse_config(["--env-id", "CartPole-v1", *words], "x", "")
+    found = options.idle(chosen, config, is_atari=False, has_box_actions=False)
+    assert [line.partition(" does nothing here")[0] for line in found] == idle
+
+
+def test_flags_that_do_nothing_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    words = ("--env-id", "CartPole-v1", "--mode", "child", "--dry-run", "--frame-skip", "2")
+    assert launch_cluster.main(list(words)) == 0
+    assert "warning: --frame-skip does nothing here: it is for Atari" in caplog.text
+
+
 def test_hints_name_the_python_that_the_user_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
-    assert console.command("evaluate.py") == ".venv/bin/python evaluate.py"
+    script = str(REPOSITORY / "evaluate.py")  # which isn't below here
+    assert console.command("evaluate.py") == f".venv/bin/python {script}"
     assert console.command("tensorboard") == ".venv/bin/tensorboard"
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    assert console.command("evaluate.py") == f"python {script}"
+    monkeypatch.chdir(REPOSITORY)
     assert console.command("evaluate.py") == "python evaluate.py"

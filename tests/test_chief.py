@@ -136,7 +136,7 @@ def test_a_lucky_window_does_not_end_the_run_and_a_new_one_is_needed(
     chief = chief_of(ReportingStore(), tmp_path)
     tick(chief, *[51.0] * 100)
     assert outcome(chief) is None
-    assert "not solved: 20 games at env step 1,000 have a mean of 49.96, the goal is 50;" in (
+    assert "not solved: the mean of 20 games at env step 1,000 is 49.96, the goal is 50;" in (
         caplog.text
     )
     assert tick(chief, *[51.0] * 99) is None

@@ -52,7 +52,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--workers ", []),
         ("--stop-at-r", ["--stop-at-return"]),
         ("stop --n", ["--now"]),
-        ("status --", ["--help", "--json"]),
+        ("status --", ["--help", "--json", "--version"]),
         ("--run-dir ", []),
         ("--mode 'chi", []),
     ],

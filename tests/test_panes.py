@@ -184,6 +184,19 @@ def test_closing_one_run_leaves_the_other_and_the_users_options(
     assert before == after
 
 
+def test_a_session_of_another_server_is_attached_to_there() -> None:
+    assert panes.attach_command("run", {}, "/tmp/y")[:4] == [
+        "tmux",
+        "-S",
+        "/tmp/y",
+        "attach-session",
+    ]
+    inside = {"TMUX": "/tmp/x,1,0"}
+    assert panes.attach_command("run", inside, "/tmp/x")[1] == "switch-client"
+    elsewhere = panes.attach_command("run", inside, "/tmp/y")
+    assert elsewhere[:6] == ["env", "-u", "TMUX", "tmux", "-S", "/tmp/y"]
+
+
 def test_from_inside_tmux_the_client_is_switched() -> None:
     assert panes.attach_command("run", {})[1] == "attach-session"
     assert panes.attach_command("run", {"TMUX": "/tmp/x,1,0"})[1] == "switch-client"

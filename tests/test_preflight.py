@@ -134,8 +134,8 @@ def test_a_dry_run_warns_on_stderr_and_plans_all_the_same(tmp_path: Path) -> Non
     done = launch(tmp_path, "--dry-run", "--workers", "2000")
     assert done.returncode == 0
     first, second, *rest = done.stderr.splitlines()
-    assert first.startswith("warning: 2000 workers share ")
-    assert second.startswith("warning: 2001 processes need some 1,100.5 GB of memory")
+    assert first.startswith("warning: 2,000 workers share ")
+    assert second.startswith("warning: 2,001 processes need some 1,100.5 GB of memory")
     assert len(rest) <= 1  # of the disk, if it happens to be nearly full
     assert len(done.stdout.splitlines()) == 2001
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+import evaluate
+import launch_cluster
 from a3c import dashboard, rundir
 from a3c.errors import UserError
 from a3c.launching import report
@@ -235,6 +238,96 @@ def test_runs_are_listed_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         os.utime(run.config, (stamp, stamp))
     assert [run.name for run in rundir.all_runs()] == ["old", "new"]
     assert rundir.find(None).name == "new"
+
+
+def test_the_list_says_of_each_run_what_status_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    solved = FakeRun(tmp_path / "runs" / "good", configure(stop_at_return=0.95))
+    ended = {"state": "done", "solved": True, "env_steps": 9, "mean_return_100": 0.94}
+    rundir.write_json(solved.run.summary, ended)
+    rundir.create(tmp_path / "runs" / "red\x1b[31m", configure(), None, resume=False)
+    other = rundir.create(tmp_path / "runs" / "other", configure(), None, resume=False)
+    other.config.write_text(other.config.read_text().replace('"auto"', '"resnet"', 1))
+    assert launch_cluster.main(["list"]) == 0
+    said = capsys.readouterr().out
+    good, red, unread = sorted(said.splitlines(), key=lambda line: "gro".index(line[0]))
+    assert good.split() == ["good", "solved", "9", "env", "steps", "0.94"]
+    assert red.startswith("red?[31m ")
+    assert unread.split()[:2] == ["other", "unread"]
+    assert "is refused: give one of" in unread
+    assert "damaged" not in said
+
+
+def test_followed_logs_show_processes_that_come_later_and_whole_lines_after_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = FakeRun(tmp_path / "run", configure(workers=2)).run
+    first, later = run.log("ps-0"), run.log("worker-0")
+    first.write_text("one\ntwo\nhal")
+
+    def cut_and_grow(_: float) -> None:
+        first.write_text("shorter\n")  # and longer again, before anybody looks
+        with first.open("a") as file:
+            file.write("and much longer than it was\n")
+        later.write_text("here\n")
+        monkeypatch.setattr(time, "sleep", enough)
+
+    def enough(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", cut_and_grow)
+    with pytest.raises(KeyboardInterrupt):
+        launch_cluster.main(["logs", "-f", "--run", str(run.path)])
+    assert capsys.readouterr().out.splitlines() == [
+        *("one", "two"),
+        *("ps-0         shorter", "ps-0         and much longer than it was"),
+        "worker-0     here",
+    ]
+
+
+def test_the_name_of_a_run_is_no_process_but_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    FakeRun(tmp_path / "runs" / "pong-1", configure())
+    assert launch_cluster.main(["logs", "pong-1"]) == 2
+    assert "did you mean `logs --run pong-1`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("is_isolated", "shown"), [(True, "ps-0 127.0.0.1:2222;"), (False, "(on all interfaces)")]
+)
+def test_status_shows_the_address_that_the_dashboard_shows(
+    tmp_path: Path, is_isolated: bool, shown: str
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(workers=1))
+    made.process("ps-0", address="127.0.0.1:2222")
+    read = dataclasses.replace(
+        status.read(made.run), listening=("ps-0 [::]:2222",), is_isolated=is_isolated
+    )
+    (line,) = [line for line in status.lines(read) if "listening" in line]
+    assert "ps-0 127.0.0.1:2222" in line
+    assert shown in line
+    assert "[::]" not in line
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("running", "no checkpoint yet: wait for its first"),
+        ("failed", "no checkpoint, and is failed"),
+    ],
+)
+def test_only_a_run_that_is_at_work_has_its_first_checkpoint_waited_for(
+    tmp_path: Path, state: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(workers=1))
+    for name in ("ps-0", "worker-0"):
+        made.process(name, state)
+    assert evaluate.main([str(made.run.path)]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import psutil
 
@@ -77,6 +78,19 @@ def test_two_runs_of_one_name_in_two_folders_never_touch_each_other(tmux: Tmux) 
     tmux.launch("stop", "a/seed0", "--now")
     assert everything_ended(first)
     tmux.launch("stop", "b/seed0", "--now")
+    assert tmux("list-sessions") == []
+
+
+def test_a_run_is_attached_to_and_stopped_from_outside_of_its_tmux_server(
+    tmux: Tmux, tmp_path: Path
+) -> None:
+    path = tmux.start("run", "--workers", "1")
+    elsewhere = {"TMUX_TMPDIR": str(tmp_path), "TMUX": ""}
+    attached = tmux.launch("attach", "run", **elsewhere)
+    assert "no tmux session" not in attached.stderr
+    assert "not a terminal" in attached.stderr  # tmux itself says so: it has found the session
+    assert tmux.launch("stop", "run", "--now", **elsewhere).returncode == 0
+    assert everything_ended(path)
     assert tmux("list-sessions") == []
 
 

@@ -73,7 +73,7 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(
     with pytest.raises(FatalError) as left:
         worker.run()
     assert str(left.value) == (
-        "7 rollouts in a row were dropped, for rewards were not finite: mend the environment, "
+        "7 rollouts dropped in a row, for rewards were not finite: mend the environment, "
         "which gives them, or give a --reward-clip; --max-dropped-rollouts says how many are too "
         "many"
     )
@@ -104,7 +104,7 @@ def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_pus
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pushing = pool.submit(push)
-        with pytest.raises(FatalError, match="2 rollouts in a row were dropped"):
+        with pytest.raises(FatalError, match="2 rollouts dropped in a row"):
             chief.run()
     assert pushing.exception() is None
     found = checkpoint.newest_valid(tmp_path / "checkpoints")

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from a3c import console, processes
 from a3c import plan as planning
-from a3c import processes
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosting import elsewhere, ssh
 from a3c.hosting.elsewhere import Elsewhere
@@ -80,9 +80,10 @@ class Follower:
             time.sleep(TICK_S)
             if self._asked_at is not None and time.monotonic() - self._asked_at > FAREWELL_S:
                 name, host = self._process.name, self._host.name
+                stop = f"{console.command('launch_cluster.py')} stop {self._run.name}"
                 tell(
                     f"{host} can't be reached: {name} may be at work there still; "
-                    f"`launch_cluster.py stop {self._run.name}` ends it once {host} is back"
+                    f"`{stop}` ends it once {host} is back"
                 )
                 self._status = 128 + signal.SIGTERM
                 return

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from a3c import cluster
 from a3c.cluster import Cluster, Task
 from a3c.config import Config
+from a3c.console import count
 from a3c.errors import UserError
 from a3c.hosting.hostfile import Host, HostFile
 
@@ -58,8 +59,7 @@ def _check(file: HostFile, config: Config) -> None:
     wanted = config.cluster.addresses
     if wanted > file.slots:
         flag = "--max-workers" if config.cluster.max_workers else "--workers"
-        raise UserError(
-            f"{flag} {wanted}: the hosts have {file.slots} slots: give fewer, or more slots"
-        )
+        slots = count(file.slots, "slot")
+        raise UserError(f"{flag} {wanted}: the hosts have {slots}: give fewer, or more slots")
     if config.cluster.isolation == "on":
         raise UserError("--isolation on: a network of one machine's own reaches no other host")

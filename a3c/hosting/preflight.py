@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from a3c.config import Config
+from a3c.console import count
 from a3c.hosting import probe
 from a3c.hosting.asking import Answer
 from a3c.launching.preflight import PROCESS_MB
@@ -122,7 +123,8 @@ def _too_little(answer: Answer, config: Config) -> Iterator[str]:
     name, facts = answer.host.name, answer.facts
     workers = sum(p.role == "worker" for p in answer.processes)
     if workers * config.cluster.worker_threads > facts["cores"]:
-        yield f"{name}: {workers} workers are more than its {facts['cores']} cores: no faster"
+        here, cores = count(workers, "worker"), count(facts["cores"], "core")
+        yield f"{name}: {here} on {cores}: more of them than cores make a run no faster"
     need_mb = sum(PROCESS_MB[p.role] for p in answer.processes)
     if 0 < facts["memory_mb"] < need_mb:
         yield (

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Iterable
 
+from a3c import console
 from a3c.errors import UserError
 from a3c.hosting import elsewhere, ssh
 from a3c.hosting.hostfile import Host
@@ -90,6 +91,6 @@ def end_left(run: RunDir, *, now: bool) -> list[str]:
     if troubles:
         raise UserError(
             f"{'; '.join(troubles)}: processes of {run.name} may be at work there still; "
-            f"give `launch_cluster.py stop {run.name}` again later"
+            f"give `{console.command('launch_cluster.py')} stop {run.name}` again later"
         )
     return ended

@@ -10,7 +10,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from a3c import checkpoint
+from a3c import checkpoint, console
 from a3c.config import Config
 from a3c.confirmation import is_over
 from a3c.errors import EXIT_OK
@@ -105,7 +105,7 @@ def _evaluate(run: RunDir, config: Config, interruption: Interruption) -> dict[s
     games = config.run.evaluation_episodes
     if not games:
         return None
-    log.info("playing %d games with the trained agent", games)
+    log.info("playing %s with the trained agent", console.count(games, "game"))
     said = interruption.run("evaluate.py", str(run.path), "--json", "--episodes", str(games))
     return json.loads(said) if said else None
 

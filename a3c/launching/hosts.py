@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c import options, rundir
+from a3c import console, options, rundir
 from a3c.config import Config
 from a3c.configuring.rules import validate
 from a3c.errors import UserError
@@ -93,7 +93,7 @@ def _left_over(plan: Plan, at_work: Sequence[Process]) -> list[str]:
         return []
     return [
         f"{run.name} may be at work still on {', '.join(names)}: "
-        f"end that with `launch_cluster.py stop {shlex.quote(str(run.path))}`"
+        f"end that with `{console.command('launch_cluster.py')} stop {shlex.quote(str(run.path))}`"
     ]
 
 

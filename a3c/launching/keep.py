@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import options, processes, rundir
+from a3c import console, options, processes, rundir
 from a3c import plan as planning
 from a3c.cluster import Cluster
 from a3c.config import Config, EnvConfig
@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place.add_host_arguments(group)
     group.add_argument(
-        "--run-dir", type=Path, default=Path("runs/by-hand"), help="where the run is kept"
+        "--run-dir",
+        type=options.parse_path,
+        default=Path("runs/by-hand"),
+        help="where the run is kept",
     )
     group.add_argument("--resume", action="store_true", help="go on with a run that was over")
     group.add_argument(
@@ -73,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], object]) -> int:
     """Keep the processes that are meant until they end; `check` refuses an environment."""
     config, chosen = options.parse_config(arguments, prog, __doc__.split("\n")[0], add_arguments)
+    if chosen.json and not chosen.dry_run:
+        raise UserError("--json is for --dry-run: give that too")
     config, planned, names = make_plan(config, chosen)
     if chosen.dry_run:
         _show(planned, as_json=chosen.json)
@@ -80,7 +85,8 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
     mine = _mine(planned, names, spares=chosen.spares)
     run = RunDir(Path(planned.run_dir))
     if not mine:
-        log.info("%s is not needed: the run has %d workers", chosen.process, config.cluster.workers)
+        workers = console.count(config.cluster.workers, "worker")
+        log.info("%s is not needed: the run has %s", chosen.process, workers)
     elif not chosen.resume and _is_over(run, names):
         log.info("%s is over: give --resume to go on with it, or another --run-dir", run.name)
     else:
@@ -152,8 +158,9 @@ def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]
     by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
     missing = [name for name in names if name not in by_name]
     if missing and not spares:
-        workers, servers = len(planned.of_role("worker")), len(planned.of_role("ps"))
-        raise UserError(f"{missing[0]} is not in the run: it has {servers} ps, {workers} workers")
+        servers = len(planned.of_role("ps"))
+        workers = console.count(len(planned.of_role("worker")), "worker")
+        raise UserError(f"{missing[0]} is not in the run: it has {servers} ps, {workers}")
     return [by_name[name] for name in names if name in by_name]
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from a3c import processes
 from a3c.checkpoint import steps
 from a3c.config import Config
+from a3c.console import command, count
 from a3c.errors import UserError
 from a3c.plan import Plan
 from a3c.playing.display import missing_display
@@ -86,8 +87,9 @@ def _cores(plan: Plan, config: Config, facts: Facts) -> list[str]:
     if workers * threads <= facts.cores:
         return []
     each = f" x {threads} threads" if threads > 1 else ""
+    share = "shares" if workers == 1 else "share"
     return [
-        f"{workers} workers{each} share {_count(facts.cores, 'core')}: "
+        f"{count(workers, 'worker')}{each} {share} {count(facts.cores, 'core')}: "
         "more of them than cores make a run no faster"
     ]
 
@@ -97,9 +99,9 @@ def _memory(plan: Plan, facts: Facts) -> list[str]:
     need_mb = sum(PROCESS_MB[process.role] for process in here)
     if need_mb <= facts.available_mb:
         return []
-    count = _count(len(here), "process", "processes")
+    these = count(len(here), "process", "processes")
     return [
-        f"{count} need some {need_mb / 1000:,.1f} GB of memory and "
+        f"{these} need some {need_mb / 1000:,.1f} GB of memory and "
         f"{facts.available_mb / 1000:.1f} GB are available: give fewer --workers"
     ]
 
@@ -119,10 +121,6 @@ def _display(config: Config, facts: Facts) -> list[str]:
     return [f"--render: {facts.no_display}: training goes on without the window"]
 
 
-def _count(number: int, one: str, more: str = "") -> str:
-    return f"{number} {one if number == 1 else more or one + 's'}"
-
-
 def check_left_over(run: RunDir) -> None:
     """Refuse a run directory whose old keepers or processes are still at work; end none of them."""
     with refusing(run.path):
@@ -135,7 +133,7 @@ def check_left_over(run: RunDir) -> None:
             raise UserError(
                 f"{run.name} is still at work: {record.name} with its keeper, "
                 f"pid {record.keeper.pid}: "
-                f"end it with `launch_cluster.py stop {shlex.quote(str(whose))}`"
+                f"end it with `{command('launch_cluster.py')} stop {shlex.quote(str(whose))}`"
             )
         if processes.child_lives(record):
             raise UserError(

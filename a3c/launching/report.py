@@ -25,13 +25,14 @@ from a3c.tails import Follower, last_rows, parse_row
 log = logging.getLogger(__name__)
 
 LINE_INTERVAL_S = 5.0
+_nice = console.from_here
 
 
 def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     """What is being started, in two lines, and where TensorBoard will be."""
     cluster, env = config.cluster, config.env
     lines = [
-        f"training {env.env_id}: {cluster.ps} ps, {cluster.workers} workers, "
+        f"training {env.env_id}: {cluster.ps} ps, {console.count(cluster.workers, 'worker')}, "
         f"{f'preset {preset}' if preset else 'no preset'}",
         sharing(config),
         f"run directory {_nice(run.path)}",
@@ -233,9 +234,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
             "(last 100 games in training)"
         )
     if summary.get("lost_env_steps"):
-        lines.append(
-            f"  lost         {summary['lost_env_steps']:,} env steps: they are in no checkpoint"
-        )
+        lost = console.count(summary["lost_env_steps"], "env step")
+        lines.append(f"  lost         {lost}: in no checkpoint")
     if summary["evaluation"]:
         lines += _score_table(summary["evaluation"], summary["goal"])
     lines += [f"  curve        {_nice(Path(picture))}" for picture in pictures]
@@ -246,7 +246,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         lines.append(f"  before       solved at {before['env_steps']:,} env steps")
     if summary["video"]:
         lines.append(f"  video        {_nice(Path(summary['video']))}")
-    lines.append(f"  summary      {_nice(run.summary)}")
+    if run.summary.exists():  # not where the disk was full
+        lines.append(f"  summary      {_nice(run.summary)}")
     if summary["checkpoint"]:
         here = shlex.quote(_nice(run.path))
         lines.append(f"  checkpoint   {_nice(Path(summary['checkpoint']))}")
@@ -270,11 +271,3 @@ def _score_table(evaluation: dict[str, Any], goal: float | None) -> list[str]:
         "  evaluation   " + "".join(f"{name:>10}" for name in names),
         "               " + "".join(f"{cell:>10}" for cell in cells),
     ]
-
-
-def _nice(path: Path) -> str:
-    """The path from here, where it is below here."""
-    try:
-        return str(path.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

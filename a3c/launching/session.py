@@ -9,7 +9,7 @@ from pathlib import Path
 
 import libtmux
 
-from a3c import panes
+from a3c import panes, rundir
 from a3c import plan as planning
 from a3c.errors import EXIT_OK, UserError
 from a3c.panes import Pane, Window
@@ -20,6 +20,14 @@ from a3c.rundir import RunDir
 def is_at_hand() -> bool:
     """Whether a person sits at a terminal and there is a tmux to show things in."""
     return sys.stdin.isatty() and sys.stdout.isatty() and panes.is_available()
+
+
+def server_of(run: RunDir) -> libtmux.Server:
+    """The tmux server that a run was started in; the one of here where that isn't known."""
+    try:
+        return libtmux.Server(socket_path=run.tmux_socket.read_text())
+    except (OSError, ValueError):
+        return libtmux.Server()
 
 
 def check_free(label: str, *, replace: bool) -> None:
@@ -34,6 +42,7 @@ def check_free(label: str, *, replace: bool) -> None:
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
     """Open the session, and show it where there is a terminal to show it in."""
+    panes.close_session(server_of(run), run.label)  # of before a resume
     server = libtmux.Server()
     panes.close_session(server, run.label)
     panes.open_session(
@@ -43,6 +52,8 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
         directory=Path.cwd(),
         environment=planning.keeper_environment(),
     )
+    with rundir.refusing(run.path):
+        run.tmux_socket.write_text(panes.socket_of(server))
     command = panes.attach_command(run.label, os.environ)
     if os.environ.get("TMUX"):
         print(f"switch to it with: {' '.join(command)}")

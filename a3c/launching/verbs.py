@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -17,10 +19,11 @@ from a3c import console, processes, rundir
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosting import sweep
 from a3c.launching import elastic
-from a3c.options import Parser
+from a3c.options import Parser, add_version
 from a3c.plan import FAR_GRACE_S
 from a3c.processes import ProcessRecord
 from a3c.rundir import RunDir
+from a3c.tails import Follower
 
 STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
 KILL_TIMEOUT_S = 10.0
@@ -37,6 +40,7 @@ def make_parser(prog: str, verb: str) -> Parser:
     """The parser of what follows a verb."""
     about = VERBS[verb].help
     parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
+    add_version(parser)
     VERBS[verb].add_arguments(parser)
     return parser
 
@@ -67,15 +71,17 @@ def watch(arguments: argparse.Namespace) -> int:
 def list_runs(_arguments: argparse.Namespace) -> int:
     """Print the runs of this folder, newest last."""
     from a3c.watching import status as reading
+    from a3c.watching.snapshot import printable, score
 
     for found in rundir.all_runs():
+        name = printable(found.name)
         try:
             now = reading.read(found)
         except UserError as error:
-            print(f"{found.name:40}  damaged   {console.one_line(str(error))}")
+            print(f"{name:40}  {'unread':8}  {console.one_line(str(error))}")
             continue
-        mean = "-" if now.mean_return_100 is None else f"{now.mean_return_100:.1f}"
-        print(f"{found.name:40}  {now.state:8}  {now.global_step or 0:>13,} env steps  {mean:>8}")
+        mean = score(now.mean_return_100, now.stop_at_return)
+        print(f"{name:40}  {now.word:8}  {now.global_step:>13,} env steps  {mean:>8}")
     return EXIT_OK
 
 
@@ -85,33 +91,39 @@ def list_runs(_arguments: argparse.Namespace) -> int:
 def logs(arguments: argparse.Namespace) -> int:
     """Print what processes said, the name of each before its lines where there are several."""
     found = rundir.find(arguments.run)
-    files = sorted((found.path / "logs").glob("*.log"))
-    if arguments.process:
-        files = [file for file in files if file.stem == arguments.process]
-        if not files:
-            raise UserError(f"{found.name} has no log of {arguments.process!r}: see `status`")
-    places = dict.fromkeys(files, 0)
+    folder, wanted = found.path / "logs", arguments.process
+    if wanted and not (folder / f"{wanted}.log").exists():
+        raise UserError(f"{found.name} has no log of {wanted!r}: {_run_or_status(wanted, 'logs')}")
+    followers: dict[Path, Follower] = {}
+    prefix = False
     while True:
-        for file in files:
-            places[file] = _print_from(file, places[file], prefix=len(files) > 1)
+        files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
+        prefix = prefix or len(files) > 1
+        for file in files:  # those of processes that came later, too
+            _print_new(file, followers.setdefault(file, Follower(file)), prefix=prefix)
         if not arguments.follow:
             return EXIT_OK
         time.sleep(FOLLOW_INTERVAL_S)
 
 
-def _print_from(file: Path, place: int, *, prefix: bool) -> int:
-    """Print whole lines from a place in a file on; the place after them."""
+def _print_new(file: Path, follower: Follower, *, prefix: bool) -> None:
+    """Print the whole lines that a file gained."""
     try:
-        with file.open("rb") as stream:
-            stream.seek(place)
-            data = stream.read()
+        file.open("rb").close()
     except OSError as error:
         raise UserError(f"{file} can't be read ({error.strerror}): make it readable") from None
-    whole, newline, _ = data.rpartition(b"\n")
-    for line in whole.decode(errors="replace").splitlines():
-        print(f"{file.stem:12} {line}" if prefix else line)
+    for line in follower.lines():
+        for text in line.decode(errors="replace").splitlines() or [""]:
+            print(f"{file.stem:12} {text}" if prefix else text)
     sys.stdout.flush()
-    return place + len(whole) + len(newline)
+
+
+def _run_or_status(word: str, verb: str) -> str:
+    """The remedy for a process that there isn't: it may be a run's name."""
+    with contextlib.suppress(UserError):
+        rundir.find(word)
+        return f"did you mean `{verb} --run {shlex.quote(word)}`?"
+    return "see `status`"
 
 
 # --- stop, restart --------------------------------------------------------------------------------
@@ -143,11 +155,10 @@ def _close_session(found: RunDir) -> None:
     """Close the run's tmux session, once its cockpit has summed up."""
     if shutil.which("tmux") is None:
         return
-    import libtmux
-
     from a3c import panes
+    from a3c.launching import session
 
-    server = libtmux.Server()
+    server = session.server_of(found)
     if panes.find_session(server, found.label):
         deadline = time.monotonic() + KILL_TIMEOUT_S
         while not found.summary.exists() and time.monotonic() < deadline:
@@ -181,7 +192,7 @@ def restart(arguments: argparse.Namespace) -> int:
                 raise UserError(f"{record.name} has no keeper any more: use --resume")
             print(f"{record.name} starts again")
             return EXIT_OK
-    names = ", ".join(record.name for record in records)
+    names = ", ".join(record.name for record in records) or "none yet"
     raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
 
 
@@ -201,16 +212,16 @@ def remove(arguments: argparse.Namespace) -> int:
 
 
 def attach(arguments: argparse.Namespace) -> int:
-    """Become tmux, attached to the run's session."""
-    import libtmux
-
+    """Become tmux, attached to the run's session, in whichever tmux server that is."""
     from a3c import panes
+    from a3c.launching import session
 
     found = rundir.find(arguments.run)
     panes.require_tmux()
-    if not panes.find_session(libtmux.Server(), found.label):
+    server = session.server_of(found)
+    if not panes.find_session(server, found.label):
         raise UserError(f"{found.name} has no tmux session: use `watch`, which needs none")
-    command = panes.attach_command(found.label, os.environ)
+    command = panes.attach_command(found.label, os.environ, panes.socket_of(server))
     os.execvp(command[0], command)
 
 

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from a3c import checkpoint, tensors
 from a3c.agent import Action, Agent
 from a3c.checkpoint import DamagedCheckpointError
+from a3c.console import count
 from a3c.errors import UserError
 from a3c.playing.scores import Summary, summarise
 from a3c.rollout import Actor, Episode
@@ -154,7 +155,7 @@ class Games:
 def _episode(episode_return: float, length: int) -> Episode:
     if not np.isfinite(episode_return):
         raise UserError(
-            f"a game of {length} env steps came to a return of {episode_return}: "
+            f"a game of {count(length, 'env step')} came to a return of {episode_return}: "
             "mend the environment's rewards"
         )
     return Episode(float(episode_return), int(length))

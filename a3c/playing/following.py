@@ -10,6 +10,7 @@ from pathlib import Path
 from a3c import checkpoint
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.confirmation import is_over
+from a3c.console import count
 from a3c.errors import A3CError
 from a3c.heartbeat import Heartbeat
 from a3c.metrics import Sink
@@ -95,7 +96,8 @@ class Evaluator:
         summary = self._play(candidate, manifest.step)
         for sink in self._sinks:
             sink.write(manifest.step, summary.metrics())
-        log.info("env step %d: mean %.2f over %d games", self._seen, summary.mean, summary.episodes)
+        games = count(summary.episodes, "game")
+        log.info("env step %d: mean %.2f over %s", self._seen, summary.mean, games)
         if candidate != path and (self._best is None or summary.mean > self._best.mean):
             self._keep(candidate, manifest, summary)
         over = is_over(manifest, self._ground.config.run)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from a3c import checkpoint, options, rundir
+from a3c import checkpoint, console, options, rundir
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config
 from a3c.errors import UserError
@@ -46,8 +47,20 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
         return _best(run)
     found = checkpoint.newest_valid(run.checkpoints)
     if found is None:
-        raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
+        raise UserError(f"run {run.path} has no checkpoint{_remedy(run)}")
     return Source(*found, run)
+
+
+def _remedy(run: RunDir) -> str:
+    """What to do about a run without a checkpoint, by its state."""
+    from a3c.watching import status
+
+    found = status.read(run)
+    if not found.has_ended:
+        return " yet: wait for its first"
+    here = shlex.quote(console.from_here(run.path))
+    go_on = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
+    return f", and is {found.state}: see its logs/, or go on with `{go_on}`"
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from a3c.console import count
 from a3c.processes import DEAD
 from a3c.watching.snapshot import (
     CHIEF,
     LIVE_STATES,
     RESTARTING,
     RUNNING,
+    WILDCARDS,
     ProcessStatus,
     Status,
     duration,
@@ -180,9 +182,9 @@ def _damage(status: Status) -> Iterator[str]:
 
 def _drops(status: Status) -> Iterator[str]:
     if status.dropped_rollouts:
-        yield f"{status.dropped_rollouts:,} rollouts dropped: loss or gradient not finite"
+        yield f"{count(status.dropped_rollouts, 'rollout')} dropped: loss or gradient not finite"
     if status.dropped_reports:
-        yield f"{status.dropped_reports:,} games not counted: the queue on the ps was full"
+        yield f"{count(status.dropped_reports, 'game')} not counted: the queue on the ps was full"
 
 
 def _exposure(status: Status) -> Iterator[str]:
@@ -198,7 +200,7 @@ def _exposure(status: Status) -> Iterator[str]:
 
 def _is_wildcard(place: str) -> bool:
     host = place.split(" ")[1].rpartition(":")[0]
-    return host in ("0.0.0.0", "[::]", "*")
+    return host in WILDCARDS
 
 
 def _last_exit(p: ProcessStatus) -> str:

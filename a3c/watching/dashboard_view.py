@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from a3c.console import count
 from a3c.watching import curve_tail, process_cells
 from a3c.watching.curve_tail import Point
 from a3c.watching.process_cells import DIM, STATE_STYLES
@@ -101,7 +102,8 @@ def header(status: Status, width: int) -> list[Text]:
         right.append(f"  {duration(status.wall_s)}", DIM)
     left = Text.assemble((" a3c ", f"bold reverse {_ACCENT}"), " ", (printable(status.run), "bold"))
     num_ps = len(status.of_role("ps"))
-    crew = f"{num_ps} ps · {status.workers} workers x {status.envs_per_worker} environments"
+    each = count(status.envs_per_worker, "environment")
+    crew = f"{num_ps} ps · {count(status.workers, 'worker')} x {each}"
     lines = [_spread(left, right, width), Text(f"{printable(status.env_id)} · {crew}", DIM)]
     if status.tensorboard:
         lines.append(Text(f"TensorBoard {printable(status.tensorboard)}", DIM))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from a3c.console import count
 from a3c.processes import DEAD, ENDED_STATES
 from a3c.scores import beside
 
@@ -115,6 +116,11 @@ class Status:
         return [process for process in self.processes if process.role == role]
 
     @property
+    def word(self) -> str:
+        """The state for people."""
+        return "solved" if self.solved else self.state
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing more will come."""
         return self.state in ENDED_STATES
@@ -132,6 +138,7 @@ def _plain(value: Any) -> Any:
 
 NOTHING = "-"
 _LISTENERS = 4  # shown by name
+WILDCARDS = ("0.0.0.0", "[::]", "*")  # noqa: S104
 
 
 def duration(seconds: float | None) -> str:
@@ -190,9 +197,8 @@ _COLUMNS = ("process", "state", "pid", "restarts", "CPU", "memory", "steps/s", "
 
 def lines(status: Status) -> list[str]:
     """What `status` shows."""
-    word = "solved" if status.solved else status.state
     time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
-    shown = [f"{printable(status.run)}: {word}{time_words} ({printable(status.env_id)})"]
+    shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
     shown += [f"  {label:<13}{text}" for label, text in _facts(status)]
     shown += ["", *("  " + line for line in _table(status.processes))]
     if status.warnings:
@@ -209,7 +215,7 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         steps += f", {rate(status.frames_per_s)} frames/s"
     mark = status.stop_at_return
     goal = f", goal {score(mark, mark)}" if mark is not None else ""
-    games = f" ({status.episodes:,} games so far)" if status.episodes is not None else ""
+    games = f" ({count(status.episodes, 'game')} so far)" if status.episodes is not None else ""
     mean = score(status.mean_return_100, mark)
     facts = [("env steps", steps), ("mean return", f"{mean}{goal}{games}")]
     if status.updates_per_s is not None:
@@ -227,11 +233,24 @@ def _facts(status: Status) -> list[tuple[str, str]]:
 
 
 def _listening(status: Status) -> str:
-    shown = ", ".join(status.listening[:_LISTENERS])
+    shown = ", ".join(_reached_at(place, status) for place in status.listening[:_LISTENERS])
     more = len(status.listening) - _LISTENERS
     rest = f" and {more} more" if more > 0 else ""
     where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
     return f"{shown}{rest}{where}"
+
+
+def _reached_at(place: str, status: Status) -> str:
+    """A listener by the address at which the others reach it, as the dashboard shows it.
+
+    TensorFlow's servers listen on all interfaces; a network of the run's own has only loopback.
+    """
+    name, _, listener = place.partition(" ")
+    host, _, port = listener.rpartition(":")
+    own = next((p.address for p in status.processes if p.name == name), "")
+    if host not in WILDCARDS or own.rpartition(":")[2] != port:
+        return place
+    return f"{name} {printable(own)}" + ("" if status.is_isolated else " (on all interfaces)")
 
 
 def _table(processes: Sequence[ProcessStatus]) -> list[str]:
