@@ -8,9 +8,7 @@ around what isn't Python: calls of TensorFlow and steps of the emulator.
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.cost_process")
 
 import json

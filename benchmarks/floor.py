@@ -10,9 +10,7 @@ Two shapes: the Pong preset, and the classic one with one environment a worker a
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.floor")
 
 import argparse

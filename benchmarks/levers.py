@@ -9,9 +9,7 @@ at once (eight gigabytes of memory): what several levers are compared with plays
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.levers")
 
 import argparse

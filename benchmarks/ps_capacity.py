@@ -10,9 +10,7 @@ the ps busy, its CPU time an update says what it could do: 1000 / CPU ms updates
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.ps_capacity")
 
 import argparse

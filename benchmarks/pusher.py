@@ -7,9 +7,7 @@ They are forks of one process, so that TensorFlow is imported but once; nothing 
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.pusher")
 
 from a3c.quiet import import_tensorflow

@@ -10,6 +10,9 @@ figure to compare; seconds are those of a machine that may be busy. Further argu
 
 from __future__ import annotations
 
+if not __package__:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.real_clusters")
+
 from a3c.quiet import import_tensorflow
 
 import_tensorflow()  # here and once; nothing of it runs in this process

@@ -11,9 +11,7 @@ Further arguments go to the launcher.
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.seeds")
 
 import argparse

@@ -9,9 +9,7 @@ all that a worker computes goes through a session of the cluster. The two take t
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.textbook")
 
 import argparse

@@ -9,9 +9,7 @@ beside the rows. Wall time counts from Enter. Wants a machine with nothing else 
 
 from __future__ import annotations
 
-if __package__:
-    __import__("a3c")  # says in one line what to do where libraries are missing
-else:
+if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.time_to_solve")
 
 import argparse
