@@ -31,6 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     command = launcher("--env-id", "CartPole-v1", "--workers", "1", "--run-dir", str(path))
     command += ["--stop-at-return", "20", "--checkpoint-interval", "1", "--render"]
+    command += ["--evaluation-episodes", "3"]
     done = subprocess.run(
         command, check=True, capture_output=True, timeout=300, text=True, env=HEADLESS
     )
@@ -82,7 +83,7 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
 
 def test_what_confirmed_the_run_are_the_games_of_evaluate(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as a process of its own does."""
-    played = result(str(trained), "--episodes", "20")
+    played = result(str(trained), "--episodes", "3")
     newest = checkpoint.verify(checkpoint.steps(trained / "checkpoints")[-1])
     own = {"checkpoint", "returns", "lengths"}
     assert newest.evaluation == {name: played[name] for name in played.keys() - own}
