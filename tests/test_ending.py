@@ -23,10 +23,10 @@ from tests.runs import wait_until
 from tests.test_report import SCORES
 
 
-def conclude(made: FakeRun) -> int:
-    """The exit code of a run whose processes have left with 0."""
+def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
+    """The exit code of a run that has ended."""
     with Interruption() as interruption:
-        return ending.conclude(made.run, made.config, Outcome(EXIT_OK), interruption)
+        return ending.conclude(made.run, made.config, outcome, interruption)
 
 
 def test_an_older_checkpoint_does_not_say_how_a_run_with_a_damaged_one_ended(
@@ -79,6 +79,15 @@ def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
     keepers: Any = None
     assert cockpit.see_through(plan, keepers, made.run, config) == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
+
+
+def test_a_run_that_is_stopped_when_it_is_solved_already_is_solved(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    assert conclude(made, Outcome(130, stopped=True)) == 130
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("done", True)
+    assert summary["evaluation"] == SCORES
 
 
 def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
