@@ -62,7 +62,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_version(parser)
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="whole games (20)")
-    parser.add_argument("--greedy", action="store_true", help="the most probable actions")
+    parser.add_argument(
+        "--greedy",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="the most probable actions (as the run's --evaluation-greedy says)",
+    )
     parser.add_argument("--which", choices=("newest", "best"), default="newest")
     parser.add_argument("--seed", type=int, default=None, help="default: the run's own seed")
     seen = parser.add_mutually_exclusive_group()
@@ -155,7 +160,7 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
     with contextlib.ExitStack() as stack:
         # First of all: what can't be looked at is refused before twenty games are played.
         stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
-        report(source, ground, evaluate(source, ground, arguments.episodes), arguments.json)
+        report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
         if stage is not None:
             sys.stderr.write(f"video: {record(source, ground, stage, arguments)}\n")
     return EXIT_OK
@@ -168,16 +173,8 @@ def playground(config: Config, arguments: argparse.Namespace) -> Playground:
     from a3c.playing.playground import Playground
 
     seed = config.run.seed if arguments.seed is None else arguments.seed
-    return Playground(config, envs.make, model.build, seed, arguments.greedy)
-
-
-def evaluate(source: Source, ground: Playground, episodes: int) -> list[Episode]:
-    """Play the games, several at once."""
-    from a3c.playing import evaluation
-
-    with closing(ground.envs(min(episodes, evaluation.MAX_ENVS))) as envs:
-        agent = ground.agent(envs, source.path)
-        return evaluation.play(envs, agent, agent.network.policy, episodes, seed=ground.seed)
+    greedy = config.run.evaluation_greedy if arguments.greedy is None else arguments.greedy
+    return Playground(config, envs.make, model.build, seed, greedy)
 
 
 def watch(
@@ -194,7 +191,7 @@ def watch(
         games = arguments.episodes
         played = Show(stage, agent, config, open_window, seed=ground.seed, episodes=games)
         stack.enter_context(closing(played))
-        played.say(subtitle(source.manifest.step, greedy=arguments.greedy))
+        played.say(subtitle(source.manifest.step, greedy=ground.greedy))
         try:
             played.run()
             code = EXIT_OK
@@ -216,7 +213,7 @@ def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.
         arguments.record,
         step=source.manifest.step,
         seed=ground.seed,
-        greedy=arguments.greedy,
+        greedy=ground.greedy,
         file_format=arguments.format,
         seconds=arguments.seconds,
     )
@@ -258,17 +255,8 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
     returns, lengths = [g.episode_return for g in games], [g.length for g in games]
     summary, step = summarise(returns, lengths), source.manifest.step
     if as_json:
-        result = {
-            "checkpoint": str(source.path),
-            "step": step,
-            "env_id": source.config.env.env_id,
-            "greedy": ground.greedy,
-            "seed": ground.seed,
-            **summary._asdict(),
-            "returns": returns,
-            "lengths": lengths,
-        }
-        print(json.dumps(result))
+        result = {"checkpoint": str(source.path), **ground.scores(step, games)}
+        print(json.dumps(result | {"returns": returns, "lengths": lengths}))
         return
     from rich.console import Console
 

@@ -18,13 +18,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from a3c import console, options, signals
+from a3c import confirmation, console, options, signals
 from a3c.cluster import Cluster, Task, adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
+from a3c.games import Games
 from a3c.heartbeat import Heartbeat
 from a3c.listeners import has_loopback_only
 from a3c.placing.place import add_host_arguments, add_task_arguments, place
@@ -82,6 +84,9 @@ def _work(
 ) -> None:
     import envs
     import model
+
+    # Before TensorFlow does anything: a fork has no threads but one.
+    games = _fork_games(config, envs.make, model.build) if task.is_chief else None
     from a3c.training import Worker
 
     Worker(
@@ -93,7 +98,21 @@ def _work(
         build_network=model.build,
         stop=stop,
         heartbeat=heartbeat,
+        games=games,
     ).run()
+
+
+def _fork_games(
+    config: Config, make_envs: Callable[..., Any], build_network: Callable[..., Any]
+) -> Games | None:
+    """The process that plays evaluation games while others train; None where there are none."""
+    if config.run.stop_at_return is None or not config.run.evaluation_episodes:
+        return None
+    return Games(
+        lambda candidate, games: confirmation.play(
+            candidate, games, config, make_envs, build_network
+        )
+    )
 
 
 @contextlib.contextmanager

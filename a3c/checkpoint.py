@@ -205,6 +205,8 @@ def is_score(evaluation: Any) -> bool:
     values: list[Any] = [None]
     if isinstance(evaluation, dict):
         values = [evaluation.get(name) for name in names]
+        if values[names.index("stderr")] is None and evaluation.get("episodes") == 1:
+            values.remove(None)  # one game has no standard error
     return all(type(x) in (int, float) and math.isfinite(x) for x in values)
 
 

@@ -19,10 +19,10 @@ from a3c import checkpoint, confirmation, past, processes, tensors
 from a3c import config as settings
 from a3c.checkpoint import Manifest
 from a3c.config import Config
-from a3c.confirmation import Confirmation
 from a3c.console import count
 from a3c.errors import FatalError
 from a3c.exchange import Reply
+from a3c.games import Games
 from a3c.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.past import Life
 from a3c.scores import beside
@@ -87,7 +87,9 @@ class Chief:
         reply: Reply,
         manifest: Manifest | None,
         life: Life,
+        games: Games | None,
     ) -> None:
+        """`games` plays what confirms a run; None where nothing is to be confirmed."""
         now = time.monotonic()
         self._store = store
         self._config = config
@@ -95,7 +97,8 @@ class Chief:
         self._checkpoints = run_dir / "checkpoints"
         self._candidates = run_dir / confirmation.FOLDER
         shutil.rmtree(self._candidates, ignore_errors=True)
-        self._confirmation: Confirmation | None = None
+        self._games = games
+        self._candidate: Path | None = None  # which is being played
         self._frozen: Manifest | None = None  # of what is being confirmed
         self._judge_at = 0  # games after which to look again
         self._restored = manifest
@@ -142,8 +145,8 @@ class Chief:
         """
         if self._restored is not None and confirmation.is_solved(self._restored, self._config.run):
             return True
-        if self._confirmation is not None:
-            return self._look_at_confirmation(self._confirmation)
+        if self._candidate is not None:
+            return self._look_at_confirmation(self._candidate)
         mark, mean = self._config.run.stop_at_return, self._tracker.mean_return
         if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
             return False
@@ -153,34 +156,34 @@ class Chief:
         if candidate is None:
             self._judge_at = self._tracker.episodes + WINDOW
             return False
-        games = self._config.run.evaluation_episodes
-        if not games:
+        if self._games is None:
             log.info("no evaluation games are asked for: training's own mean is believed")
             return self._keep_solved(candidate, None)
+        games = self._config.run.evaluation_episodes
         log.info(
             "the last %d games of training have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
             *(WINDOW, beside(mean, mark), count(games, "game"), f"{self._frozen.step:,}"),
         )
-        try:
-            self._confirmation = Confirmation(candidate, games, mark)
-        except OSError as error:  # no memory for a process, or a full disk
-            log.error("the games could not be played (%s): training goes on", error.strerror)
-            self._judge_at = self._tracker.episodes + WINDOW
+        self._games.start(candidate, games)
+        self._candidate = candidate
         return False
 
-    def _look_at_confirmation(self, running: Confirmation) -> bool:
+    def _look_at_confirmation(self, candidate: Path) -> bool:
         """Whether the games are over and solved the run; if not, when to judge again."""
-        verdict = running.poll()
-        if verdict is None:
-            return False
+        assert self._games is not None
         assert self._frozen is not None
-        scores, mark = verdict.evaluation, verdict.mark
+        mark = self._config.run.stop_at_return
+        assert mark is not None
+        scores = self._games.poll()
+        if scores is None:
+            return False
         solved = False
-        if verdict.is_solved:
-            solved = self._keep_solved(running.candidate, scores)
-        elif scores is None:
-            log.warning("the games could not be played: training goes on")
+        if not checkpoint.is_score(scores):
+            why = scores.get("error", "their scores are no numbers")
+            log.error("the games could not be played, training goes on: %s", why)
+        elif scores["mean"] >= mark:
+            solved = self._keep_solved(candidate, scores)
         else:
             log.info(
                 "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
@@ -193,7 +196,8 @@ class Chief:
                 *(mark, WINDOW),
             )
         self._judge_at = self._tracker.episodes + WINDOW
-        self.give_up_confirmation()
+        self._candidate = None
+        shutil.rmtree(self._candidates, ignore_errors=True)
         return solved
 
     def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> bool:
@@ -218,10 +222,12 @@ class Chief:
         return True
 
     def give_up_confirmation(self) -> None:
-        """End the games that are being played, if any are."""
-        if self._confirmation is not None:
-            self._confirmation.close()
-            self._confirmation = None
+        """End the games that are being played, if any are, and play no more."""
+        if self._games is not None:
+            self._games.close()
+            self._games = None
+        self._candidate = None
+        shutil.rmtree(self._candidates, ignore_errors=True)
 
     def row(self, reply: Reply) -> dict[str, float]:
         """The cluster's metrics since the last row."""
@@ -284,7 +290,7 @@ class Chief:
         Games that are still being played decide first: `go_on` pauses, and says whether to wait.
         What solved the run has been saved already.
         """
-        while self._confirmation is not None and go_on():
+        while self._candidate is not None and go_on():
             if self._is_solved():
                 reason = "solved"
         self.give_up_confirmation()

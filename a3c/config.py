@@ -138,6 +138,9 @@ class RunConfig:
         low=0,
         high=100_000,
     )
+    evaluation_greedy: bool = option(
+        False, "evaluation games take the most probable actions instead of sampled ones"
+    )
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from a3c.configuring.rules import check_minibatches
 from a3c.console import count
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.exchange import Reply
+from a3c.games import Games
 from a3c.heartbeat import Heartbeat
 from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
@@ -31,6 +32,7 @@ from a3c.serving import start_server
 from a3c.signals import StopRequest, leave_now
 from a3c.store import Store
 from a3c.tensorboard import Pictures, TensorBoardSink
+from a3c.worlds.environments import say_alive
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +57,14 @@ class Worker:
         build_network: Callable[..., Any],
         stop: StopRequest,
         heartbeat: Heartbeat,
+        games: Games | None = None,
     ) -> None:
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
         seed = seeding.training_seed(config.run.seed, task.index)
         envs, network = _envs_and_network(config, seed, make_envs, build_network)
+        say_alive(envs, heartbeat.beat)
         space = envs.single_observation_space
         self._agent = Agent(network, space, config, seed=seed, num_ps=len(cluster.ps))
         self._store = _connect(cluster, task, config, self._agent, stop)
@@ -71,7 +75,7 @@ class Worker:
         self._stopwatch = Stopwatch()
         self._learner = Learner(self._agent, self._store, config, self._stopwatch, seed=seed)
         self._chief = (
-            Chief(self._store, config, run_dir, self._learner.reply, manifest, self._life)
+            Chief(self._store, config, run_dir, self._learner.reply, manifest, self._life, games)
             if task.is_chief
             else None
         )

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from a3c import checkpoint, confirmation
+from a3c import checkpoint
 from a3c.chief import Chief
 from a3c.exchange import Reply
 from a3c.past import Life
 from a3c.store import Snapshot
 from tests.clusters import config
 from tests.fake_runs import FakeRun, configure, gone
-from tests.runs import manifest, wait_until
+from tests.runs import manifest
 
 REPLY = Reply(np.zeros(1), np.zeros(1), 1000, 10, finished=False, stepped=True)
 
@@ -52,11 +49,39 @@ class ReportingStore:
         return Snapshot({"global_step": np.array(self.step), "num_updates": np.array(10)}, 0, 0)
 
 
-def chief_of(store: ReportingStore, tmp_path: Path, **settings: Any) -> Chief:
+class Scored:
+    """Games that end at once, with the scores that a test gives; none without any."""
+
+    def __init__(self, mean: float | None = None) -> None:
+        self.mean = mean
+        self.error: str | None = None
+        self.played: list[tuple[Path, int]] = []
+        self.is_closed = False
+
+    def start(self, candidate: Path, games: int) -> None:
+        """Take note of what is to be played."""
+        self.played.append((candidate, games))
+
+    def poll(self) -> dict[str, Any] | None:
+        """The scores."""
+        if self.error:
+            return {"error": self.error}
+        numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
+        return None if self.mean is None else {"episodes": 20, "mean": self.mean, **numbers}
+
+    def close(self) -> None:
+        """End the games."""
+        self.is_closed = True
+
+
+def chief_of(
+    store: ReportingStore, tmp_path: Path, scored: Scored | None = None, **settings: Any
+) -> Chief:
     """A chief that is to reach a mean of 50, and collects reports at every tick."""
     ps: Any = store
+    games: Any = scored
     chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **settings})
-    return Chief(ps, chosen, tmp_path, REPLY, None, Life(1, 0))
+    return Chief(ps, chosen, tmp_path, REPLY, None, Life(1, 0), games)
 
 
 def tick(chief: Chief, *returns: float) -> str | None:
@@ -73,34 +98,6 @@ def go_on() -> bool:
     return True
 
 
-@pytest.fixture
-def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Has the games of a confirmation end with a mean, in a process that is no network."""
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    monkeypatch.setattr(confirmation, "REPOSITORY", scripts)
-
-    def choose(mean: float) -> None:
-        numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
-        said = json.dumps({"episodes": 20, "mean": mean, **numbers, "returns": []})
-        (scripts / "evaluate.py").write_text(f"print({said!r})")
-
-    return choose
-
-
-def outcome(chief: Chief) -> str | None:
-    """What the tick says after which no games are being played any more."""
-    said = None
-
-    def is_over() -> bool:
-        nonlocal said
-        said = chief.tick(REPLY)
-        return chief._confirmation is None
-
-    wait_until(is_over, "scores")
-    return said
-
-
 def test_without_evaluation_games_trainings_own_mean_is_believed(tmp_path: Path) -> None:
     chief = chief_of(ReportingStore(), tmp_path, evaluation_episodes=0)
     assert tick(chief, *[51.0] * 100) == "solved"
@@ -110,17 +107,20 @@ def test_without_evaluation_games_trainings_own_mean_is_believed(tmp_path: Path)
 
 
 def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(
-    tmp_path: Path, scores: Callable[[float], None]
+    tmp_path: Path,
 ) -> None:
     """What training did meanwhile is not kept: nobody has measured it."""
-    scores(50.5)
-    store = ReportingStore()
-    chief = chief_of(store, tmp_path)
+    store, scored = ReportingStore(), Scored()
+    chief = chief_of(store, tmp_path, scored, evaluation_episodes=7)
     assert tick(chief, *[51.0] * 100) is None
     store.step = 1200
     chief.save("interval")
-    assert outcome(chief) == "solved"
+    assert tick(chief) is None
+    scored.mean = 50.5
+    assert tick(chief) == "solved"
     chief.end_run("solved", go_on)
+    assert scored.played == [(tmp_path / "candidate" / "1000", 7)]
+    assert scored.is_closed
     assert [path.name for path in checkpoint.steps(tmp_path / "checkpoints")] == ["1000"]
     last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
     assert last.evaluation is not None
@@ -129,43 +129,55 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(
 
 
 def test_a_lucky_window_does_not_end_the_run_and_a_new_one_is_needed(
-    tmp_path: Path, scores: Callable[[float], None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    scores(49.96)
-    chief = chief_of(ReportingStore(), tmp_path)
+    scored = Scored(49.96)
+    chief = chief_of(ReportingStore(), tmp_path, scored)
     tick(chief, *[51.0] * 100)
-    assert outcome(chief) is None
+    assert tick(chief) is None
     assert "not solved: the mean of 20 games at env step 1,000 is 49.96, the goal is 50;" in (
         caplog.text
     )
-    assert tick(chief, *[51.0] * 99) is None
-    assert chief._confirmation is None
-    scores(50.0)
+    scored.mean = 50.0
+    tick(chief, *[51.0] * 99)
+    assert len(scored.played) == 1
     tick(chief, 51.0)
-    assert outcome(chief) == "solved"
+    assert tick(chief) == "solved"
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
 def test_games_that_are_being_played_at_the_end_decide_how_it_ended(
-    tmp_path: Path, scores: Callable[[float], None], mean: float, reason: str
+    tmp_path: Path, mean: float, reason: str
 ) -> None:
-    scores(mean)
-    chief = chief_of(ReportingStore(), tmp_path, max_env_steps=1000)
+    chief = chief_of(ReportingStore(), tmp_path, Scored(mean), max_env_steps=1000)
     assert tick(chief, *[51.0] * 100) == "max_env_steps"
     chief.end_run("max_env_steps", go_on)
     assert manifest(tmp_path).reason == reason
 
 
 def test_games_that_can_not_be_played_solve_nothing(
-    tmp_path: Path, scores: Callable[[float], None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scores(51.0)
-    (tmp_path / "scripts" / "evaluate.py").write_text("import sys; sys.exit('no such game')")
-    chief = chief_of(ReportingStore(), tmp_path)
+    scored = Scored()
+    scored.error = "ValueError: no such game"
+    chief = chief_of(ReportingStore(), tmp_path, scored)
     tick(chief, *[51.0] * 100)
-    assert outcome(chief) is None
-    assert "evaluate.py ended with 1: no such game" in caplog.text
+    assert tick(chief) is None
+    assert "could not be played, training goes on: ValueError: no such game" in caplog.text
+
+
+def test_games_that_are_being_played_when_the_run_is_stopped_count_for_nothing(
+    tmp_path: Path,
+) -> None:
+    scored = Scored()
+    chief = chief_of(ReportingStore(), tmp_path, scored)
+    tick(chief, *[51.0] * 100)
+    chief.give_up_confirmation()
+    chief.save_for_leaving()
+    assert scored.is_closed
+    assert manifest(tmp_path).reason == "interrupted"
+    assert not (tmp_path / "candidate").exists()
 
 
 def test_a_save_that_fails_for_a_reason_of_ours_shows_its_traceback_and_is_counted(
@@ -214,7 +226,7 @@ def test_a_run_that_goes_on_from_what_solved_it_is_solved_at_once(tmp_path: Path
     ps: Any = ReportingStore()
     for mark, reason in ((52.0, "solved"), (52.5, None), (None, None)):
         chosen = config(stop_at_return=mark, checkpoint_interval_s=1e6)
-        chief = Chief(ps, chosen, tmp_path, REPLY, solved, Life(1, 0))
+        chief = Chief(ps, chosen, tmp_path, REPLY, solved, Life(1, 0), None)
         assert tick(chief) == reason
 
 
@@ -224,7 +236,7 @@ def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_lea
     solved = solved_before(tmp_path, 52.0)
     store: Any = ReportingStore()
     chosen = config(stop_at_return=60.0, checkpoint_interval_s=1e6)
-    chief = Chief(store, chosen, tmp_path, REPLY, solved, Life(1, 0))
+    chief = Chief(store, chosen, tmp_path, REPLY, solved, Life(1, 0), None)
     chief.save("interrupted")
     assert manifest(tmp_path).evaluation == solved.evaluation
     store.step += 1
@@ -234,21 +246,14 @@ def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_lea
 
 def test_training_goes_on_where_the_disk_refuses_what_solved_the_run(
     tmp_path: Path,
-    scores: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    scores(51.0)
-    chief = chief_of(ReportingStore(), tmp_path)
+    chief = chief_of(ReportingStore(), tmp_path, Scored(51.0))
     tick(chief, *[51.0] * 100)
     monkeypatch.setattr(checkpoint, "promote", refuse)
-    assert outcome(chief) is None
+    assert tick(chief) is None
     assert "can't be kept (No space left on device): training goes on" in caplog.text
-    monkeypatch.undo()
-    monkeypatch.setattr(confirmation, "REPOSITORY", tmp_path / "scripts")
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    assert tick(chief, *[51.0] * 100) is None
-    assert "could not be played (No space left on device)" in caplog.text

@@ -7,16 +7,26 @@ import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from a3c.errors import EXIT_OK
-from a3c.launching import ending
+from a3c.launching import cockpit, ending
+from a3c.launching.ending import Interruption
 from a3c.launching.supervisor import Outcome
+from a3c.plan import Plan
 from tests.fake_runs import FakeRun, configure
 from tests.runs import wait_until
 from tests.test_report import SCORES
+
+
+def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
+    """The exit code of a run that has ended."""
+    with Interruption() as interruption:
+        return ending.conclude(made.run, made.config, outcome, interruption)
 
 
 def test_an_older_checkpoint_does_not_say_how_a_run_with_a_damaged_one_ended(
@@ -27,7 +37,7 @@ def test_an_older_checkpoint_does_not_say_how_a_run_with_a_damaged_one_ended(
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
     newest = made.checkpoint(1000, 9.0, reason="max_env_steps")
     (newest / "variables.index").write_text("damage")
-    assert ending.conclude(made.run, made.config, Outcome(EXIT_OK)) == EXIT_OK
+    assert conclude(made) == EXIT_OK
     summary = json.loads(made.run.summary.read_text())
     assert (summary["state"], summary["solved"]) == ("stopped", False)
 
@@ -37,7 +47,7 @@ def test_a_run_that_was_solved_by_a_lower_mark_is_not_solved_by_its_new_one(
 ) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=490))
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
-    ending.conclude(made.run, made.config, Outcome(EXIT_OK))
+    conclude(made)
     summary = json.loads(made.run.summary.read_text())
     assert (summary["state"], summary["solved"]) == ("stopped", False)
 
@@ -49,9 +59,35 @@ def test_what_confirmed_a_run_is_its_evaluation_and_is_not_played_again(
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
     (tmp_path / "plot.py").write_text("print('curve.png')")
     monkeypatch.setattr(ending, "REPOSITORY", tmp_path)  # without an evaluate.py
-    assert ending.conclude(made.run, made.config, Outcome(EXIT_OK)) == EXIT_OK
+    assert conclude(made) == EXIT_OK
     summary = json.loads(made.run.summary.read_text())
     assert (summary["solved"], summary["evaluation"]) == (True, SCORES)
+
+
+def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(env_id="CartPole-v1", workers=1, max_env_steps=900)
+    made = FakeRun(tmp_path / "run", config)
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    monkeypatch.setattr(cockpit, "_end_elsewhere", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
+    monkeypatch.setattr(cockpit, "Supervisor", lambda *_: run)
+    plan = Plan(str(made.run.path), ())
+    keepers: Any = None
+    assert cockpit.see_through(plan, keepers, made.run, config) == 128 + signal.SIGTERM
+    assert json.loads(made.run.summary.read_text())["state"] == "done"
+
+
+def test_a_run_that_is_stopped_when_it_is_solved_already_is_solved(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    assert conclude(made, Outcome(130, stopped=True)) == 130
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("done", True)
+    assert summary["evaluation"] == SCORES
 
 
 def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
@@ -74,7 +110,7 @@ def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
 
     thread = threading.Thread(target=end)
     thread.start()
-    code = ending.conclude(made.run, made.config, Outcome(EXIT_OK))
+    code = conclude(made)
     thread.join()
     assert code == 128 + signal.SIGTERM
     summary = json.loads(made.run.summary.read_text())

@@ -145,6 +145,15 @@ def test_keywords_reach_the_environment() -> None:
         assert made.step(made.action_space.sample())[1].tolist() == [0, 0]
 
 
+def test_each_copy_that_is_stepped_says_that_it_is_alive() -> None:
+    beats: list[None] = []
+    copies = environments.make_vec("MountainCar-v0", 8, EnvConfig())
+    environments.say_alive(environments.select_actions(copies, [0]), lambda: beats.append(None))
+    copies.reset(seed=1)
+    copies.step(copies.action_space.sample())
+    assert len(beats) == 2 * 8
+
+
 def test_a_seed_settles_play_and_each_copy_has_its_own() -> None:
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         one, same, other = (make(env_id, 3).reset(seed=seed)[0] for seed in (5, 5, 99))

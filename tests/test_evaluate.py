@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     command = launcher("--env-id", "CartPole-v1", "--workers", "1", "--run-dir", str(path))
     command += ["--stop-at-return", "20", "--checkpoint-interval", "1", "--render"]
+    command += ["--evaluation-episodes", "3"]
     done = subprocess.run(
         command, check=True, capture_output=True, timeout=300, text=True, env=HEADLESS
     )
@@ -77,6 +79,35 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
     assert first["returns"] == again["returns"] != other["returns"]
     assert first["episodes"] == len(first["returns"]) == 10
     assert first["min"] <= first["ci95"][0] <= first["mean"] <= first["ci95"][1] <= first["max"]
+
+
+def test_what_confirmed_the_run_are_the_games_of_evaluate(trained: Path) -> None:
+    """The chief's fork plays the same games with the same weights as a process of its own does."""
+    played = result(str(trained), "--episodes", "3")
+    newest = checkpoint.verify(checkpoint.steps(trained / "checkpoints")[-1])
+    own = {"checkpoint", "returns", "lengths"}
+    assert newest.evaluation == {name: played[name] for name in played.keys() - own}
+    assert not (trained / "candidate").exists()
+
+
+@pytest.mark.parametrize(
+    ("configured", "flags", "greedy"),
+    [
+        (False, [], False),
+        (True, [], True),
+        (True, ["--no-greedy"], False),
+        (False, ["--greedy"], True),
+    ],
+)
+def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise(
+    trained: Path, tmp_path: Path, configured: bool, flags: list[str], greedy: bool
+) -> None:
+    newest = checkpoint.steps(trained / "checkpoints")[-1]
+    copy = Path(shutil.copytree(newest, tmp_path / newest.name))
+    tables = json.loads((copy / "manifest.json").read_text())
+    tables["config"]["run"]["evaluation_greedy"] = configured
+    (copy / "manifest.json").write_text(json.dumps(tables))
+    assert result(str(copy), "--episodes", "1", *flags)["greedy"] is greedy
 
 
 def test_a_checkpoint_alone_says_all_there_is_to_know(trained: Path, tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def finished(tmp_path: Path) -> FakeRun:
     return made
 
 
+def test_a_run_that_one_game_confirmed_is_solved(tmp_path: Path) -> None:
+    """One game has no standard error."""
+    one = {**SCORES, "episodes": 1, "stderr": None}
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 9.0, reason="solved", evaluation=one)
+    summary = report.summarise(made.run, "done", report.newest_checkpoint(made.run), one, 475.0)
+    assert summary["solved"]
+    assert "1     480.0     500.0         -" in report.closing(made.run, summary, [])
+
+
 def test_a_damaged_newest_checkpoint_does_not_make_a_run_solved(tmp_path: Path) -> None:
     made = finished(tmp_path)
     (made.run.checkpoints / "900" / "variables.index").write_text("damage")

@@ -265,4 +265,5 @@ def test_all_checkpoints_damaged_is_refused(finished: Path, tmp_path: Path) -> N
         file.write_text("{")
     code, said = run(path, "--resume", "--max-env-steps", "9000")
     assert code == 2
-    assert "are damaged" in said.splitlines()[-1]
+    assert "the only checkpoint" in said.splitlines()[-1]
+    assert "is damaged: restore one" in said.splitlines()[-1]

@@ -26,6 +26,7 @@ from a3c.rundir import RunDir
 from a3c.watching import status
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, gone, living
+from tests.test_report import SCORES
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -64,6 +65,18 @@ def test_a_run_that_ended_is_what_its_summary_says(tmp_path: Path, state: str) -
         made.process(name, "done")
     report.summarise(made.run, state, None, None)
     assert status.read(made.run).state == state
+
+
+def test_before_its_summary_is_written_a_run_is_solved_by_its_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
+    assert (status.read(made.run).state, status.read(made.run).solved) == ("done", True)
+    (made.checkpoint(1000, 9.0, reason="max_env_steps") / "manifest.json").write_text("damage")
+    assert not status.read(made.run).solved
 
 
 def test_a_run_without_any_record_yet_is_starting(tmp_path: Path) -> None:

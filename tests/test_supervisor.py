@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,16 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
             processes.terminate(records["worker-0"])
 
     assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
+    assert everything_ended(tmp_path)
+
+
+def test_a_signal_from_before_it_took_them_stops_the_run(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    keepers = ChildKeepers(run)
+    keepers.start(plan(run).processes)
+    revival = Revival(plan(run), keepers, run)
+    outcome = Supervisor(plan(run), revival, lambda: None, lambda: signal.SIGTERM).run()
+    assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
     assert everything_ended(tmp_path)
 
 

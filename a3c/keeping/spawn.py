@@ -163,6 +163,11 @@ def _load_prctl() -> Prctl | None:
     return lambda option, value: prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
 
 
+def die_with(parent: int) -> None:
+    """Have this process, a fork of `parent`, end when that does (Linux)."""
+    _die_with(parent, _load_prctl())
+
+
 def _die_with(parent: int, prctl: Prctl | None) -> None:
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

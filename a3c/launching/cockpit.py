@@ -13,6 +13,7 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.hosting import sweep
 from a3c.launching import ending, report
+from a3c.launching.ending import Interruption
 from a3c.launching.keepers import Keepers, Revival
 from a3c.launching.supervisor import Supervisor
 from a3c.plan import Plan
@@ -24,11 +25,13 @@ log = logging.getLogger("a3c")
 def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
     """Show a run until it has ended, then evaluate and sum it up; the run's exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-    with _view(run, config) as poll:
-        outcome = Supervisor(plan, Revival(plan, keepers, run), poll).run()
-    _leave_closed(terminals)
-    _end_elsewhere(run)
-    return ending.conclude(run, config, outcome)
+    with Interruption() as interruption:
+        with _view(run, config) as poll:
+            revival = Revival(plan, keepers, run)
+            outcome = Supervisor(plan, revival, poll, lambda: interruption.signal).run()
+        _leave_closed(terminals)
+        _end_elsewhere(run)
+        return ending.conclude(run, config, outcome, interruption)
 
 
 def _end_elsewhere(run: RunDir) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +14,7 @@ from typing import Any
 
 from a3c import checkpoint, console
 from a3c.config import Config
-from a3c.confirmation import is_over
-from a3c.errors import EXIT_OK
+from a3c.confirmation import FOLDER, is_over
 from a3c.launching import report, supervisor
 from a3c.launching.supervisor import Outcome
 from a3c.rundir import REPOSITORY, RunDir
@@ -25,6 +26,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Interruption:
     """While it is entered, a signal ends the script that runs, and the next ones don't start.
+
+    It is entered before the run is watched, so that no moment is left in which a signal would end
+    the launcher without a summary.
 
     The summary is written all the same. A second signal kills.
     """
@@ -76,27 +80,29 @@ class Interruption:
         return None
 
 
-def conclude(run: RunDir, config: Config, outcome: Outcome) -> int:
+def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
     """Say how a run ended, in `summary.json` and to people; the exit code of the run."""
+    shutil.rmtree(run.path / FOLDER, ignore_errors=True)  # of a chief that was killed
     newest = report.newest_checkpoint(run)
     # Where the newest is damaged, an older one doesn't say how the run ended.
     last_step = max((int(path.name) for path in checkpoint.steps(run.checkpoints)), default=0)
     manifest = newest[1] if newest and newest[1].step >= last_step else None
-    if outcome.state == "done" and not (manifest and is_over(manifest, config.run)):
-        outcome = Outcome(EXIT_OK, stopped=True)  # its keepers were told to end by `stop`
+    asked = outcome.stopped
+    if not outcome.failed:  # a signal, or `stop`, may come before the goal or just after it
+        over = manifest is not None and is_over(manifest, config.run)
+        outcome = dataclasses.replace(outcome, stopped=not over)
     if outcome.failed:
         for line in supervisor.first_error(run, outcome.failed):
             log.error("%s | %s", outcome.failed, line)
         log.error("%s failed with %d", outcome.failed, outcome.exit_code)
     done = outcome.state == "done"
-    with Interruption() as interruption:
-        evaluation = manifest.evaluation if manifest and done else None
-        if done and evaluation is None:
-            evaluation = _evaluate(run, config, interruption)
-        goal = config.run.stop_at_return
-        summary = report.summarise(run, outcome.state, newest, evaluation, goal)
-        pictures = _plot(run, interruption) if done else []
-        log.info("%s", report.closing(run, summary, pictures))
+    evaluation = manifest.evaluation if manifest and done else None
+    if done and evaluation is None and not asked:
+        evaluation = _evaluate(run, config, interruption)
+    goal = config.run.stop_at_return
+    summary = report.summarise(run, outcome.state, newest, evaluation, goal)
+    pictures = _plot(run, interruption) if done and not asked else []
+    log.info("%s", report.closing(run, summary, pictures))
     return 128 + interruption.signal if interruption.signal else outcome.exit_code
 
 

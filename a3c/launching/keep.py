@@ -32,6 +32,7 @@ from a3c.configuring.rules import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeping.record import now_text
 from a3c.launching import ending, report
+from a3c.launching.ending import Interruption
 from a3c.launching.keepers import ChildKeepers, Revival
 from a3c.launching.supervisor import Outcome
 from a3c.placing import place
@@ -181,7 +182,8 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
     if any(process.name == CHIEF for process in mine):
         with rundir.hold(run.path):
             if _is_done(run, CHIEF) and not chosen.resume:  # lost while it was summed up
-                return ending.conclude(run, config, Outcome(EXIT_OK))
+                with Interruption() as interruption:
+                    return ending.conclude(run, config, Outcome(EXIT_OK), interruption)
             return _conduct(mine, planned, config, chosen)
     if mine[0].role not in ("ps", "worker"):
         _wait_for_run(run)
@@ -198,11 +200,12 @@ def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argpars
     run = rundir.create(path, config, chosen.preset, resume=again)
     planned.save(run)
     log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
-    codes, signum = Company(mine, run).run()
-    if signum:
-        return ending.conclude(run, config, Outcome(128 + signum, stopped=True))
-    code = codes[CHIEF]
-    return ending.conclude(run, config, Outcome(code, failed=CHIEF if code else None))
+    with Interruption() as interruption:
+        codes, signum = Company(mine, run).run()
+        outcome = Outcome(128 + signum, stopped=True)
+        if not signum:
+            outcome = Outcome(codes[CHIEF], failed=CHIEF if codes[CHIEF] else None)
+        return ending.conclude(run, config, outcome, interruption)
 
 
 class Company:

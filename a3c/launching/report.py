@@ -262,11 +262,16 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
 
 def _score_table(evaluation: dict[str, Any], goal: float | None) -> list[str]:
     names = ("episodes", "mean", "median", "stderr", "min", "max")
-    marks = {"mean": goal}
-    cells = [
-        f"{evaluation[name]:g}" if name == "episodes" else beside(evaluation[name], marks.get(name))
-        for name in names
-    ]
+
+    def cell(name: str) -> str:
+        value = evaluation[name]
+        if value is None:  # one game has no standard error
+            return "-"
+        return (
+            f"{value:g}" if name == "episodes" else beside(value, goal if name == "mean" else None)
+        )
+
+    cells = [cell(name) for name in names]
     return [
         "  evaluation   " + "".join(f"{name:>10}" for name in names),
         "               " + "".join(f"{cell:>10}" for cell in cells),

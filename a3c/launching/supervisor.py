@@ -42,7 +42,15 @@ class Outcome:
 class Supervisor:
     """Waits for a run to end, and ends what is left of it in order."""
 
-    def __init__(self, plan: Plan, keepers: Revival, on_poll: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        keepers: Revival,
+        on_poll: Callable[[], None],
+        asked: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`asked` gives the signal that came before this one took them, if one did."""
+        self._asked = asked
         self._keepers = keepers
         self._on_poll = on_poll
         self._workers = [p.name for p in plan.of_role("worker")]
@@ -58,6 +66,8 @@ class Supervisor:
         handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         previous = {s: signal.signal(s, self._on_signal) for s in handled}
         try:
+            if before := self._asked():
+                self._on_signal(before, None)
             outcome = self._watch()
             self._keepers.stop()
             self._stop()

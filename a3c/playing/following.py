@@ -20,6 +20,7 @@ from a3c.playing.scores import Summary, summarise
 from a3c.playing.show import OpenScreen, SideShow
 from a3c.rundir import RunDir
 from a3c.signals import StopRequest
+from a3c.worlds.environments import say_alive
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Evaluator:
         self._stop, self._heartbeat = stop, heartbeat
         self._episodes = episodes
         self._envs = ground.envs(min(episodes, evaluation.MAX_ENVS))
+        say_alive(self._envs, heartbeat.beat)
         self._agent = ground.agent(self._envs)
         self._window = SideShow(ground, self._agent, open_screen) if open_screen else None
         self._best = best.find(run)

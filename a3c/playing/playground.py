@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gymnasium.spaces import Box
 
@@ -15,9 +17,11 @@ from a3c.checkpoint import DamagedCheckpointError
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.network import Network
-from a3c.playing import stage
+from a3c.playing import evaluation, stage
 from a3c.playing.evaluation import load
+from a3c.playing.scores import summarise
 from a3c.playing.stage import Envs
+from a3c.rollout import Episode
 from a3c.worlds.environments import has_own_end
 
 
@@ -40,6 +44,24 @@ class Playground:
         """So many copies of the environment; the caller closes them."""
         config = self._whole_games
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
+
+    def play(self, checkpoint: Path, episodes: int) -> list[Episode]:
+        """Whole games with a checkpoint, several at once."""
+        with closing(self.envs(min(episodes, evaluation.MAX_ENVS))) as envs:
+            agent = self.agent(envs, checkpoint)
+            policy = agent.network.policy
+            return evaluation.play(envs, agent, policy, episodes, seed=self.seed)
+
+    def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
+        """What games with the weights of env step `step` came to, and how they were played."""
+        summary = summarise([g.episode_return for g in games], [g.length for g in games])
+        return {
+            "step": step,
+            "env_id": self.config.env.env_id,
+            "greedy": self.greedy,
+            "seed": self.seed,
+            **summary._asdict(),
+        }
 
     def stage(self) -> Envs:
         """One copy that can be looked at; UserError where it can't. The caller closes it."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c import checkpoint, past, processes, rundir, tails
+from a3c import checkpoint, confirmation, past, processes, rundir, tails
 from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
@@ -259,7 +259,7 @@ def _compose(
         run=run.name,
         run_dir=str(run.path),
         state=state,
-        solved=bool(summary.get("solved")) and state == "done",
+        solved=state == "done" and _is_solved(files),
         **_chosen(config),
         **_so_far(files, rows, {} if is_live else summary),
         **_speeds(files, rows, is_live, now),
@@ -270,6 +270,15 @@ def _compose(
         losses=past.losses(files.losses, since=started_at),
         tensorboard=_board_link(run, lives),
     )
+
+
+def _is_solved(files: _Files) -> bool:
+    """What the summary says of a run that is done; before it is written, what the manifest says."""
+    if files.summary or files.newest is None:
+        return bool(files.summary.get("solved"))
+    path, manifest = files.newest
+    is_last = path == checkpoint.steps(path.parent)[-1]  # else the last can't be read
+    return is_last and confirmation.is_solved(manifest, files.settings.config.run)
 
 
 def _chosen(config: Config) -> dict[str, Any]:

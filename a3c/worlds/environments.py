@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-from gymnasium.vector import AutoresetMode, VectorActionWrapper, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorActionWrapper, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from a3c import own_code
@@ -69,6 +69,32 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
         vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
         **keywords,
     )
+
+
+def say_alive(envs: Envs, beat: Callable[[], object]) -> None:
+    """Call `beat` after every step of each copy, where they are stepped one after the other.
+
+    Of a slow environment one step of all of them may take longer than a heartbeat's time-out.
+    """
+    inner = envs.unwrapped
+    if isinstance(inner, SyncVectorEnv):
+        inner.envs = [_SayingAlive(env, beat) for env in inner.envs]
+
+
+class _SayingAlive(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], beat: Callable[[], object]) -> None:
+        super().__init__(env)
+        self._beat = beat
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self._beat()
+        return result
+
+    def reset(self, **arguments: Any) -> Any:
+        result = self.env.reset(**arguments)
+        self._beat()
+        return result
 
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:

@@ -1,0 +1,108 @@
+"""The process that plays evaluation games while others train."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from a3c.errors import RetryableError
+from a3c.games import Games
+from tests.runs import wait_until
+
+CHECKPOINT = Path("somewhere") / "1000"
+
+
+def play(candidate: Path, games: int) -> dict[str, Any]:
+    """Games that end as their number says."""
+    if games == 2:
+        raise ValueError("no such game")
+    if games == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if games == 4:
+        time.sleep(600)
+    return {"path": str(candidate), "games": games, "pid": os.getpid(), "long": "x" * 200_000}
+
+
+@pytest.fixture
+def games() -> Iterator[Games]:
+    """A fork that waits for requests."""
+    made = Games(play)
+    yield made
+    made.close()
+
+
+def answer(games: Games) -> dict[str, Any]:
+    """What the games came to."""
+    found: list[dict[str, Any]] = []
+
+    def is_there() -> bool:
+        found.extend(filter(None, [games.poll()]))
+        return bool(found)
+
+    wait_until(is_there, "scores")
+    return found[0]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process is no more, or only waits to be collected."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_each_request_is_played_in_a_process_of_its_own(games: Games) -> None:
+    played = []
+    for number in (1, 5):
+        games.start(CHECKPOINT, number)
+        played.append(answer(games))
+        assert (played[-1]["path"], played[-1]["games"]) == (str(CHECKPOINT), number)
+    assert len({os.getpid(), *(scores["pid"] for scores in played)}) == 3
+
+
+def test_games_that_fail_say_why_and_the_next_are_played(games: Games) -> None:
+    games.start(CHECKPOINT, 2)
+    assert answer(games) == {"error": "ValueError: no such game"}
+    games.start(CHECKPOINT, 3)
+    assert answer(games) == {"error": "the process that played them ended with -9"}
+    games.start(CHECKPOINT, 1)
+    assert answer(games)["games"] == 1
+
+
+def test_closing_ends_the_games_that_are_played() -> None:
+    games = Games(play)
+    games.start(CHECKPOINT, 4)
+    server = psutil.Process(games._pid)
+    wait_until(lambda: bool(server.children()), "the games")
+    player = server.children()[0]
+    games.close()
+    wait_until(lambda: has_ended(player), "their end")
+
+
+def test_a_fork_that_is_lost_is_worth_a_restart(games: Games) -> None:
+    os.kill(games._pid, signal.SIGKILL)
+    with pytest.raises(RetryableError, match="evaluation games is lost"):
+        answer(games)
+    with pytest.raises(RetryableError, match="evaluation games is lost"):
+        games.start(CHECKPOINT, 1)
+
+
+def test_the_games_end_with_a_chief_that_is_killed(tmp_path: Path) -> None:
+    """Nothing else would end them: their session is not the chief's."""
+    chief = os.fork()
+    if chief == 0:
+        games = Games(play)
+        games.start(CHECKPOINT, 4)
+        (tmp_path / "pid").write_text(f"{games._pid} ")
+        time.sleep(600)
+    wait_until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()), "it")
+    server = psutil.Process(int((tmp_path / "pid").read_text()))
+    wait_until(lambda: bool(server.children()), "the games")
+    player = server.children()[0]
+    os.kill(chief, signal.SIGKILL)
+    os.waitpid(chief, 0)
+    wait_until(lambda: all(map(has_ended, (server, player))), "the end of the games")
