@@ -136,6 +136,18 @@ def test_env_steps_never_fall_within_a_life_of_the_ps(
     assert shown == sorted(shown)
 
 
+def test_env_steps_do_not_fall_when_a_run_is_solved_by_a_snapshot_of_before(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made.process("worker-0", state="done")
+    joined(made, 0, life=7, now=0)
+    made.rows("worker-0", [made.worker_row(900, 480.0, ps_life=7)])
+    solved = {"state": "done", "solved": True, "env_steps": 850, "mean_return_100": 476.0}
+    rundir.write_json(made.run.summary, solved)
+    assert status.read(made.run).global_step == 900
+    rundir.write_json(made.run.summary, solved | {"state": "stopped", "solved": False})
+    assert status.read(made.run).global_step == 850
+
+
 def test_a_new_life_of_the_ps_begins_where_the_chief_restored_it(tmp_path: Path) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
     for worker in range(2):

@@ -295,10 +295,17 @@ def _chosen(config: Config) -> dict[str, Any]:
 
 
 def _so_far(files: _Files, rows: Sequence[Row], last: Row) -> dict[str, Any]:
-    """How far the run has come; `last` is the summary of one that has ended."""
+    """How far the run has come; `last` is the summary of one that has ended.
+
+    A solved run counts on to where training came while the games that solved it were played: its
+    checkpoint is older than that.
+    """
     cluster = files.cluster
+    step = _newest_step(files)
+    if last.get("env_steps"):
+        step = max(step, last["env_steps"]) if last.get("solved") else last["env_steps"]
     return {
-        "global_step": last.get("env_steps") or _newest_step(files),
+        "global_step": step,
         "mean_return_100": last.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
         "episodes": last.get("episodes", cluster.get("cluster/episodes")),
         "wall_s": last.get("wall_s", cluster.get("wall_s")),
