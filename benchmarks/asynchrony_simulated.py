@@ -20,10 +20,8 @@ if __name__ == "__main__":  # before anything else imports TensorFlow, with its 
     import_tensorflow()
 
 import argparse
-import collections
 import heapq
 import json
-import math
 import random
 import statistics
 import sys
@@ -34,6 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from gymnasium.spaces import Box
 
 import envs
 import model
@@ -43,8 +42,8 @@ from a3c.config import Config
 from a3c.configuring.rules import check_minibatches
 from a3c.exchange import Exchange, Push, Reply, Shared
 from a3c.learner import Learner
-from a3c.metrics import WINDOW
-from a3c.rollout import Episode, Player, Stopwatch
+from a3c.rollout import Player, Stopwatch
+from benchmarks.asynchrony import Judge
 
 # Virtual milliseconds. Only their ratios matter: what a worker does between a pull and a push.
 PLAY_MS = 1.0  # an env step
@@ -128,7 +127,7 @@ class VirtualTime:
             worker()
         except _Over:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised again by `run`
+        except BaseException as error:
             self._error = error
         self._ended.set()
 
@@ -250,39 +249,6 @@ class VirtualStore:
         return reply
 
 
-class Judge:
-    """Follows the mean return of the last 100 games of all workers."""
-
-    def __init__(self, mark: float | None) -> None:
-        self._mark = mark
-        self._returns: collections.deque[float] = collections.deque(maxlen=WINDOW)
-        self._start: float | None = None
-        self._best = -math.inf
-        self.collapsed = False
-
-    @property
-    def mean(self) -> float | None:
-        """The mean, once there were so many games."""
-        full = len(self._returns) == WINDOW
-        return statistics.fmean(self._returns) if full else None
-
-    def add(self, episodes: Sequence[Episode]) -> bool:
-        """Take note of games that ended; whether the run is solved.
-
-        A run has collapsed if its mean, after it was at least half of the way from the first 100
-        games to the mark, falls below half of the way from there to its best.
-        """
-        self._returns.extend(episode.episode_return for episode in episodes)
-        mean = self.mean
-        if mean is None or self._mark is None or not episodes:
-            return False
-        self._start = mean if self._start is None else self._start
-        self._best = max(self._best, mean)
-        far = self._best - self._start >= 0.5 * (self._mark - self._start)
-        self.collapsed |= far and mean - self._start < 0.5 * (self._best - self._start)
-        return mean >= self._mark
-
-
 class Simulation:
     """One run: its ps, its virtual workers and who judges them."""
 
@@ -290,14 +256,15 @@ class Simulation:
         self._config, self._pull_first = config, pull_first
         self._clock = VirtualTime(config.cluster.workers, config.run.seed, jitter)
         self._judge = Judge(config.run.stop_at_return)
-        self._solved, self._reply = False, None
+        self._solved = False
         seeds = [
             seeding.training_seed(config.run.seed, index) for index in range(config.cluster.workers)
         ]
         share = config.share
         worlds = [envs.make(config.env.env_id, share.envs, s, config.env) for s in seeds]
-        space, actions = worlds[0].single_observation_space, worlds[0].single_action_space
-        network = model.build(space, actions, config.network)
+        space = worlds[0].single_observation_space
+        assert isinstance(space, Box)
+        network = model.build(space, worlds[0].single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
         agent = Agent(network, space, config, seed=seeds[0])
         ps, shared = VirtualPs(agent, config), SharedAgent(agent)
@@ -337,7 +304,7 @@ class Simulation:
             if self._pull_first:
                 learner.refresh()
             reply = learner.update(rollout).reply
-            self._solved = self._judge.add(rollout.episodes)
+            self._solved = self._judge.add(game.episode_return for game in rollout.episodes)
             if self._solved or reply.global_step >= self._config.run.max_env_steps:
                 return
 
