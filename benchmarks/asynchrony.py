@@ -18,6 +18,7 @@ import collections
 import json
 import math
 import multiprocessing
+import resource
 import signal
 import statistics
 import subprocess
@@ -79,6 +80,7 @@ class Row(NamedTuple):
     staleness: float  # optimizer steps between a gradient's weights and its push, mean
     updates: int
     wall_s: float
+    cpu_s: float  # of all processes; without TensorFlow's import where simulated
     collapsed: bool
     flags: str
 
@@ -91,6 +93,7 @@ class Learned(NamedTuple):
     staleness: float
     updates: int
     wall_s: float
+    cpu_s: float
     collapsed: bool
 
 
@@ -212,12 +215,14 @@ def _learned(run: Path, mark: float | None) -> Learned:
     games = map(json.loads, (run / "metrics" / "episodes.jsonl").read_text().splitlines())
     judge = Judge(mark)
     judge.add(row["return"] for row in games if "return" in row)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)  # each run has a process of its own
     return Learned(
         solved=summary["solved"],
         env_steps=summary["env_steps"],
         staleness=round(statistics.fmean(stale), 2) if stale else 0.0,
         updates=max(manifest["num_updates"] for manifest in manifests),
         wall_s=round(summary["wall_s"], 1),
+        cpu_s=round(spent.ru_utime + spent.ru_stime, 1),
         collapsed=judge.collapsed,
     )
 
@@ -290,6 +295,7 @@ def read(path: Path) -> list[Row]:
             staleness=float(row["staleness"]),
             updates=int(row["updates"]),
             wall_s=float(row["wall_s"]),
+            cpu_s=float(row["cpu_s"]),
             collapsed=row["collapsed"] == "True",
             flags=row["flags"],
         )

@@ -62,6 +62,7 @@ class Outcome(NamedTuple):
     mean_return_100: float | None
     collapsed: bool
     wall_s: float
+    cpu_s: float
     virtual_s: float
 
 
@@ -279,7 +280,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Play and learn to the end."""
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), time.process_time()
         first_ms = self._config.share.samples * PLAY_MS
         lives = [lambda index=index: self._live(index) for index in range(len(self._workers))]
         self._clock.run(lives, first_ms)
@@ -293,6 +294,7 @@ class Simulation:
             mean_return_100=self._judge.mean,
             collapsed=self._judge.collapsed,
             wall_s=round(time.monotonic() - began, 1),
+            cpu_s=round(time.process_time() - cpu_began, 1),
             virtual_s=round(self._clock.now_ms / 1000, 3),
         )
 
