@@ -26,7 +26,7 @@ from a3c.drawing.pictures import COLOURS, FAINT
 from benchmarks import machine
 from benchmarks.asynchrony import LIMITS, REAL, REMEDIES, SIMULATED, TABLE, WORKERS, Row, preset
 from benchmarks.asynchrony import read as read_rows
-from benchmarks.scale_model import costs_of
+from benchmarks.scale_model import SMALL, costs_of
 from benchmarks.scale_queues import Shape, Simulation
 
 PARAMETERS = {  # of the presets' networks
@@ -173,7 +173,7 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
 def _projected(one: Summary) -> Projected:
     config = preset(one.task, one.workers)
     steps_a_push = config.share.samples / config.pushes_per_rollout
-    costs = costs_of(PARAMETERS[one.task], one.cpu_ms * steps_a_push)
+    costs = costs_of(PARAMETERS[one.task], one.cpu_ms * steps_a_push, SMALL)
     outcome = Simulation(Shape(one.workers, 1, LINK_MBIT_S), costs).run()
     rate = steps_a_push * outcome.updates_per_s
     return Projected(

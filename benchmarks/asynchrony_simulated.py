@@ -161,7 +161,52 @@ class VirtualPs:
         session.run(initialize.name)
         session.run([assign.name for assign in assigns])
         exchange.connect([session])
-        self.push, self.pull = exchange.push, exchange.pull
+        self._exchange = exchange
+        self.num_updates = 0
+
+    def push(self, push: Push) -> Reply:
+        """Push at once."""
+        reply = self._exchange.push(push)
+        self.num_updates = reply.num_updates
+        return reply
+
+    def pull(self) -> Reply:
+        """The newest of everything."""
+        return self._exchange.pull()
+
+
+class Gatherer:
+    """A process on a host of workers, which hands the mean of so many pushes on as one.
+
+    A worker whose push is not handed on yet is answered with what the ps answered last.
+    """
+
+    def __init__(self, ps: VirtualPs, num_pushes: int) -> None:
+        self._ps, self._num_pushes = ps, num_pushes
+        self._waiting: list[Push] = []
+        self._reply = ps.pull()
+
+    def pull(self) -> Reply:
+        """What the ps answered last."""
+        return self._reply
+
+    def push(self, push: Push) -> Reply:
+        """Gather; the last of so many is handed on."""
+        self._waiting.append(push)
+        if len(self._waiting) < self._num_pushes:
+            return self._reply._replace(stepped=False)
+        samples = sum(one.num_samples for one in self._waiting)
+        gradient = sum(one.gradient * (one.unit * one.num_samples) for one in self._waiting)
+        whole = push._replace(
+            gradient=np.asarray(gradient / samples, np.float32),
+            unit=1.0,
+            num_samples=samples,
+            num_steps=sum(one.num_steps for one in self._waiting),
+            moments=np.sum([one.moments for one in self._waiting], axis=0),
+        )
+        self._waiting.clear()
+        self._reply = self._ps.push(whole)
+        return self._reply
 
 
 def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -229,20 +274,22 @@ class VirtualAgent:
 class VirtualStore:
     """A worker's view of the ps; a push comes there after the time that its gradient takes."""
 
-    def __init__(self, ps: VirtualPs, clock: VirtualTime, worker: int) -> None:
-        self._ps, self._clock, self._worker = ps, clock, worker
+    def __init__(
+        self, ps: VirtualPs, way: VirtualPs | Gatherer, clock: VirtualTime, worker: int
+    ) -> None:
+        self._ps, self._way, self._clock, self._worker = ps, way, clock, worker
         self._known = 0
         self.staleness: list[int] = []
 
     def pull(self) -> Reply:
         """The newest of everything."""
-        return self._take(self._ps.pull())
+        return self._take(self._way.pull())
 
     def push(self, push: Push) -> Reply:
         """Push, later."""
         self._clock.wait(self._worker, LEARN_MS * push.num_samples + PUSH_MS)
-        known, reply = self._known, self._take(self._ps.push(push))
-        self.staleness.append(reply.num_updates - known - reply.stepped)
+        known, reply = self._known, self._take(self._way.push(push))
+        self.staleness.append(self._ps.num_updates - known - reply.stepped)
         return reply
 
     def _take(self, reply: Reply) -> Reply:
@@ -253,7 +300,14 @@ class VirtualStore:
 class Simulation:
     """One run: its ps, its virtual workers and who judges them."""
 
-    def __init__(self, config: Config, *, pull_first: bool = False, jitter: float = JITTER) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pull_first: bool = False,
+        gatherers: int = 0,
+        jitter: float = JITTER,
+    ) -> None:
         self._config, self._pull_first = config, pull_first
         self._clock = VirtualTime(config.cluster.workers, config.run.seed, jitter)
         self._judge = Judge(config.run.stop_at_return)
@@ -268,8 +322,12 @@ class Simulation:
         network = model.build(space, worlds[0].single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
         agent = Agent(network, space, config, seed=seeds[0])
-        ps, shared = VirtualPs(agent, config), SharedAgent(agent)
-        self._stores = [VirtualStore(ps, self._clock, index) for index in range(len(seeds))]
+        self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
+        ways = self._ways(gatherers)
+        self._stores = [
+            VirtualStore(self._ps, ways[index % len(ways)], self._clock, index)
+            for index in range(len(seeds))
+        ]
         self._workers: list[tuple[Learner, Player]] = []
         for store, seed, world in zip(self._stores, seeds, worlds, strict=True):
             own = VirtualAgent(shared, agent)
@@ -278,6 +336,13 @@ class Simulation:
             player = Player(world, own, network.policy, config, seed=seed, epsilon=epsilon)
             self._workers.append((learner, player))
 
+    def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:
+        """Where workers push to: the ps, or the gatherer of their host."""
+        if not gatherers:
+            return [self._ps]
+        num_pushes = max(1, self._config.cluster.workers // gatherers)
+        return [Gatherer(self._ps, num_pushes) for _ in range(gatherers)]
+
     def run(self) -> Outcome:
         """Play and learn to the end."""
         began, cpu_began = time.monotonic(), time.process_time()
@@ -285,7 +350,7 @@ class Simulation:
         lives = [lambda index=index: self._live(index) for index in range(len(self._workers))]
         self._clock.run(lives, first_ms)
         stale = [value for store in self._stores for value in store.staleness]
-        reply = self._stores[0].pull()
+        reply = self._ps.pull()
         return Outcome(
             solved=self._solved,
             env_steps=reply.global_step,
@@ -321,6 +386,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pull-first", action="store_true", help="load the newest weights before learning"
     )
     group.add_argument(
+        "--gatherers",
+        type=int,
+        default=0,
+        metavar="HOSTS",
+        help="share the workers out to so many hosts, each of which hands one mean on for as many "
+        "pushes as it has workers",
+    )
+    group.add_argument(
         "--jitter", type=float, default=JITTER, help="deviation of the logarithm of durations"
     )
 
@@ -330,7 +403,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, arguments = options.parse_config(
         argv, "asynchrony_simulated", "Simulate one run.", _add_arguments
     )
-    simulation = Simulation(config, pull_first=arguments.pull_first, jitter=arguments.jitter)
+    simulation = Simulation(
+        config,
+        pull_first=arguments.pull_first,
+        gatherers=arguments.gatherers,
+        jitter=arguments.jitter,
+    )
     outcome: Mapping[str, Any] = simulation.run()._asdict()
     print(json.dumps(outcome), flush=True)
     return 0
