@@ -3,8 +3,7 @@
     python -m benchmarks.asynchrony_pictures
 
 Writes `asynchrony.png` (env steps to solve against workers) and `asynchrony-time.png` (the time
-that these take on so many cores, on paper) beside the table, and prints the tables of
-docs/asynchrony.md.
+that these take on so many cores, on paper) beside the table, and the tables in docs/asynchrony.md.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from matplotlib.ticker import FixedLocator
 
 from a3c.drawing import pictures
 from a3c.drawing.pictures import COLOURS, FAINT
+from a3c.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.asynchrony import LIMITS, REAL, REMEDIES, SIMULATED, TABLE, WORKERS, Row, preset
 from benchmarks.asynchrony import read as read_rows
@@ -36,8 +36,8 @@ PARAMETERS = {  # of the presets' networks
     "pendulum": 4_547,
     "pong": 30_084,
 }
-CORES = (1, 2, 4, 8, 16, 32, 64)
 LINK_MBIT_S = 10_000.0
+PAGE = REPOSITORY / "docs" / "asynchrony.md"
 
 
 class Summary(NamedTuple):
@@ -114,13 +114,13 @@ def learning(found: Sequence[Summary]) -> Figure:
     size = (13.0, 1.6 + 4.3 * lines)
     made = pictures.page("Env steps to solve against workers", subtitle, size)
     panels = list(made.subplots(lines, columns, squeeze=False).flat)
-    names = list(dict.fromkeys(one.remedy for one in found))
+    names = [name for name in REMEDIES if any(one.remedy == name for one in found)]
     for axes, task in zip(panels, tasks, strict=False):
         for kind, name in itertools.product((SIMULATED, REAL), names):
             line = [o for o in found if (o.task, o.kind, o.remedy) == (task, kind, name)]
             if line:
                 _line(axes, line, COLOURS[names.index(name) % len(COLOURS)])
-        _dress(axes, found, "env steps to solve", task)
+        _dress(axes, "env steps to solve", task)
     for axes in panels[len(tasks) :]:
         axes.remove()
     pictures.legend_below(made, panels[: len(tasks)])
@@ -146,11 +146,11 @@ def _line(axes: Axes, line: Sequence[Summary], colour: str) -> None:
         axes.plot(one.workers, one.median, "o", color=colour, markerfacecolor=face)
 
 
-def _dress(axes: Axes, found: Sequence[Summary], ylabel: str, title: str) -> None:
+def _dress(axes: Axes, ylabel: str, title: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     pictures.dress(axes, "workers", ylabel, title)
-    axes.xaxis.set_major_locator(FixedLocator(sorted({o.workers for o in found} | {1, 64})))
+    axes.xaxis.set_major_locator(FixedLocator(WORKERS))
 
 
 class Projected(NamedTuple):
@@ -178,7 +178,7 @@ def _projected(one: Summary) -> Projected:
     rate = steps_a_push * outcome.updates_per_s
     return Projected(
         *(one.task, one.workers, one.median, round(rate)),
-        round(one.median / rate, 1),
+        round(one.median / rate, 2),
         outcome.limit,
     )
 
@@ -188,7 +188,7 @@ def times(found: Sequence[Projected]) -> Figure:
     subtitle = "simulated env steps to solve ÷ env steps/s of the scale model · one ps · 10 Gbit/s"
     made = pictures.page("Time to solve on 1 to 64 cores, on paper", subtitle, (13.0, 6.5))
     seconds, factors = made.subplots(1, 2)
-    factors.plot(CORES, CORES, ":", color=FAINT, linewidth=1.5, label="as many times as cores")
+    factors.plot(WORKERS, WORKERS, ":", color=FAINT, linewidth=1.5, label="as many times as cores")
     for i, task in enumerate(dict.fromkeys(one.task for one in found)):
         line = sorted((o for o in found if o.task == task), key=lambda one: one.workers)
         workers = [one.workers for one in line]
@@ -203,8 +203,8 @@ def times(found: Sequence[Projected]) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=10 if axes is seconds else 2)
         pictures.dress(axes, "workers, a core each", ylabel, title)
-        axes.xaxis.set_major_locator(FixedLocator(CORES))
-    factors.yaxis.set_major_locator(FixedLocator(CORES))
+        axes.xaxis.set_major_locator(FixedLocator(WORKERS))
+    factors.yaxis.set_major_locator(FixedLocator(WORKERS))
     pictures.legend_below(made, [seconds, factors])
     return made
 
@@ -225,7 +225,7 @@ def by_workers(found: Sequence[Summary], remedy: str, kind: str) -> list[str]:
             one = line.get(workers)
             cells.append("" if one is None else f"{one} ({_times(one, first)})")
         rows.append((task, *cells))
-    return machine.table(("task", *(f"{n} workers" for n in sizes)), rows)
+    return machine.table(("task", *(f"{n} worker{'s' * (n > 1)}" for n in sizes)), rows)
 
 
 def _times(one: Summary, first: Summary | None) -> str:
@@ -261,26 +261,36 @@ def by_time(found: Sequence[Projected]) -> list[str]:
     return machine.table(titles.split("|"), rows)
 
 
+def tables(found: Sequence[Summary], paper: Sequence[Projected]) -> dict[str, list[str]]:
+    """The tables of the docs, by name."""
+    kinds = dict.fromkeys((one.kind, one.remedy) for one in found)
+    return {
+        **{f"{remedy}, {kind}": by_workers(found, remedy, kind) for kind, remedy in kinds},
+        "at 16 workers": by_remedy(found, 16),
+        "at 64 workers": by_remedy(found, 64),
+        "on paper": by_time(paper),
+    }
+
+
 def main() -> int:
-    """Draw what is in the table, and print it."""
+    """Draw what is in the table, and write the tables of the page."""
     parser = argparse.ArgumentParser(
         "benchmarks.asynchrony_pictures", description=__doc__.splitlines()[0], allow_abbrev=False
     )
     parser.add_argument("--table", type=Path, default=TABLE)
-    path = parser.parse_args().table
+    parser.add_argument("--page", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+    path = arguments.table
     rows = read_rows(path)
     if not rows:
         parser.error(f"{path} has no runs: make some with python -m benchmarks.asynchrony")
     found = summarise(rows)
     paper = projected(found)
-    for kind, remedy in dict.fromkeys((one.kind, one.remedy) for one in found):
-        print(f"\n{remedy}, {kind}:\n")
-        print("\n".join(by_workers(found, remedy, kind)))
-    print("\nAt 16 workers:\n")
-    print("\n".join(by_remedy(found, 16)))
-    print("\nOn paper:\n")
-    print("\n".join(by_time(paper)))
-    print(f"picture: {pictures.save(learning(found), path.with_suffix('.png'))}")
+    made = tables(found, paper)
+    for name, lines in made.items():
+        print("\n".join(["", f"{name}:", "", *lines]))
+    arguments.page.write_text(machine.filled(arguments.page.read_text(), made))
+    print(f"\npicture: {pictures.save(learning(found), path.with_suffix('.png'))}")
     if paper:
         print(f"picture: {pictures.save(times(paper), path.with_name(f'{path.stem}-time.png'))}")
     return 0

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 from a3c.drawing import pictures
 from a3c.drawing.pictures import COLOURS
+from a3c.rundir import REPOSITORY
 from benchmarks import asynchrony, machine
 from benchmarks.asynchrony import SIMULATED, Row
 from benchmarks.machine import RESULTS
@@ -35,6 +36,8 @@ SAMPLES = 128  # of a push, in the preset
 EPOCHS = 3
 GATHERED = "gatherer-a-host"  # what the study calls runs with --gatherers
 SAME, CARTPOLE = "same for all", "as CartPole"
+PAGE = REPOSITORY / "docs" / "scaling.md"
+TABLE = "time to solve Pong"  # in it
 ENOUGH = 1.05  # times the least: more workers than that gain nothing worth having
 
 
@@ -153,12 +156,15 @@ def main() -> int:
     parser.add_argument("--env-steps-per-s", type=float, default=945.0, help="of a core")
     parser.add_argument("--study", type=Path, default=asynchrony.TABLE)
     parser.add_argument("--output", type=Path, default=RESULTS / "scale-solve.csv")
+    parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()
     rows = asynchrony.read(arguments.study)
     learned = {False: factors(rows), True: factors(rows, GATHERED)}
     found = points(learned, arguments.env_steps, arguments.env_steps_per_s)
     machine.write(arguments.output, found)
-    print("\n".join(summary(found)))
+    made = summary(found)
+    print("\n".join(made))
+    arguments.page.write_text(machine.filled(arguments.page.read_text(), {TABLE: made}))
     print(f"picture: {pictures.save(figure(found), arguments.output.with_suffix('.png'))}")
     return 0
 

@@ -257,3 +257,10 @@ def test_both_pictures_are_drawn_from_a_small_table(tmp_path: Path) -> None:
         ("times", asynchrony_pictures.times(paper)),
     ):
         assert pictures.save(figure, tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_the_page_has_a_place_for_its_tables_and_keeps_the_rest() -> None:
+    page = "a\n<!-- table: x, y -->\n\nold\n\n<!-- end -->\nb\n<!-- table: z -->\n<!-- end -->\n"
+    filled = machine.filled(page, {"x, y": ["| new |"], "unknown": ["| no |"]})
+    assert filled == page.replace("old", "| new |")
+    assert machine.filled(filled, {"x, y": ["| new |"]}) == filled
