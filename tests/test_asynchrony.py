@@ -243,7 +243,7 @@ def test_a_median_of_runs_that_were_not_solved_is_a_bound(tmp_path: Path) -> Non
 def test_tables_give_the_ratio_to_one_worker(tmp_path: Path) -> None:
     found = asynchrony_pictures.summarise(table(tmp_path / "t.csv"))
     lines = asynchrony_pictures.by_workers(found, "shared", SIMULATED)
-    assert lines[0] == "| task | 1 workers | 4 workers | 16 workers |"
+    assert lines[0] == "| task | 1 worker | 4 workers | 16 workers |"
     assert lines[2] == ("| cartpole | 81k (3 of 3) | 84k (1.04 ×, 3 of 3) | 96k (1.18 ×, 3 of 3) |")
 
 
