@@ -3,9 +3,9 @@
     python -m benchmarks.asynchrony_simulated --preset cartpole --workers 16 --seed 101
 
 Prints one line of JSON. The players, learners and the exchange with the ps are those of a cluster;
-only time is simulated. Each virtual worker has a thread, of which one runs at a time. To play a
-rollout and to compute a gradient takes a worker a random virtual time, in which others push. All
-share one TensorFlow session for the network, into which each loads its own weights before use.
+only time is simulated. To play a rollout and to compute a gradient takes a virtual worker a random
+time, in which others push. All share one TensorFlow session for the network, into which each loads
+its own weights before use.
 
 Durations are those of workers with a core each and of a ps that keeps up. The run ends when the
 mean return of the last 100 games of all workers reaches `--stop-at-return`, or at
@@ -25,9 +25,8 @@ import json
 import random
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,71 +65,28 @@ class Outcome(NamedTuple):
     virtual_s: float
 
 
-class _Over(Exception):  # noqa: N818
-    """Ends a virtual worker's thread."""
-
-
 class VirtualTime:
-    """A queue of events, one a worker: the thread runs whose event comes first."""
+    """A queue of events, one a worker: whose event comes first goes on."""
 
-    def __init__(self, workers: int, seed: int, jitter: float = JITTER) -> None:
+    def __init__(self, seed: int, jitter: float = JITTER) -> None:
         self._rng = random.Random(f"durations of run {seed}")  # noqa: S311
         self._jitter = jitter
-        self._events: list[tuple[float, int]] = []
-        self._gates = [threading.Semaphore(0) for _ in range(workers)]
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
         self.now_ms = 0.0
 
-    def run(self, workers: Sequence[Callable[[], None]], first_ms: float) -> None:
-        """Run a function a worker, each from a random moment on, until one of them ends."""
-        for index in range(len(workers)):
-            heapq.heappush(self._events, (self._rng.uniform(0.0, first_ms), index))
-        threads = [
-            threading.Thread(target=self._live, args=(index, worker), daemon=True)
-            for index, worker in enumerate(workers)
-        ]
-        for thread in threads:
-            thread.start()
-        self._open_next()
-        self._ended.wait()
-        for gate in self._gates:
-            gate.release()
-        for thread in threads:
-            thread.join()
-        if self._error:
-            raise self._error
+    def run(self, lives: Sequence[Iterator[float]], first_ms: float) -> None:
+        """Run workers, each from a random moment on, until one of them ends.
 
-    def wait(self, worker: int, mean_ms: float) -> None:
-        """Let a random time pass for the worker that runs, in which others run."""
-        spread = self._jitter
-        duration_ms = mean_ms * self._rng.lognormvariate(-(spread**2) / 2, spread)
-        event = (self.now_ms + duration_ms, worker)
-        if not self._events or event < self._events[0]:
-            self.now_ms = event[0]
-            return
-        heapq.heappush(self._events, event)
-        self._open_next()
-        self._pass_gate(worker)
-
-    def _open_next(self) -> None:
-        self.now_ms, worker = heapq.heappop(self._events)
-        self._gates[worker].release()
-
-    def _pass_gate(self, worker: int) -> None:
-        self._gates[worker].acquire()
-        if self._ended.is_set():
-            raise _Over
-
-    def _live(self, index: int, worker: Callable[[], None]) -> None:
-        try:
-            self._pass_gate(index)
-            worker()
-        except _Over:
-            pass
-        except BaseException as error:
-            self._error = error
-        self._ended.set()
+        Each yields the mean of the time that it takes until it goes on, in milliseconds.
+        """
+        events = [(self._rng.uniform(0.0, first_ms), index) for index in range(len(lives))]
+        heapq.heapify(events)
+        while True:
+            self.now_ms, index = events[0]
+            mean_ms = next(lives[index], None)
+            if mean_ms is None:
+                return
+            factor = self._rng.lognormvariate(-(self._jitter**2) / 2, self._jitter)
+            heapq.heapreplace(events, (self.now_ms + mean_ms * factor, index))
 
 
 class VirtualPs:
@@ -272,12 +228,10 @@ class VirtualAgent:
 
 
 class VirtualStore:
-    """A worker's view of the ps; a push comes there after the time that its gradient takes."""
+    """A worker's view of the ps, which keeps how stale its pushes were."""
 
-    def __init__(
-        self, ps: VirtualPs, way: VirtualPs | Gatherer, clock: VirtualTime, worker: int
-    ) -> None:
-        self._ps, self._way, self._clock, self._worker = ps, way, clock, worker
+    def __init__(self, ps: VirtualPs, way: VirtualPs | Gatherer) -> None:
+        self._ps, self._way = ps, way
         self._known = 0
         self.staleness: list[int] = []
 
@@ -286,8 +240,7 @@ class VirtualStore:
         return self._take(self._way.pull())
 
     def push(self, push: Push) -> Reply:
-        """Push, later."""
-        self._clock.wait(self._worker, LEARN_MS * push.num_samples + PUSH_MS)
+        """Push at once."""
         known, reply = self._known, self._take(self._way.push(push))
         self.staleness.append(self._ps.num_updates - known - reply.stepped)
         return reply
@@ -309,7 +262,7 @@ class Simulation:
         jitter: float = JITTER,
     ) -> None:
         self._config, self._pull_first = config, pull_first
-        self._clock = VirtualTime(config.cluster.workers, config.run.seed, jitter)
+        self._clock = VirtualTime(config.run.seed, jitter)
         self._judge = Judge(config.run.stop_at_return)
         self._solved = False
         seeds = [
@@ -325,8 +278,7 @@ class Simulation:
         self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
         ways = self._ways(gatherers)
         self._stores = [
-            VirtualStore(self._ps, ways[index % len(ways)], self._clock, index)
-            for index in range(len(seeds))
+            VirtualStore(self._ps, ways[index % len(ways)]) for index in range(len(seeds))
         ]
         self._workers: list[tuple[Learner, Player]] = []
         for store, seed, world in zip(self._stores, seeds, worlds, strict=True):
@@ -347,8 +299,7 @@ class Simulation:
         """Play and learn to the end."""
         began, cpu_began = time.monotonic(), time.process_time()
         first_ms = self._config.share.samples * PLAY_MS
-        lives = [lambda index=index: self._live(index) for index in range(len(self._workers))]
-        self._clock.run(lives, first_ms)
+        self._clock.run([self._life(*worker) for worker in self._workers], first_ms)
         stale = [value for store in self._stores for value in store.staleness]
         reply = self._ps.pull()
         return Outcome(
@@ -363,16 +314,23 @@ class Simulation:
             virtual_s=round(self._clock.now_ms / 1000, 3),
         )
 
-    def _live(self, index: int) -> None:
-        """One worker's play and learning, until the run is over."""
-        learner, player = self._workers[index]
+    def _life(self, learner: Learner, player: Player) -> Iterator[float]:
+        """One worker's play and learning, until the run is over; the time that each part takes.
+
+        Nobody else changes the weights that a worker holds. So a gradient may be computed when it
+        is pushed, with the same result.
+        """
+        share, pushes_per_rollout = self._config.share, self._config.pushes_per_rollout
         for rollout in player.rollouts():
-            self._clock.wait(index, self._config.share.samples * PLAY_MS)
+            yield share.samples * PLAY_MS
             if self._pull_first:
                 learner.refresh()
-            reply = learner.update(rollout).reply
+            pushes = learner.pushes(rollout)
+            for _ in range(pushes_per_rollout):
+                yield share.samples / share.minibatches * LEARN_MS + PUSH_MS
+                next(pushes)
             self._solved = self._judge.add(game.episode_return for game in rollout.episodes)
-            if self._solved or reply.global_step >= self._config.run.max_env_steps:
+            if self._solved or learner.reply.global_step >= self._config.run.max_env_steps:
                 return
 
 
