@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import collections
+import importlib
 import json
 import math
 import multiprocessing
+import os
 import resource
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ from typing import NamedTuple
 from a3c import options
 from a3c.config import Config
 from a3c.metrics import WINDOW
+from a3c.quiet import import_tensorflow
 from a3c.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.machine import RESULTS
@@ -172,20 +174,18 @@ REMEDIES = {
 
 
 def run_simulated(case: Case, flags: Sequence[str]) -> Learned:
-    """One simulated run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.asynchrony_simulated", *_named(case), *flags]
-    with subprocess.Popen(
-        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
-        try:
-            output, errors = run.communicate()
-        finally:
-            run.terminate()
-    if run.returncode:
-        print(errors, file=sys.stderr)
-        raise subprocess.CalledProcessError(run.returncode, command)
-    outcome = json.loads(output.splitlines()[-1])
-    return Learned(**{name: outcome[name] for name in Learned._fields})
+    """One simulated run in this process."""
+    from benchmarks.asynchrony_simulated import simulated
+
+    outcome = simulated([*_named(case), *flags])
+    return Learned(**{name: getattr(outcome, name) for name in Learned._fields})
+
+
+def import_simulation() -> None:
+    """Import TensorFlow once for all simulated runs, which are forks of this process."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # or each run greets anew
+    import_tensorflow()
+    importlib.import_module("benchmarks.asynchrony_simulated")
 
 
 def run_real(case: Case, flags: Sequence[str]) -> Learned:
@@ -372,6 +372,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     left = missing(cases, read(arguments.output))
     print(f"{len(cases)} runs, of which {len(cases) - len(left)} are in {arguments.output}")
+    if any(case.kind == SIMULATED for case in left):
+        import_simulation()
     failed = False
     for made in make_all(left, arguments.flags, arguments.at_once):
         print(time.strftime("%H:%M:%S"), _line(made), flush=True)

@@ -26,7 +26,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -356,19 +356,22 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Simulate one run and print what it came to."""
+def simulated(argv: Sequence[str] | None) -> Outcome:
+    """What the run of a command line comes to."""
     config, arguments = options.parse_config(
         argv, "asynchrony_simulated", "Simulate one run.", _add_arguments
     )
-    simulation = Simulation(
+    return Simulation(
         config,
         pull_first=arguments.pull_first,
         gatherers=arguments.gatherers,
         jitter=arguments.jitter,
-    )
-    outcome: Mapping[str, Any] = simulation.run()._asdict()
-    print(json.dumps(outcome), flush=True)
+    ).run()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Simulate one run and print what it came to."""
+    print(json.dumps(simulated(argv)._asdict()), flush=True)
     return 0
 
 
