@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -53,26 +54,29 @@ class Learner:
         A minibatch whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
         """
         step = self.reply.global_step
+        gradients = list(self.pushes(rollout))
+        metrics = {
+            **_means([gradient.parts for gradient in gradients]),
+            "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
+            "train/learning_rate": schedules.learning_rate(self._config, step),
+            "train/entropy_weight": schedules.entropy_weight(self._config, step),
+            "train/epsilon": schedules.epsilon_greedy(self._config, step),
+            "train/staleness": self._staleness,
+        }
+        return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
+
+    def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
+        """Learn from one rollout push by push: a gradient is yielded once its answer is loaded."""
+        step = self.reply.global_step
         learning_rate = schedules.learning_rate(self._config, step)
         entropy_weight = schedules.entropy_weight(self._config, step)
         learning = self._config.learning
         whole = _batch(rollout, learning.gae_lambda)
         if learning.advantage_horizon:
             whole = whole._replace(advantages=self._moments.normalize(whole.advantages, whole.mask))
-        gradients = [
-            self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
-            for epoch in range(learning.epochs)
-            for batch in minibatches.cut(whole, self._config.share.minibatches, self._rng)
-        ]
-        metrics = {
-            **_means([gradient.parts for gradient in gradients]),
-            "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
-            "train/learning_rate": learning_rate,
-            "train/entropy_weight": entropy_weight,
-            "train/epsilon": schedules.epsilon_greedy(self._config, step),
-            "train/staleness": self._staleness,
-        }
-        return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
+        for epoch in range(learning.epochs):
+            for batch in minibatches.cut(whole, self._config.share.minibatches, self._rng):
+                yield self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
 
     def refresh(self) -> Reply:
         """Load the newest weights without a push."""

@@ -8,10 +8,11 @@ if not __package__:
 import csv
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +79,22 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     head = [*titles]
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
+
+
+def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """A page with its tables written anew, each between `<!-- table: NAME -->` and `<!-- end -->`.
+
+    Tables that the page has no place for are left out; those of other programs stay as they are.
+    """
+
+    def anew(place: re.Match[str]) -> str:
+        lines = tables.get(place["name"])
+        if lines is None:
+            return place[0]
+        return "\n".join([place["begin"], "", *lines, "", place["end"]])
+
+    pattern = r"(?P<begin><!-- table: (?P<name>.*?) -->)\n.*?(?P<end><!-- end -->)"
+    return re.sub(pattern, anew, page, flags=re.DOTALL)
 
 
 def launch(command: Sequence[str | Path]) -> None:

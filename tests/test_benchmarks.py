@@ -61,7 +61,10 @@ def test_a_benchmark_of_learning_runs_when_cut_short(name: str, tmp_path: Path) 
     assert rows
 
 
-@pytest.mark.parametrize("line", ["ps_capacity", "sweep", "seeds --preset cartpole"])
+@pytest.mark.parametrize(
+    "line",
+    ["ps_capacity", "sweep", "seeds --preset cartpole", "asynchrony --at-once 3 --workers 2"],
+)
 def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", *f"benchmarks.{line}".split()]
     command += ["--output", str(tmp_path / "t.csv")]
