@@ -24,7 +24,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a3c import console, rundir
+from a3c import console, processes, rundir
 from a3c.cluster import adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_OK, A3CError, UserError
@@ -37,7 +37,7 @@ from a3c.playing.window import Window
 from a3c.quiet import import_tensorflow
 from a3c.rundir import RunDir
 from a3c.signals import StopRequest, leave_on_signals
-from a3c.turnstile import turnstile
+from a3c.start_order import start_in_order
 
 if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
     from a3c.playing.playground import Playground
@@ -220,7 +220,8 @@ def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen |
     stop = StopRequest()
     stop.install()
     heartbeat = Heartbeat.from_environment()
-    with turnstile(run.path / "processes", first=False):
+    others = len(processes.read_records(run.path))
+    with start_in_order(run.path / "processes", first=False, processes=1 + others):
         import_tensorflow()
     from a3c.metrics import JsonlSink
     from a3c.playing.following import Evaluator

@@ -29,7 +29,7 @@ from a3c.heartbeat import Heartbeat
 from a3c.listeners import has_loopback_only
 from a3c.placing.place import add_host_arguments, add_task_arguments, place
 from a3c.quiet import import_tensorflow
-from a3c.turnstile import turnstile
+from a3c.start_order import start_in_order
 
 log = logging.getLogger("a3c")
 
@@ -52,7 +52,8 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     stop.install()
     heartbeat = Heartbeat.from_environment()
     first = task.job == "ps" or task.is_chief
-    with turnstile(run_dir / "processes", config.cluster.start_cores, first=first):
+    processes = len(cluster.ps) + len(cluster.workers)
+    with start_in_order(run_dir / "processes", first=first, processes=processes):
         import_tensorflow()  # seconds, and only once the usage is right
     log.info("TensorFlow is there, %.1f s after the start", time.monotonic() - STARTED)
     try:

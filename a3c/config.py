@@ -178,9 +178,6 @@ class ClusterConfig:
     ps_threads: int = option(
         1, "updates that a ps works on at once, a thread each", low=1, high=256
     )
-    start_cores: int | None = option(
-        None, "cores to plan the start of the processes for (this machine's if unset)", low=1
-    )
     connect_timeout_s: float = option(
         60.0,
         "seconds to wait for a peer at the start",

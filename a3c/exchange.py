@@ -5,9 +5,9 @@ with a header of numbers, makes a step of the optimizer, and answers with its sh
 counts besides, and answers with the counters. A call goes to a ps's own master, which does it in
 one round trip, and to all ps at once; no ps waits for another.
 
-Gradients are gathered first: a ps adds them up, weighted by their samples, until these are
-`samples_per_step`, and makes one step of their mean, clipped. The push that brings the last of them
-makes the step; none waits. With 0 samples a step every push makes a step of its own.
+Gradients are gathered first: a ps adds them up, weighted by their samples, until these come nearest
+to `samples_per_step`, and makes one step of their mean, clipped. The push that brings the last of
+them makes the step; none waits. With 0 samples a step every push makes a step of its own.
 
 A call to a ps that is gone may hang: `a3c.lifeline` ends it. A call whose connection breaks is
 repeated, and refused by a ps that has had it already, so that no gradient counts twice.
@@ -210,8 +210,9 @@ class Exchange:
             added.append(totals.assign_add(more, read_value=False))
             with tf.control_dependencies(added):
                 gathered = totals.read_value()
+            # Nearest, as a rollout in which a game ended holds fewer samples: it would wait else.
             stepped = tf.cond(
-                gathered[0] >= self._samples_per_step,
+                gathered[0] + samples / 2 >= self._samples_per_step,
                 lambda: self._step_of_mean(sums, totals, gathered, shards, header),
                 lambda: tf.constant(0, tf.int64),
             )

@@ -27,7 +27,12 @@ def import_tensorflow() -> None:
         try:
             os.dup2(aside.fileno(), 2)
             with _without_keras(), _without_collections():
-                import tensorflow  # noqa: F401
+                import tensorflow
+
+                if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
+                    # Graphs with conditions start the eager runtime. It looks for GPUs once, and
+                    # calls it a failure where the driver is missing.
+                    tensorflow.config.list_logical_devices("CPU")
         except BaseException:
             os.dup2(kept, 2)
             aside.seek(0)

@@ -1,11 +1,10 @@
-"""How long a run takes from Enter to its first update, and what starting in turn is worth.
+"""How long a run takes from Enter to its first update, and until all workers are at work.
 
     python benchmarks/startup.py --pairs 5 --output benchmarks/results/startup.csv
 
-Three comparisons, each alternating so that a machine that gets busier harms both sides alike:
-a bare `import tensorflow` against a run of 2 workers, and a run of many workers that starts in turn
-(`a3c/turnstile.py`) against one that starts all at once. Needs a machine
-with nothing else to do; prints the lines for docs/launcher.md.
+A bare `import tensorflow`, a run of 2 workers and one of many, in turns, so that a machine that
+gets busier harms all of them alike. Needs a machine with nothing else to do; prints the lines for
+docs/launcher.md. Further arguments go to the launcher of the run with many workers.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from benchmarks import machine  # noqa: E402
 
 TIMEOUT_S = 600.0
 POLL_S = 0.1
-AT_ONCE = 1000  # cores: more than there are processes
 
 
 class Start(NamedTuple):
@@ -143,17 +141,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16, help="of the start in turn")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--only", choices=("two", "many"), help="one of the two comparisons")
-    arguments = parser.parse_args()
+    arguments, rest = parser.parse_known_args()
     commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
     found: list[Start] = []
-    for one in measurements(arguments):
+    for one in measurements(arguments, rest):
         found.append(one)
         print(" ".join(f"{key}={value}" for key, value in one._asdict().items()), flush=True)
         write(arguments.output, found, commit)
     print("\n".join(summary(found)))
 
 
-def measurements(arguments: argparse.Namespace) -> Iterator[Start]:
+def measurements(arguments: argparse.Namespace, rest: list[str]) -> Iterator[Start]:
     """Every measurement, in an order that alternates."""
     bare_import(0)  # files into the page cache
     for pair in range(1, arguments.pairs + 1):
@@ -161,9 +159,7 @@ def measurements(arguments: argparse.Namespace) -> Iterator[Start]:
             yield bare_import(pair)
             yield start("two", pair, 2)
         if arguments.only != "two":
-            many = arguments.workers
-            yield start("in-turn", pair, many)
-            yield start("at-once", pair, many, "--start-cores", str(AT_ONCE))
+            yield start("many", pair, arguments.workers, *rest)
 
 
 def write(path: Path, found: list[Start], commit: str | None) -> None:

@@ -314,6 +314,15 @@ def test_a_step_is_made_of_the_clipped_mean_over_the_samples_of_all_pushes(
     assert (again.stepped, again.num_updates) == (False, 1)
 
 
+def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
+    """A rollout with dead transitions is a little short, and its step doesn't wait for another."""
+    (store, _), before = gathering(1, samples_per_step=8)
+    ones = np.ones(before.size, np.float32)
+    sizes = (4, 3, 4, 1, 2, 3, 9)
+    stepped = [store.push(push_of(ones, n, num_samples=n)).stepped for n in sizes]
+    assert stepped == [False, True, False, False, True, False, True]
+
+
 def test_a_push_of_enough_samples_is_clipped_by_the_norm_of_all_ps() -> None:
     """Each of two ps has a part of the gradient only, and parts of very different length."""
     (store, _), before = gathering(2, samples_per_step=1, max_gradient_norm=0.1)

@@ -18,7 +18,7 @@ from a3c.errors import UserError
 
 PRESETS = Path(__file__).resolve().parents[2] / "presets"
 
-_REMOVED = {"cluster": ("overlap",)}  # settings of earlier versions, by section
+_REMOVED = {"cluster": ("overlap", "start_cores")}  # settings of earlier versions, by section
 _AS_BEFORE = {"learning": {"samples_per_step": 0}}  # what settings that came later were in effect
 
 Layer = dict[str, dict[str, Any]]

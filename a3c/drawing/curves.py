@@ -23,7 +23,6 @@ NOT_COMPARED = frozenset(
         "cluster.connect_timeout_s",
         "cluster.isolation",
         "cluster.ps_timeout_s",
-        "cluster.start_cores",
         "cluster.trusted_network",
     }
 )

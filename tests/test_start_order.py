@@ -1,8 +1,9 @@
-"""Who starts up when: ps and chief first, then the others in groups, and nobody waits for ever."""
+"""Who starts up when: ps and chief first, then all others, and nobody waits for ever."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -11,24 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from a3c import turnstile as module
-from a3c.turnstile import GROUP, turnstile
+from a3c import start_order as module
+from a3c.start_order import start_in_order
 from tests.clusters import REPOSITORY
 from tests.runs import wait_until
+
+MANY = 1000  # processes: more than a machine has cores
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the second in which the first ones step up."""
+    """Without the second in which the first ones begin."""
     monkeypatch.setattr(module, "YIELD_S", 0.0)
 
 
 class Starter(threading.Thread):
     """Something that starts up until it is let go."""
 
-    def __init__(self, directory: Path, cores: int, *, first: bool = False) -> None:
+    def __init__(self, directory: Path, *, first: bool = False, processes: int = MANY) -> None:
         super().__init__(daemon=True)
-        self._turn = turnstile(directory, cores, first=first)
+        self._turn = start_in_order(directory, first=first, processes=processes)
         self.inside, self.let_go = threading.Event(), threading.Event()
         self.start()
 
@@ -40,11 +43,11 @@ class Starter(threading.Thread):
 
 
 @contextlib.contextmanager
-def starting(directory: Path, cores: int, others: int) -> Iterator[tuple[list[Starter], ...]]:
+def starting(directory: Path, others: int) -> Iterator[tuple[list[Starter], ...]]:
     """Two that are first, and then others."""
-    firsts = [Starter(directory, cores, first=True) for _ in range(2)]
+    firsts = [Starter(directory, first=True) for _ in range(2)]
     assert all(starter.inside.wait(60) for starter in firsts)
-    rest = [Starter(directory, cores) for _ in range(others)]
+    rest = [Starter(directory) for _ in range(others)]
     try:
         yield firsts, rest
     finally:
@@ -58,37 +61,35 @@ def num_inside(starters: list[Starter]) -> int:
     return sum(starter.inside.is_set() for starter in starters)
 
 
-def test_others_get_the_cores_that_ps_and_chief_leave(tmp_path: Path) -> None:
-    with starting(tmp_path, 4, 5) as (_, rest):
-        wait_until(lambda: num_inside(rest) == 2, "two others")
-        assert not threading.Event().wait(0.5)
-        assert num_inside(rest) == 2
-
-
-def test_on_two_cores_others_wait_for_both_and_then_come_in_groups(tmp_path: Path) -> None:
-    with starting(tmp_path, 2, 2 * GROUP + 3) as (firsts, rest):
+def test_others_wait_for_both_that_are_first_and_then_start_all_at_once(tmp_path: Path) -> None:
+    with starting(tmp_path, 9) as (firsts, rest):
         firsts[0].let_go.set()
         assert not threading.Event().wait(0.5)
         assert num_inside(rest) == 0
         firsts[1].let_go.set()
-        wait_until(lambda: num_inside(rest) == 2 * GROUP, "a group")
-        assert not threading.Event().wait(0.5)
-        assert num_inside(rest) == 2 * GROUP
-        next(starter for starter in rest if starter.inside.is_set()).let_go.set()
-        wait_until(lambda: sum(s.is_alive() for s in rest) < len(rest), "one that is through")
-        wait_until(lambda: num_inside(rest) == 2 * GROUP, "the next one")
+        wait_until(lambda: num_inside(rest) == 9, "all others")
 
 
-def test_a_killed_process_gives_its_turn_back(tmp_path: Path) -> None:
+def test_nobody_waits_where_every_process_has_a_core(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    with starting(tmp_path, 1) as (_, rest):
+        other = Starter(tmp_path, processes=cores)
+        assert other.inside.wait(60)
+        assert num_inside(rest) == 0
+        other.let_go.set()
+
+
+def test_a_killed_process_lets_the_others_go_on(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from a3c.turnstile import turnstile\n"
-        f"with turnstile(Path({str(tmp_path)!r}), 2): print('in', flush=True); time.sleep(600)"
+        "import time; from pathlib import Path; from a3c.start_order import start_in_order\n"
+        f"with start_in_order(Path({str(tmp_path)!r}), first=True, processes=2):\n"
+        "    print('in', flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as chief:
         assert chief.stdout
         assert chief.stdout.readline() == b"in\n"
-        other = Starter(tmp_path, 2)
+        other = Starter(tmp_path)
         assert not other.inside.wait(0.5)
         chief.kill()
         assert other.inside.wait(60)
@@ -101,12 +102,12 @@ def test_who_waits_says_so_and_goes_ahead_in_the_end(
     monkeypatch.setattr(module, "PATIENCE_S", 0.5)
     monkeypatch.setattr(module, "SAY_AFTER_S", 0.1)
     caplog.set_level("INFO")
-    with starting(tmp_path, 2, 1) as (_, rest):
+    with starting(tmp_path, 1) as (_, rest):
         assert rest[0].inside.wait(60)
-    assert "waiting for its turn to start" in caplog.text
+    assert "waiting until the ps and the chief have started" in caplog.text
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_where_nothing_can_be_written_nobody_waits(first: bool) -> None:
-    with turnstile(Path("/dev/null/processes"), 1, first=first):
+    with start_in_order(Path("/dev/null/processes"), first=first, processes=MANY):
         pass

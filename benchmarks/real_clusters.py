@@ -1,0 +1,200 @@
+"""Train one preset on real clusters with several seeds and numbers of workers, a row a run.
+
+    python -m benchmarks.real_clusters --preset cartpole --workers 1 16 --seeds 1-10 --output x.csv
+
+A ps, workers, gRPC and confirming games as in every run, but no launcher and no keepers: all
+processes are forks of this one, which has imported TensorFlow. So 16 workers start in seconds. Rows
+are appended as runs end; a run that is in the table already is not made again. Env steps are the
+figure to compare; seconds are those of a machine that may be busy. Further arguments are settings.
+"""
+
+from __future__ import annotations
+
+from a3c.quiet import import_tensorflow
+
+import_tensorflow()  # here and once; nothing of it runs in this process
+
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import ctypes  # noqa: E402
+import logging  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import tempfile  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Iterator, Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import NamedTuple  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+import envs  # noqa: E402, F401 # once for all forks
+import model  # noqa: E402, F401
+import worker  # noqa: E402
+from a3c import checkpoint, metrics, options, rundir, signals, training  # noqa: E402, F401
+from a3c.cluster import Cluster, Task, adopt_environment, free_ports  # noqa: E402
+from a3c.config import Config  # noqa: E402
+from benchmarks import machine  # noqa: E402
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Run(NamedTuple):
+    """What came of one run; `flags` are settings beyond the preset's."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float
+    preset: str
+    flags: str
+    workers: int
+    seed: int
+    solved: bool
+    reached_at: int | None  # env steps at which training's own mean first reached the mark
+    env_steps: int  # of the weights that solved it, or at the end
+    wall_s: float
+    updates: int  # steps of the optimizer
+    staleness: float  # mean over all workers' rows
+    evaluation_mean: float | None
+    last_mean_return: float | None
+    best_mean_return: float | None
+
+
+def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
+    """One run from nothing."""
+    where = machine.here()
+    config, _ = options.parse_config(
+        ["--preset", preset, "--workers", str(workers), "--seed", str(seed), *flags],
+        *("real_clusters", "", lambda _: None),
+    )
+    with tempfile.TemporaryDirectory(prefix="a3c-real-", ignore_cleanup_errors=True) as folder:
+        run_dir = Path(folder) / "run"
+        _cluster(config, run_dir)
+        found = checkpoint.newest_valid(run_dir / "checkpoints")
+        if found is None:
+            raise SystemExit(f"no checkpoint: {_last_words(run_dir)}")
+        end = found[1]
+        rows = [
+            row
+            for index in range(workers)
+            for row in metrics.read_rows(run_dir / "metrics" / f"worker-{index}.jsonl")
+        ]
+        stale = [row["train/staleness"] for row in rows if row.get("train/staleness") is not None]
+        means = [
+            (row["env_steps"], row["cluster/mean_return_100"])
+            for row in rows
+            if row.get("cluster/mean_return_100") is not None
+        ]
+        mark = config.run.stop_at_return
+        return Run(
+            *where,
+            preset,
+            flags=" ".join(flags),
+            workers=workers,
+            seed=seed,
+            solved=end.reason == "solved",
+            reached_at=next((at for at, mean in means if mark is not None and mean >= mark), None),
+            env_steps=end.step,
+            wall_s=round(end.wall_s, 1),
+            updates=end.num_updates,
+            staleness=round(float(np.mean(stale or [0.0])), 2),
+            evaluation_mean=end.evaluation["mean"] if end.evaluation else None,
+            last_mean_return=round(means[-1][1], 2) if means else None,
+            best_mean_return=round(max(mean for _, mean in means), 2) if means else None,
+        )
+
+
+def _cluster(config: Config, run_dir: Path) -> None:
+    """Be the parent of a cluster until all of it has ended; SystemExit where a process fails."""
+    (run_dir / "logs").mkdir(parents=True)
+    ports = [f"127.0.0.1:{port}" for port in free_ports(config.cluster.workers + 1)]
+    cluster = Cluster(tuple(ports[:1]), tuple(ports[1:]))
+    tasks = [Task("ps", 0), *(Task("worker", i) for i in range(config.cluster.workers))]
+    with _ending(pids := {}):
+        for task in tasks:
+            pids[_fork(cluster, task, config, run_dir)] = task
+        while pids:
+            pid, status = os.wait()
+            task = pids.pop(pid)
+            if code := os.waitstatus_to_exitcode(status):
+                raise SystemExit(f"{task.name} left with {code}: {_last_words(run_dir, task.name)}")
+
+
+def _fork(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
+    """Start one process of the cluster; it dies with this one."""
+    parent = os.getpid()
+    if pid := os.fork():
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        log = os.open(run_dir / "logs" / f"{task.name}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        logging.basicConfig(level=logging.INFO, format=f"{task.name} %(message)s", force=True)
+        signals.leave_now(worker.run(cluster, task, config, run_dir))
+    except BaseException:
+        logging.exception("%s failed", task.name)
+        signals.leave_now(1)
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def _ending(pids: dict[int, Task]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+def _last_words(run_dir: Path, name: str = "worker-0") -> str:
+    with contextlib.suppress(OSError):
+        return "\n".join((run_dir / "logs" / f"{name}.log").read_text().splitlines()[-20:])
+    return "it said nothing"
+
+
+def seeds(text: str) -> list[int]:
+    """Seeds from `1-10` or `1,2,5`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def main() -> None:
+    """Make the runs that are not in the table yet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 16])
+    parser.add_argument("--seeds", type=seeds, default=seeds("1-10"))
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/real-clusters.csv"))
+    arguments, flags = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
+    adopt_environment(1)
+    known = machine.read(arguments.output) if arguments.output.exists() else []
+    made = {(r["preset"], r["flags"], int(r["workers"]), int(r["seed"])) for r in known}
+    for seed in arguments.seeds:
+        for workers in arguments.workers:
+            if (arguments.preset, " ".join(flags), workers, seed) in made:
+                continue
+            began = time.monotonic()
+            run = train(arguments.preset, workers, seed, flags)
+            machine.append(arguments.output, [run])
+            print(
+                f"{run.preset} {workers} workers, seed {seed}: "
+                f"{'solved' if run.solved else 'not solved'} after {run.env_steps:,} env steps "
+                f"(its mark first reached at {run.reached_at}), "
+                f"staleness {run.staleness}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
