@@ -10,6 +10,7 @@ benchmarks/results. Believe its ratios and where it bends, not its third digit.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -31,6 +32,7 @@ WORKERS = tuple(2**i for i in range(11))
 PS = (1, 2, 4, 8, 16)
 LINKS = (1_000.0, 10_000.0)  # Mbit/s
 PARAMETERS = {"pong": 30_084, "paper": 677_172}
+SMALL = ("ps-capacity.csv", "ps-capacity-small.csv")  # with networks below 100,000 parameters
 CHECKED_WORKERS = (1, 2, 4, 8)
 PAUSE_MS = 40.0
 WARM_UP_S = 2.0
@@ -70,11 +72,13 @@ class Point(NamedTuple):
     limit: str
 
 
-def costs_of(parameters: int, play_ms: float) -> Costs:
+def costs_of(
+    parameters: int, play_ms: float, tables: Sequence[str] = ("ps-capacity.csv",)
+) -> Costs:
     """Costs measured by ps_capacity.py, between whose sizes they are linear."""
     rows = [
         row
-        for row in machine.read(RESULTS / "ps-capacity.csv")
+        for row in itertools.chain(*(machine.read(RESULTS / name) for name in tables))
         if (row["ps"], row["wire_dtype"]) == ("1", "float32")
     ]
     sizes = sorted({int(row["parameters"]) for row in rows})

@@ -1,0 +1,398 @@
+"""How learning per env step depends on the number of workers: the study.
+
+    python -m benchmarks.asynchrony --tasks cartpole --workers 1 2 4 8 16 32 64 --seeds 101-103
+    python -m benchmarks.asynchrony --kind real --tasks cartpole --workers 2 16 --seeds 1-10
+    python -m benchmarks.asynchrony --workers 16 --name shortest-32 -- --shortest-rollout 32
+
+A run is simulated (asynchrony_simulated.py) or that of a real cluster. Its row is appended to the
+table when it ends. A run that is in the table already, of the same kind, task, workers, remedy and
+seed, is not made again, so a study can be stopped and continued at any time. Flags after `--` go to
+each run; `--name` is what the table then calls the remedy. The pictures and the tables of the docs
+come from asynchrony_pictures.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import math
+import multiprocessing
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import NamedTuple
+
+from a3c import options
+from a3c.config import Config
+from a3c.metrics import WINDOW
+from a3c.rundir import REPOSITORY
+from benchmarks import machine
+from benchmarks.machine import RESULTS
+
+TABLE = RESULTS / "asynchrony.csv"
+WORKERS = (1, 2, 4, 8, 16, 32, 64)
+SIMULATED, REAL = "simulated", "real"
+LIMITS = {  # env steps after which a run counts as not solved
+    "cartpole": 400_000,
+    "acrobot": 300_000,
+    "memory": 200_000,
+    "pendulum": 1_500_000,
+    "pong": 1_500_000,
+}
+# Environments that each worker played before workers shared those of the task (commit b9aeb98).
+ENVS_OF_EACH = {"cartpole": 4, "acrobot": 8, "memory": 16, "pendulum": 16, "pong": 8}
+RATIO_LIMIT = 0.2
+PULL_FIRST = "--pull-first"  # of the simulation alone
+
+
+class Case(NamedTuple):
+    """What makes two runs the same run."""
+
+    kind: str
+    task: str
+    workers: int
+    remedy: str
+    seed: int
+
+
+class Row(NamedTuple):
+    """One run."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float
+    task: str
+    workers: int
+    remedy: str
+    kind: str
+    seed: int
+    solved: bool
+    env_steps: int
+    staleness: float  # optimizer steps between a gradient's weights and its push, mean
+    updates: int
+    wall_s: float
+    cpu_s: float  # of all processes; without TensorFlow's import where simulated
+    collapsed: bool
+    flags: str
+
+
+class Learned(NamedTuple):
+    """What came of a run, whatever its kind."""
+
+    solved: bool
+    env_steps: int
+    staleness: float
+    updates: int
+    wall_s: float
+    cpu_s: float
+    collapsed: bool
+
+
+class Judge:
+    """Follows the mean return of the last 100 games of all workers."""
+
+    def __init__(self, mark: float | None) -> None:
+        self._mark = mark
+        self._returns: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._start: float | None = None
+        self._best = -math.inf
+        self.collapsed = False
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, once there were so many games."""
+        return statistics.fmean(self._returns) if len(self._returns) == WINDOW else None
+
+    def add(self, returns: Iterable[float]) -> bool:
+        """Take note of games that ended; whether the run is solved.
+
+        A run has collapsed if its mean, after it was at least half of the way from the first 100
+        games to the mark, falls below half of the way from there to its best.
+        """
+        solved = False
+        for value in returns:
+            self._returns.append(value)
+            mean = self.mean
+            if mean is None or self._mark is None:
+                continue
+            self._start = mean if self._start is None else self._start
+            self._best = max(self._best, mean)
+            was_far = self._best - self._start >= 0.5 * (self._mark - self._start)
+            self.collapsed |= was_far and mean - self._start < 0.5 * (self._best - self._start)
+            solved |= mean >= self._mark
+        return solved
+
+
+# --- remedies -------------------------------------------------------------------------------------
+
+
+def preset(task: str, workers: int = 1) -> Config:
+    """The configuration of a task's preset."""
+    return options.merge([options.read_preset(task), {"cluster": {"workers": workers}}])
+
+
+def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:
+    """The flags by which runs of a remedy differ from the preset."""
+    config = preset(task, workers)
+    if remedy == "shared-not-gathered":
+        return ["--samples-per-step=0", f"--minibatches={config.share.minibatches}"]
+    envs, step = ENVS_OF_EACH[task], config.samples_per_step
+    parts = max(1, envs * config.learning.rollout_length // step)
+    unshared = [f"--envs-per-worker={envs}", f"--minibatches={parts}"]
+    if remedy == "gathered-not-shared":
+        return [*unshared, f"--samples-per-step={step * max(1, workers // 2)}"]
+    if remedy == "every-push-a-step":
+        return [*unshared, "--samples-per-step=0"]
+    if remedy == "pull-before-learning":
+        return [*unshared, "--samples-per-step=0", f"--ratio-limit={RATIO_LIMIT}", PULL_FIRST]
+    return []
+
+
+REMEDIES = {
+    "shared": "the preset: workers share the environments, the ps gathers pushes",
+    "every-push-a-step": "the preset's rollout for each worker, every push an optimizer step",
+    "shared-not-gathered": "workers share the environments, every push an optimizer step",
+    "gathered-not-shared": "the preset's rollout for each worker, half as many pushes a step as "
+    "workers",
+    "pull-before-learning": "every push a step, of newer weights than played with, within PPO's "
+    "ratio limit (simulated only)",
+}
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def run_simulated(case: Case, flags: Sequence[str]) -> Learned:
+    """One simulated run in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.asynchrony_simulated", *_named(case), *flags]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        try:
+            output, errors = run.communicate()
+        finally:
+            run.terminate()
+    if run.returncode:
+        print(errors, file=sys.stderr)
+        raise subprocess.CalledProcessError(run.returncode, command)
+    outcome = json.loads(output.splitlines()[-1])
+    return Learned(**{name: outcome[name] for name in Learned._fields})
+
+
+def run_real(case: Case, flags: Sequence[str]) -> Learned:
+    """One run of a real cluster on this machine, which the launcher starts."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "run"
+        launcher = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode=child"]
+        machine.launch([*launcher, *_named(case), f"--run-dir={path}", *flags])
+        return _learned(path, preset(case.task).run.stop_at_return)
+
+
+def _named(case: Case) -> list[str]:
+    return [f"--preset={case.task}", f"--workers={case.workers}", f"--seed={case.seed}"]
+
+
+def _learned(run: Path, mark: float | None) -> Learned:
+    """What the files of a run say."""
+    summary = json.loads((run / "summary.json").read_text())
+    checkpoints = sorted((run / "checkpoints").iterdir(), key=lambda folder: folder.name)
+    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in checkpoints]
+    stale = [
+        row["train/staleness"]
+        for file in (run / "metrics").glob("worker-*.jsonl")
+        for row in map(json.loads, file.read_text().splitlines())
+        if "train/staleness" in row
+    ]
+    games = map(json.loads, (run / "metrics" / "episodes.jsonl").read_text().splitlines())
+    judge = Judge(mark)
+    judge.add(row["return"] for row in games if "return" in row)
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)  # each run has a process of its own
+    return Learned(
+        solved=summary["solved"],
+        env_steps=summary["env_steps"],
+        staleness=round(statistics.fmean(stale), 2) if stale else 0.0,
+        updates=max(manifest["num_updates"] for manifest in manifests),
+        wall_s=round(summary["wall_s"], 1),
+        cpu_s=round(spent.ru_utime + spent.ru_stime, 1),
+        collapsed=judge.collapsed,
+    )
+
+
+RUN = {SIMULATED: run_simulated, REAL: run_real}
+
+
+def make(case: Case, flags: Sequence[str]) -> Row:
+    """One run; its row."""
+    where = machine.here()
+    flags = [*remedy_flags(case.remedy, case.task, case.workers), *flags]
+    learned = RUN[case.kind](case, [f"--max-env-steps={LIMITS[case.task]}", *flags])
+    parts = (where, case, learned)
+    named = {name: value for part in parts for name, value in part._asdict().items()}
+    return Row(**named, flags=" ".join(flags))
+
+
+def _make_and_send(case: Case, flags: Sequence[str], to: Connection) -> None:
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
+    to.send(make(case, flags))
+
+
+def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Iterator[Row | Case]:
+    """The rows of runs as they end, a process each; the case where a run failed."""
+    waiting = list(reversed(cases))
+    running: dict[Connection, tuple[Case, multiprocessing.Process]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                case = waiting.pop()
+                mine, its = multiprocessing.Pipe(duplex=False)
+                process = multiprocessing.Process(target=_make_and_send, args=(case, flags, its))
+                process.start()
+                its.close()
+                running[mine] = (case, process)
+            for pipe in wait(list(running)):
+                assert isinstance(pipe, Connection)
+                case, process = running[pipe]
+                try:
+                    yield pipe.recv()
+                except EOFError:
+                    yield case
+                process.join()
+                del running[pipe]
+                pipe.close()
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.join()
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a table; none where there is no table."""
+    if not path.exists():
+        return []
+    return [
+        Row(
+            time=row["time"],
+            commit=row["commit"],
+            machine=row["machine"],
+            load=float(row["load"]),
+            task=row["task"],
+            workers=int(row["workers"]),
+            remedy=row["remedy"],
+            kind=row["kind"],
+            seed=int(row["seed"]),
+            solved=row["solved"] == "True",
+            env_steps=int(row["env_steps"]),
+            staleness=float(row["staleness"]),
+            updates=int(row["updates"]),
+            wall_s=float(row["wall_s"]),
+            cpu_s=float(row["cpu_s"]),
+            collapsed=row["collapsed"] == "True",
+            flags=row["flags"],
+        )
+        for row in machine.read(path)
+    ]
+
+
+def missing(cases: Iterable[Case], rows: Iterable[Row]) -> list[Case]:
+    """The cases that are not in a table."""
+    made = {Case(row.kind, row.task, row.workers, row.remedy, row.seed) for row in rows}
+    return [case for case in cases if case not in made]
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def seeds_of(text: str) -> list[int]:
+    """Seeds as people write them: 7, or 1-10."""
+    first, dash, last = text.partition("-")
+    try:
+        seeds = list(range(int(first), int(last if dash else first) + 1))
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text} names no seeds: give 7 or 1-10")
+    return seeds
+
+
+def positive(text: str) -> int:
+    """A number from 1 on."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
+    return int(text)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        "benchmarks.asynchrony", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    every = tuple(RUN)
+    parser.add_argument("--kind", nargs="+", choices=every, default=[SIMULATED])
+    parser.add_argument("--tasks", nargs="+", choices=LIMITS, default=["cartpole"])
+    parser.add_argument("--workers", nargs="+", type=positive, default=WORKERS, metavar="N")
+    parser.add_argument("--only", nargs="+", choices=REMEDIES, default=["shared"], dest="remedies")
+    parser.add_argument("--seeds", nargs="+", type=seeds_of, default=[[101, 102, 103]])
+    parser.add_argument("--at-once", type=positive, default=1, metavar="N", help="runs at a time")
+    parser.add_argument("--name", help="what the table calls the remedy with the flags after --")
+    parser.add_argument("--output", type=Path, default=TABLE)
+    parser.add_argument("flags", nargs="*", help="for every run, after --")
+    arguments = parser.parse_args(argv)
+    if bool(arguments.flags) != bool(arguments.name):
+        parser.error("--name and flags after -- go together")
+    if arguments.name in REMEDIES:
+        parser.error(f"--name {arguments.name} is a remedy's own name: choose another")
+    if arguments.name and arguments.remedies != ["shared"]:
+        parser.error("flags after -- change the preset: leave --only out")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the runs that the table lacks; 1 where one of them failed."""
+    arguments = parse(argv)
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
+    cases = [
+        Case(kind, task, workers, arguments.name or remedy, seed)
+        for task in arguments.tasks
+        for kind in arguments.kind
+        for remedy in arguments.remedies
+        for seeds in arguments.seeds
+        for seed in seeds
+        for workers in arguments.workers
+        if not (kind == REAL and PULL_FIRST in remedy_flags(remedy, task, workers))
+    ]
+    left = missing(cases, read(arguments.output))
+    print(f"{len(cases)} runs, of which {len(cases) - len(left)} are in {arguments.output}")
+    failed = False
+    for made in make_all(left, arguments.flags, arguments.at_once):
+        print(time.strftime("%H:%M:%S"), _line(made), flush=True)
+        if isinstance(made, Row):
+            machine.append(arguments.output, [made])
+        failed |= isinstance(made, Case)
+    return int(failed)
+
+
+def _line(made: Row | Case) -> str:
+    """One run for people."""
+    text = f"{made.kind} {made.task} {made.workers} workers {made.remedy} seed {made.seed}: "
+    if isinstance(made, Case):
+        return text + "failed, see above"
+    end = "solved" if made.solved else "not solved"
+    collapsed = ", collapsed" if made.collapsed else ""
+    return (
+        f"{text}{end} after {made.env_steps:,} env steps, staleness {made.staleness}, "
+        f"{made.wall_s:.0f} s{collapsed}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

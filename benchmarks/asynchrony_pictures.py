@@ -1,0 +1,290 @@
+"""The pictures and the tables of the study of asynchrony, from its CSV.
+
+    python -m benchmarks.asynchrony_pictures
+
+Writes `asynchrony.png` (env steps to solve against workers) and `asynchrony-time.png` (the time
+that these take on so many cores, on paper) beside the table, and prints the tables of
+docs/asynchrony.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from a3c.drawing import pictures
+from a3c.drawing.pictures import COLOURS, FAINT
+from benchmarks import machine
+from benchmarks.asynchrony import LIMITS, REAL, REMEDIES, SIMULATED, TABLE, WORKERS, Row, preset
+from benchmarks.asynchrony import read as read_rows
+from benchmarks.scale_model import SMALL, costs_of
+from benchmarks.scale_queues import Shape, Simulation
+
+PARAMETERS = {  # of the presets' networks
+    "cartpole": 4_675,
+    "acrobot": 4_868,
+    "memory": 8_579,
+    "pendulum": 4_547,
+    "pong": 30_084,
+}
+CORES = (1, 2, 4, 8, 16, 32, 64)
+LINK_MBIT_S = 10_000.0
+
+
+class Summary(NamedTuple):
+    """Runs of one kind, task, remedy and number of workers."""
+
+    kind: str
+    task: str
+    remedy: str
+    workers: int
+    runs: int
+    solved: int
+    median: float  # env steps; those of a run that isn't solved are its limit
+    low: float  # quartiles, or the least and the most of fewer than 4 runs
+    high: float
+    staleness: float
+    updates: float
+    collapsed: int
+    cpu_ms: float  # an env step
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the median is only a lower bound: half of the runs were not solved."""
+        return 2 * self.solved <= self.runs
+
+    def __str__(self) -> str:
+        """The median for people."""
+        return f"{'> ' if self.is_bound else ''}{self.median / 1000:,.0f}k"
+
+
+def summarise(rows: Sequence[Row]) -> list[Summary]:
+    """Every group of runs."""
+    groups = sorted({(r.kind, r.task, r.remedy, r.workers) for r in rows}, key=_order)
+    return [
+        _summary([r for r in rows if (r.kind, r.task, r.remedy, r.workers) == group])
+        for group in groups
+    ]
+
+
+def _order(group: tuple[str, str, str, int]) -> tuple[object, ...]:
+    kind, task, remedy, workers = group
+    names = list(REMEDIES)
+    place = names.index(remedy) if remedy in names else len(names)
+    return list(LIMITS).index(task), place, remedy, kind == REAL, workers
+
+
+def _summary(rows: Sequence[Row]) -> Summary:
+    steps = sorted(row.env_steps for row in rows)
+    low, high = float(steps[0]), float(steps[-1])
+    if len(steps) >= 4:
+        low, _, high = statistics.quantiles(steps, n=4, method="inclusive")
+    first = rows[0]
+    return Summary(
+        *(first.kind, first.task, first.remedy, first.workers, len(rows)),
+        sum(row.solved for row in rows),
+        statistics.median(steps),
+        low,
+        high,
+        statistics.median(row.staleness for row in rows),
+        statistics.median(row.updates for row in rows),
+        sum(row.collapsed for row in rows),
+        1000 * statistics.median(row.cpu_s / max(1, row.env_steps) for row in rows),
+    )
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def learning(found: Sequence[Summary]) -> Figure:
+    """Env steps to solve against workers, a panel a task."""
+    tasks = list(dict.fromkeys(one.task for one in found))
+    subtitle = "median · band: quartiles, or all of fewer than 4 seeds · hollow: half not solved"
+    columns = min(2, len(tasks))
+    lines = -(-len(tasks) // columns)
+    size = (13.0, 1.6 + 4.3 * lines)
+    made = pictures.page("Env steps to solve against workers", subtitle, size)
+    panels = list(made.subplots(lines, columns, squeeze=False).flat)
+    names = list(dict.fromkeys(one.remedy for one in found))
+    for axes, task in zip(panels, tasks, strict=False):
+        for kind, name in itertools.product((SIMULATED, REAL), names):
+            line = [o for o in found if (o.task, o.kind, o.remedy) == (task, kind, name)]
+            if line:
+                _line(axes, line, COLOURS[names.index(name) % len(COLOURS)])
+        _dress(axes, found, "env steps to solve", task)
+    for axes in panels[len(tasks) :]:
+        axes.remove()
+    pictures.legend_below(made, panels[: len(tasks)])
+    return made
+
+
+def _line(axes: Axes, line: Sequence[Summary], colour: str) -> None:
+    """One remedy in one task."""
+    workers = [one.workers for one in line]
+    axes.fill_between(
+        workers, [o.low for o in line], [o.high for o in line], color=colour, alpha=0.15, lw=0
+    )
+    axes.plot(
+        workers,
+        [one.median for one in line],
+        "--" if line[0].kind == SIMULATED else "-",
+        color=colour,
+        linewidth=2,
+        label=f"{line[0].remedy}, {line[0].kind}",
+    )
+    for one in line:
+        face = "white" if one.is_bound else colour
+        axes.plot(one.workers, one.median, "o", color=colour, markerfacecolor=face)
+
+
+def _dress(axes: Axes, found: Sequence[Summary], ylabel: str, title: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    pictures.dress(axes, "workers", ylabel, title)
+    axes.xaxis.set_major_locator(FixedLocator(sorted({o.workers for o in found} | {1, 64})))
+
+
+class Projected(NamedTuple):
+    """A cluster of a core a worker and one for the ps, on paper."""
+
+    task: str
+    workers: int
+    env_steps: float  # to solve, simulated
+    env_steps_per_s: float
+    wall_s: float
+    limit: str
+
+
+def projected(found: Sequence[Summary]) -> list[Projected]:
+    """What learning takes by the study, and the speed by the scale model."""
+    shared = [o for o in found if o.kind == SIMULATED and o.remedy == "shared" and not o.is_bound]
+    return [_projected(one) for one in shared]
+
+
+def _projected(one: Summary) -> Projected:
+    config = preset(one.task, one.workers)
+    steps_a_push = config.share.samples / config.pushes_per_rollout
+    costs = costs_of(PARAMETERS[one.task], one.cpu_ms * steps_a_push, SMALL)
+    outcome = Simulation(Shape(one.workers, 1, LINK_MBIT_S), costs).run()
+    rate = steps_a_push * outcome.updates_per_s
+    return Projected(
+        *(one.task, one.workers, one.median, round(rate)),
+        round(one.median / rate, 1),
+        outcome.limit,
+    )
+
+
+def times(found: Sequence[Projected]) -> Figure:
+    """How many times as fast as with one worker, a line a task."""
+    subtitle = "simulated env steps to solve ÷ env steps/s of the scale model · one ps · 10 Gbit/s"
+    made = pictures.page("Time to solve on 1 to 64 cores, on paper", subtitle, (13.0, 6.5))
+    seconds, factors = made.subplots(1, 2)
+    factors.plot(CORES, CORES, ":", color=FAINT, linewidth=1.5, label="as many times as cores")
+    for i, task in enumerate(dict.fromkeys(one.task for one in found)):
+        line = sorted((o for o in found if o.task == task), key=lambda one: one.workers)
+        workers = [one.workers for one in line]
+        seconds.plot(workers, [one.wall_s for one in line], "o-", color=COLOURS[i], label=task)
+        if line[0].workers == 1:
+            speed = [line[0].wall_s / one.wall_s for one in line]
+            factors.plot(workers, speed, "o-", color=COLOURS[i], label=task)
+    for axes, ylabel, title in (
+        (seconds, "s", "seconds to solve"),
+        (factors, "times", "as fast as one worker"),
+    ):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=10 if axes is seconds else 2)
+        pictures.dress(axes, "workers, a core each", ylabel, title)
+        axes.xaxis.set_major_locator(FixedLocator(CORES))
+    factors.yaxis.set_major_locator(FixedLocator(CORES))
+    pictures.legend_below(made, [seconds, factors])
+    return made
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def by_workers(found: Sequence[Summary], remedy: str, kind: str) -> list[str]:
+    """Env steps to solve by task and workers, and how many times those of one worker."""
+    mine = [one for one in found if one.remedy == remedy and one.kind == kind]
+    sizes = sorted({one.workers for one in mine})
+    rows = []
+    for task in dict.fromkeys(one.task for one in mine):
+        line = {one.workers: one for one in mine if one.task == task}
+        first = line.get(min(line))
+        cells = []
+        for workers in sizes:
+            one = line.get(workers)
+            cells.append("" if one is None else f"{one} ({_times(one, first)})")
+        rows.append((task, *cells))
+    return machine.table(("task", *(f"{n} workers" for n in sizes)), rows)
+
+
+def _times(one: Summary, first: Summary | None) -> str:
+    assert first is not None
+    seeds = f"{one.solved} of {one.runs}"
+    return seeds if one is first else f"{one.median / first.median:.2f} ×, {seeds}"
+
+
+def by_remedy(found: Sequence[Summary], workers: int) -> list[str]:
+    """Every remedy beside the others at one number of workers."""
+    rows = [
+        (
+            *(one.task, one.remedy, one.kind, str(one)),
+            f"{one.low / 1000:,.0f}k to {one.high / 1000:,.0f}k",
+            f"{one.solved} of {one.runs}",
+            *(one.staleness, f"{one.updates:,.0f}", one.collapsed),
+        )
+        for one in found
+        if one.workers == workers
+    ]
+    titles = "task|remedy|runs|env steps|range|solved|staleness|optimizer steps|collapsed"
+    return machine.table(titles.split("|"), rows)
+
+
+def by_time(found: Sequence[Projected]) -> list[str]:
+    """Seconds to solve on paper."""
+    rows = [
+        (o.task, o.workers, f"{o.env_steps:,.0f}", f"{o.env_steps_per_s:,.0f}", o.wall_s, o.limit)
+        for o in found
+        if o.workers in WORKERS
+    ]
+    titles = "task|workers|env steps|env steps/s|seconds|what gives out"
+    return machine.table(titles.split("|"), rows)
+
+
+def main() -> int:
+    """Draw what is in the table, and print it."""
+    parser = argparse.ArgumentParser(
+        "benchmarks.asynchrony_pictures", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--table", type=Path, default=TABLE)
+    path = parser.parse_args().table
+    rows = read_rows(path)
+    if not rows:
+        parser.error(f"{path} has no runs: make some with python -m benchmarks.asynchrony")
+    found = summarise(rows)
+    paper = projected(found)
+    for kind, remedy in dict.fromkeys((one.kind, one.remedy) for one in found):
+        print(f"\n{remedy}, {kind}:\n")
+        print("\n".join(by_workers(found, remedy, kind)))
+    print("\nAt 16 workers:\n")
+    print("\n".join(by_remedy(found, 16)))
+    print("\nOn paper:\n")
+    print("\n".join(by_time(paper)))
+    print(f"picture: {pictures.save(learning(found), path.with_suffix('.png'))}")
+    if paper:
+        print(f"picture: {pictures.save(times(paper), path.with_name(f'{path.stem}-time.png'))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+"""One simulated run: N virtual workers on one core that learn as N workers on N cores would.
+
+    python -m benchmarks.asynchrony_simulated --preset cartpole --workers 16 --seed 101
+
+Prints one line of JSON. The players, learners and the exchange with the ps are those of a cluster;
+only time is simulated. Each virtual worker has a thread, of which one runs at a time. To play a
+rollout and to compute a gradient takes a worker a random virtual time, in which others push. All
+share one TensorFlow session for the network, into which each loads its own weights before use.
+
+Durations are those of workers with a core each and of a ps that keeps up. The run ends when the
+mean return of the last 100 games of all workers reaches `--stop-at-return`, or at
+`--max-env-steps`. All settings of the launcher are flags here too.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
+    from a3c.quiet import import_tensorflow
+
+    import_tensorflow()
+
+import argparse
+import heapq
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box
+
+import envs
+import model
+from a3c import options, schedules, seeding
+from a3c.agent import Action, Agent, Batch, Gradient
+from a3c.config import Config
+from a3c.configuring.rules import check_minibatches
+from a3c.exchange import Exchange, Push, Reply, Shared
+from a3c.learner import Learner
+from a3c.rollout import Player, Stopwatch
+from benchmarks.asynchrony import Judge
+
+# Virtual milliseconds. Only their ratios matter: what a worker does between a pull and a push.
+PLAY_MS = 1.0  # an env step
+LEARN_MS = 0.3  # a sample of a gradient
+PUSH_MS = 1.0  # the way to the ps and back
+JITTER = 0.3  # deviation of the logarithm of each duration
+
+
+class Outcome(NamedTuple):
+    """What one run came to."""
+
+    solved: bool
+    env_steps: int
+    staleness: float  # optimizer steps between a gradient's weights and its push, mean
+    updates: int
+    mean_return_100: float | None
+    collapsed: bool
+    wall_s: float
+    cpu_s: float
+    virtual_s: float
+
+
+class _Over(Exception):  # noqa: N818
+    """Ends a virtual worker's thread."""
+
+
+class VirtualTime:
+    """A queue of events, one a worker: the thread runs whose event comes first."""
+
+    def __init__(self, workers: int, seed: int, jitter: float = JITTER) -> None:
+        self._rng = random.Random(f"durations of run {seed}")  # noqa: S311
+        self._jitter = jitter
+        self._events: list[tuple[float, int]] = []
+        self._gates = [threading.Semaphore(0) for _ in range(workers)]
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self.now_ms = 0.0
+
+    def run(self, workers: Sequence[Callable[[], None]], first_ms: float) -> None:
+        """Run a function a worker, each from a random moment on, until one of them ends."""
+        for index in range(len(workers)):
+            heapq.heappush(self._events, (self._rng.uniform(0.0, first_ms), index))
+        threads = [
+            threading.Thread(target=self._live, args=(index, worker), daemon=True)
+            for index, worker in enumerate(workers)
+        ]
+        for thread in threads:
+            thread.start()
+        self._open_next()
+        self._ended.wait()
+        for gate in self._gates:
+            gate.release()
+        for thread in threads:
+            thread.join()
+        if self._error:
+            raise self._error
+
+    def wait(self, worker: int, mean_ms: float) -> None:
+        """Let a random time pass for the worker that runs, in which others run."""
+        spread = self._jitter
+        duration_ms = mean_ms * self._rng.lognormvariate(-(spread**2) / 2, spread)
+        event = (self.now_ms + duration_ms, worker)
+        if not self._events or event < self._events[0]:
+            self.now_ms = event[0]
+            return
+        heapq.heappush(self._events, event)
+        self._open_next()
+        self._pass_gate(worker)
+
+    def _open_next(self) -> None:
+        self.now_ms, worker = heapq.heappop(self._events)
+        self._gates[worker].release()
+
+    def _pass_gate(self, worker: int) -> None:
+        self._gates[worker].acquire()
+        if self._ended.is_set():
+            raise _Over
+
+    def _live(self, index: int, worker: Callable[[], None]) -> None:
+        try:
+            self._pass_gate(index)
+            worker()
+        except _Over:
+            pass
+        except BaseException as error:
+            self._error = error
+        self._ended.set()
+
+
+class VirtualPs:
+    """The cluster's exchange and its variables, in a plain session of this process."""
+
+    def __init__(self, agent: Agent, config: Config) -> None:
+        with tf.Graph().as_default() as built:
+            parameters = {
+                shard.name: _variable(shard.name, (shard.size,), tf.float32)
+                for shard in agent.layout.shards
+            }
+            initial = agent.parameters()
+            flat = np.concatenate([np.ravel(initial[name]) for name in agent.layout.names])
+            assigns = [
+                parameters[s.name].assign(flat[s.start : s.stop], read_value=False)
+                for s in agent.layout.shards
+            ]
+            shared = Shared(
+                parameters,
+                _variable("global_step", (), tf.int64),
+                _variable("num_updates", (), tf.int64),
+                _variable("observation_statistics", (agent.statistics_size,), tf.float64),
+                _variable("finished", (), tf.int64),
+            )
+            exchange = Exchange(shared, agent.layout, config, num_ps=1)
+            initialize = tf.compat.v1.global_variables_initializer()
+        session = tf.compat.v1.Session(graph=_without_devices(built), config=_one_thread())
+        session.run(initialize.name)
+        session.run([assign.name for assign in assigns])
+        exchange.connect([session])
+        self._exchange = exchange
+        self.num_updates = 0
+
+    def push(self, push: Push) -> Reply:
+        """Push at once."""
+        reply = self._exchange.push(push)
+        self.num_updates = reply.num_updates
+        return reply
+
+    def pull(self) -> Reply:
+        """The newest of everything."""
+        return self._exchange.pull()
+
+
+class Gatherer:
+    """A process on a host of workers, which hands the mean of so many pushes on as one.
+
+    A worker whose push is not handed on yet is answered with what the ps answered last.
+    """
+
+    def __init__(self, ps: VirtualPs, num_pushes: int) -> None:
+        self._ps, self._num_pushes = ps, num_pushes
+        self._waiting: list[Push] = []
+        self._reply = ps.pull()
+
+    def pull(self) -> Reply:
+        """What the ps answered last."""
+        return self._reply
+
+    def push(self, push: Push) -> Reply:
+        """Gather; the last of so many is handed on."""
+        self._waiting.append(push)
+        if len(self._waiting) < self._num_pushes:
+            return self._reply._replace(stepped=False)
+        samples = sum(one.num_samples for one in self._waiting)
+        gradient = sum(one.gradient * (one.unit * one.num_samples) for one in self._waiting)
+        whole = push._replace(
+            gradient=np.asarray(gradient / samples, np.float32),
+            unit=1.0,
+            num_samples=samples,
+            num_steps=sum(one.num_steps for one in self._waiting),
+            moments=np.sum([one.moments for one in self._waiting], axis=0),
+        )
+        self._waiting.clear()
+        self._reply = self._ps.push(whole)
+        return self._reply
+
+
+def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    zeros = tf.compat.v1.zeros_initializer()
+    return tf.compat.v1.get_variable(name, shape, dtype, initializer=zeros, use_resource=True)
+
+
+def _without_devices(graph: Any) -> Any:
+    """The same graph for a session without a cluster."""
+    definition = graph.as_graph_def()
+    functions = [node for function in definition.library.function for node in function.node_def]
+    for node in [*definition.node, *functions]:
+        node.device = ""
+    with tf.Graph().as_default() as bare:
+        tf.import_graph_def(definition, name="")
+    return bare
+
+
+def _one_thread() -> Any:
+    return tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, device_count={"GPU": 0}
+    )
+
+
+class SharedAgent:
+    """The one agent, and whose weights are in it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._loaded: object = None
+
+    def holding(self, weights: tuple[np.ndarray, np.ndarray]) -> Agent:
+        """The agent with these parameters and observation statistics."""
+        if self._loaded is not weights:
+            self._agent.load(*weights)
+            self._loaded = weights
+        return self._agent
+
+
+class VirtualAgent:
+    """A worker's agent: weights of its own, which the shared agent takes when it is used."""
+
+    def __init__(self, shared: SharedAgent, agent: Agent) -> None:
+        self._shared = shared
+        self._weights: tuple[np.ndarray, np.ndarray]
+        self.initial_state, self.moments = agent.initial_state, agent.moments
+
+    def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
+        """Hold these weights from now on."""
+        self._weights = (flat, statistics)
+
+    def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
+        """Choose actions."""
+        return self._shared.holding(self._weights).act(observations, state, starts)
+
+    def value(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Values of observations."""
+        return self._shared.holding(self._weights).value(observations, state, starts)
+
+    def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
+        """The gradient of a batch."""
+        return self._shared.holding(self._weights).gradient(batch, entropy_weight)
+
+
+class VirtualStore:
+    """A worker's view of the ps; a push comes there after the time that its gradient takes."""
+
+    def __init__(
+        self, ps: VirtualPs, way: VirtualPs | Gatherer, clock: VirtualTime, worker: int
+    ) -> None:
+        self._ps, self._way, self._clock, self._worker = ps, way, clock, worker
+        self._known = 0
+        self.staleness: list[int] = []
+
+    def pull(self) -> Reply:
+        """The newest of everything."""
+        return self._take(self._way.pull())
+
+    def push(self, push: Push) -> Reply:
+        """Push, later."""
+        self._clock.wait(self._worker, LEARN_MS * push.num_samples + PUSH_MS)
+        known, reply = self._known, self._take(self._way.push(push))
+        self.staleness.append(self._ps.num_updates - known - reply.stepped)
+        return reply
+
+    def _take(self, reply: Reply) -> Reply:
+        self._known = reply.num_updates
+        return reply
+
+
+class Simulation:
+    """One run: its ps, its virtual workers and who judges them."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pull_first: bool = False,
+        gatherers: int = 0,
+        jitter: float = JITTER,
+    ) -> None:
+        self._config, self._pull_first = config, pull_first
+        self._clock = VirtualTime(config.cluster.workers, config.run.seed, jitter)
+        self._judge = Judge(config.run.stop_at_return)
+        self._solved = False
+        seeds = [
+            seeding.training_seed(config.run.seed, index) for index in range(config.cluster.workers)
+        ]
+        share = config.share
+        worlds = [envs.make(config.env.env_id, share.envs, s, config.env) for s in seeds]
+        space = worlds[0].single_observation_space
+        assert isinstance(space, Box)
+        network = model.build(space, worlds[0].single_action_space, config.network)
+        check_minibatches(config, recurrent=network.state_size > 0)
+        agent = Agent(network, space, config, seed=seeds[0])
+        self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
+        ways = self._ways(gatherers)
+        self._stores = [
+            VirtualStore(self._ps, ways[index % len(ways)], self._clock, index)
+            for index in range(len(seeds))
+        ]
+        self._workers: list[tuple[Learner, Player]] = []
+        for store, seed, world in zip(self._stores, seeds, worlds, strict=True):
+            own = VirtualAgent(shared, agent)
+            learner = Learner(own, store, config, Stopwatch(), seed=seed)  # type: ignore[arg-type]
+            epsilon = _epsilon(config, learner)
+            player = Player(world, own, network.policy, config, seed=seed, epsilon=epsilon)
+            self._workers.append((learner, player))
+
+    def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:
+        """Where workers push to: the ps, or the gatherer of their host."""
+        if not gatherers:
+            return [self._ps]
+        num_pushes = max(1, self._config.cluster.workers // gatherers)
+        return [Gatherer(self._ps, num_pushes) for _ in range(gatherers)]
+
+    def run(self) -> Outcome:
+        """Play and learn to the end."""
+        began, cpu_began = time.monotonic(), time.process_time()
+        first_ms = self._config.share.samples * PLAY_MS
+        lives = [lambda index=index: self._live(index) for index in range(len(self._workers))]
+        self._clock.run(lives, first_ms)
+        stale = [value for store in self._stores for value in store.staleness]
+        reply = self._ps.pull()
+        return Outcome(
+            solved=self._solved,
+            env_steps=reply.global_step,
+            staleness=round(statistics.fmean(stale), 2) if stale else 0.0,
+            updates=reply.num_updates,
+            mean_return_100=self._judge.mean,
+            collapsed=self._judge.collapsed,
+            wall_s=round(time.monotonic() - began, 1),
+            cpu_s=round(time.process_time() - cpu_began, 1),
+            virtual_s=round(self._clock.now_ms / 1000, 3),
+        )
+
+    def _live(self, index: int) -> None:
+        """One worker's play and learning, until the run is over."""
+        learner, player = self._workers[index]
+        for rollout in player.rollouts():
+            self._clock.wait(index, self._config.share.samples * PLAY_MS)
+            if self._pull_first:
+                learner.refresh()
+            reply = learner.update(rollout).reply
+            self._solved = self._judge.add(game.episode_return for game in rollout.episodes)
+            if self._solved or reply.global_step >= self._config.run.max_env_steps:
+                return
+
+
+def _epsilon(config: Config, learner: Learner) -> Callable[[], float]:
+    return lambda: schedules.epsilon_greedy(config, learner.reply.global_step)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the simulation")
+    group.add_argument(
+        "--pull-first", action="store_true", help="load the newest weights before learning"
+    )
+    group.add_argument(
+        "--gatherers",
+        type=int,
+        default=0,
+        metavar="HOSTS",
+        help="share the workers out to so many hosts, each of which hands one mean on for as many "
+        "pushes as it has workers",
+    )
+    group.add_argument(
+        "--jitter", type=float, default=JITTER, help="deviation of the logarithm of durations"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Simulate one run and print what it came to."""
+    config, arguments = options.parse_config(
+        argv, "asynchrony_simulated", "Simulate one run.", _add_arguments
+    )
+    simulation = Simulation(
+        config,
+        pull_first=arguments.pull_first,
+        gatherers=arguments.gatherers,
+        jitter=arguments.jitter,
+    )
+    outcome: Mapping[str, Any] = simulation.run()._asdict()
+    print(json.dumps(outcome), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""At how many workers the time to solve Pong stops falling, on paper.
+
+    python -m benchmarks.scale_solve
+
+Env steps a second come from the scale model (scale_queues.py), for 1, 2 and 4 ps, and for 16 hosts
+with a gatherer each: a process that averages the pushes of its host's workers and hands one on for
+as many as it has. How many env steps Pong takes with many workers isn't known. Two cases bound it:
+as many as with two workers, or more by as much as CartPole takes more in the simulated study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from a3c.drawing import pictures
+from a3c.drawing.pictures import COLOURS
+from benchmarks import asynchrony, machine
+from benchmarks.asynchrony import SIMULATED, Row
+from benchmarks.machine import RESULTS
+from benchmarks.scale_model import LOOPBACK_MBIT_S, PARAMETERS, SMALL, costs_of
+from benchmarks.scale_queues import Shape, Simulation
+
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PS = (1, 2, 4)
+LINKS = (1_000.0, 10_000.0)  # Mbit/s
+HOSTS = 16
+SAMPLES = 128  # of a push, in the preset
+EPOCHS = 3
+GATHERED = "gatherer-a-host"  # what the study calls runs with --gatherers
+SAME, CARTPOLE = "same for all", "as CartPole"
+ENOUGH = 1.05  # times the least: more workers than that gain nothing worth having
+
+
+class Point(NamedTuple):
+    """One cluster on paper."""
+
+    link_mbit_s: float
+    ps: int
+    hosts: int  # with a gatherer each; 0: without
+    workers: int
+    env_steps_per_s: float
+    learning: str
+    env_steps: float
+    wall_s: float
+
+
+def pushes_per_s(workers: int, ps: int, hosts: int, link: float, env_steps_per_s: float) -> float:
+    """Pushes a second of all workers; a gatherer waits for the ps before it gathers again."""
+    play_ms = 1000 * SAMPLES / EPOCHS / env_steps_per_s
+    costs = costs_of(PARAMETERS["pong"], play_ms, SMALL)
+    if not hosts:
+        return Simulation(Shape(workers, ps, link), costs).run().updates_per_s
+    of_host = workers // hosts
+    inside = Simulation(Shape(of_host, 1, LOOPBACK_MBIT_S), costs).run().updates_per_s
+    handing = costs._replace(play_ms=1000 * of_host / inside)
+    return of_host * Simulation(Shape(hosts, ps, link), handing).run().updates_per_s
+
+
+def factors(rows: Sequence[Row], remedy: str = "shared") -> dict[int, float]:
+    """How many times the env steps of one worker CartPole took in the simulated study."""
+    steps: dict[tuple[str, int], list[int]] = {}
+    for row in rows:
+        if (row.kind, row.task) == (SIMULATED, "cartpole"):
+            steps.setdefault((row.remedy, row.workers), []).append(row.env_steps)
+    one = statistics.median(steps["shared", 1])
+    return {n: statistics.median(found) / one for (r, n), found in steps.items() if r == remedy}
+
+
+def points(
+    learned: Mapping[bool, Mapping[int, float]], env_steps: float, env_steps_per_s: float
+) -> list[Point]:
+    """Every cluster; `learned` are CartPole's factors, without and with gatherers."""
+    found = []
+    for link in LINKS:
+        for ps, hosts in [*((ps, 0) for ps in PS), (1, HOSTS)]:
+            for workers in WORKERS:
+                if hosts and workers < 2 * hosts:
+                    continue
+                pushes = pushes_per_s(workers, ps, hosts, link, env_steps_per_s)
+                rate = pushes * SAMPLES / EPOCHS
+                factor = learned[bool(hosts)].get(workers)
+                for learning, times in ((SAME, 1.0), (CARTPOLE, factor)):
+                    if times is not None:
+                        steps = env_steps * times
+                        seconds = round(steps / rate, 1)
+                        shape = (link, ps, hosts, workers, round(rate))
+                        found.append(Point(*shape, learning, round(steps), seconds))
+    return found
+
+
+def lines(found: Sequence[Point]) -> list[list[Point]]:
+    """The points of each line: same link, ps, hosts and learning."""
+    keys = dict.fromkeys((p.link_mbit_s, p.ps, p.hosts, p.learning) for p in found)
+    return [[p for p in found if (p.link_mbit_s, p.ps, p.hosts, p.learning) == key] for key in keys]
+
+
+def summary(found: Sequence[Point]) -> list[str]:
+    """Where each line stops falling, as a table for the docs."""
+    rows = []
+    for line in lines(found):
+        least = min(point.wall_s for point in line)
+        end = next(point for point in line if point.wall_s <= ENOUGH * least)
+        rows.append(
+            (
+                *(f"{end.link_mbit_s / 1000:g} Gbit/s", end.ps, end.hosts or "", end.learning),
+                *(end.workers, f"{end.env_steps_per_s:,.0f}", f"{end.wall_s:.1f}"),
+                f"{line[-1].wall_s:.1f}",
+            )
+        )
+    titles = "link|ps|gatherers|env steps to solve|workers where it stops falling|env steps/s there"
+    return machine.table([*titles.split("|"), "seconds there", "seconds at most workers"], rows)
+
+
+def figure(found: Sequence[Point]) -> Figure:
+    """Seconds against workers, a panel a link."""
+    subtitle = "solid: as many env steps with any number of workers · dotted: as simulated CartPole"
+    made = pictures.page("Time to solve Pong against workers, on paper", subtitle, (13.0, 6.5))
+    panels = list(made.subplots(1, len(LINKS), sharey=True, squeeze=False).flat)
+    names = list(dict.fromkeys((p.ps, p.hosts) for p in found))
+    for line in lines(found):
+        first = line[0]
+        axes = panels[LINKS.index(first.link_mbit_s)]
+        gatherers = f", {first.hosts} gatherers" if first.hosts else ""
+        label = f"{first.ps} ps{gatherers}" if first.learning == SAME else None
+        axes.loglog(
+            [p.workers for p in line],
+            [p.wall_s for p in line],
+            ("-" if first.learning == SAME else ":") + ("o" if len(line) == 1 else ""),
+            color=COLOURS[names.index((first.ps, first.hosts))],
+            linewidth=2,
+            label=label,
+        )
+    for axes, link in zip(panels, LINKS, strict=True):
+        axes.set_xscale("log", base=2)
+        pictures.dress(axes, "workers, a core each", "s", f"{link / 1000:g} Gbit/s")
+    pictures.legend_below(made, panels)
+    return made
+
+
+def main() -> int:
+    """Make the table and the picture."""
+    parser = argparse.ArgumentParser(
+        "benchmarks.scale_solve", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--env-steps", type=float, default=727_040, help="to solve, two workers")
+    parser.add_argument("--env-steps-per-s", type=float, default=945.0, help="of a core")
+    parser.add_argument("--study", type=Path, default=asynchrony.TABLE)
+    parser.add_argument("--output", type=Path, default=RESULTS / "scale-solve.csv")
+    arguments = parser.parse_args()
+    rows = asynchrony.read(arguments.study)
+    learned = {False: factors(rows), True: factors(rows, GATHERED)}
+    found = points(learned, arguments.env_steps, arguments.env_steps_per_s)
+    machine.write(arguments.output, found)
+    print("\n".join(summary(found)))
+    print(f"picture: {pictures.save(figure(found), arguments.output.with_suffix('.png'))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""The study of how learning depends on the number of workers: its simulation and its table."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from a3c.drawing import pictures
+from a3c.rundir import REPOSITORY
+from benchmarks import asynchrony, asynchrony_pictures, machine
+from benchmarks.asynchrony import REAL, SIMULATED, Case, Judge, Row
+from benchmarks.asynchrony_simulated import Simulation, VirtualPs, VirtualTime
+from tests.clusters import agent, config, push_of, small_config
+
+FIRST = Row(
+    time="2026-11-24 20:00:00",
+    commit="abc",
+    machine="2 cores, some processor",
+    load=1.5,
+    task="cartpole",
+    workers=1,
+    remedy="shared",
+    kind=SIMULATED,
+    seed=101,
+    solved=True,
+    env_steps=80_000,
+    staleness=0.0,
+    updates=625,
+    wall_s=12.5,
+    cpu_s=10.0,
+    collapsed=False,
+    flags="",
+)
+
+
+def table(path: Path) -> list[Row]:
+    """A small table on disk: three seeds, two remedies, both kinds; half of one isn't solved."""
+    rows = [
+        FIRST._replace(workers=n, seed=seed, env_steps=80_000 + 1000 * n + seed, kind=kind)
+        for kind in (SIMULATED, REAL)
+        for n in (1, 4, 16)
+        for seed in (101, 102, 103)
+    ]
+    rows += [
+        FIRST._replace(workers=n, remedy="every-push-a-step", env_steps=400_000, solved=False)
+        for n in (1, 16)
+    ]
+    machine.append(path, rows)
+    return rows
+
+
+# --- the simulation -------------------------------------------------------------------------------
+
+
+def test_workers_take_turns_in_the_order_of_virtual_time() -> None:
+    clock = VirtualTime(4, seed=1)
+    turns: list[tuple[float, int]] = []
+
+    def life(worker: int) -> None:
+        for _ in range(50):
+            turns.append((clock.now_ms, worker))
+            clock.wait(worker, 1.0)
+
+    clock.run([functools.partial(life, worker) for worker in range(4)], 1.0)
+    assert turns == sorted(turns)
+    assert {worker for _, worker in turns} == set(range(4))
+    assert turns[-1][0] == pytest.approx(50, rel=0.2)
+
+
+def test_an_error_of_a_virtual_worker_ends_the_run() -> None:
+    def fails() -> None:
+        raise ValueError("7")
+
+    clock = VirtualTime(2, seed=1)
+    with pytest.raises(ValueError, match="7"):
+        clock.run([lambda: clock.wait(0, 100.0), fails], 1.0)
+
+
+def test_weights_that_a_worker_holds_stand_still_while_others_push() -> None:
+    settings = small_config(samples_per_step=2)
+    player = agent(settings)
+    ps = VirtualPs(player, settings)
+    first = ps.pull()
+    held = first.parameters.copy()
+    for _ in range(4):
+        ps.push(push_of(np.ones_like(held), 1))
+    last = ps.pull()
+    np.testing.assert_array_equal(first.parameters, held)
+    assert (last.global_step, last.num_updates) == (4, 2)
+    assert (last.parameters < held).all()
+
+
+def stale(workers: int, **settings: object) -> float:
+    """The staleness of a short simulated run of CartPole."""
+    usual = {
+        "env_id": "CartPole-v1",
+        "network": "mlp",
+        "hidden_sizes": [8],
+        "envs": 4,
+        "rollout_length": 32,
+        "shortest_rollout": 16,
+        "max_env_steps": 12_000,
+    }
+    return Simulation(config(workers=workers, **{**usual, **settings})).run().staleness
+
+
+def test_staleness_grows_with_workers_where_every_push_is_a_step_and_not_where_it_is_shared() -> (
+    None
+):
+    alone, few, many = (
+        stale(n, envs_per_worker=4, minibatches=1, samples_per_step=0) for n in (1, 4, 16)
+    )
+    assert alone == 0
+    assert few == pytest.approx(3, abs=0.5)
+    assert many == pytest.approx(15, abs=2.5)
+    assert stale(4) < 2
+    assert 1 < stale(16) < 2.5
+
+
+def test_the_same_seed_gives_the_same_simulated_run() -> None:
+    settings = config(
+        env_id="CartPole-v1", network="mlp", hidden_sizes=[8], workers=3, max_env_steps=2000
+    )
+    first, second = (Simulation(settings).run() for _ in range(2))
+    kept = ("env_steps", "staleness", "updates", "virtual_s", "mean_return_100")
+    assert [getattr(first, name) for name in kept] == [getattr(second, name) for name in kept]
+
+
+# --- who judges -----------------------------------------------------------------------------------
+
+
+def test_a_run_is_solved_by_the_mean_of_its_last_100_games() -> None:
+    judge = Judge(475.0)
+    assert not judge.add([20.0] * 100)
+    assert not judge.add([500.0] * 94)
+    assert judge.add([500.0])
+    assert not judge.collapsed
+
+
+def test_a_run_has_collapsed_when_half_of_the_way_is_lost_again() -> None:
+    judge = Judge(100.0)
+    judge.add([0.0] * 100 + [60.0] * 100)
+    judge.add([0.0] * 49)
+    assert not judge.collapsed
+    judge.add([0.0] * 2)
+    assert judge.collapsed
+
+
+def test_what_never_came_far_has_not_collapsed() -> None:
+    judge = Judge(100.0)
+    judge.add([0.0] * 100 + [40.0] * 100 + [0.0] * 100)
+    assert not judge.collapsed
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_in_the_table_is_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = table(path)
+    assert asynchrony.read(path) == rows
+    known = Case(SIMULATED, "cartpole", 16, "shared", 101)
+    others = [known._replace(seed=104), known._replace(workers=2), known._replace(task="memory")]
+    assert asynchrony.missing([known, *others], rows) == others
+
+
+def study(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The study as its user calls it."""
+    command = [sys.executable, "-m", "benchmarks.asynchrony", "--output", str(path), *flags]
+    return subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_study_that_is_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    flags = ["--name", "short", "--tasks", "cartpole", "--workers", "2", "--at-once", "2"]
+    short = ["--", "--max-env-steps", "1000"]
+    first = study(path, *flags, "--seeds", "1", *short)
+    assert first.returncode == 0, first.stderr
+    second = study(path, *flags, "--seeds", "1-2", *short)
+    assert "2 runs, of which 1 are in" in second.stdout
+    rows = asynchrony.read(path)
+    assert [(row.seed, row.solved, row.remedy) for row in rows] == [
+        (1, False, "short"),
+        (2, False, "short"),
+    ]
+    assert all(1000 <= row.env_steps < 1200 for row in rows)
+    assert rows[0].flags == "--max-env-steps 1000"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--seeds", "10-1"], "10-1 names no seeds"),
+        (["--workers", "0"], "0 is no number from 1 on"),
+        (["--name", "mine"], "go together"),
+        (["--name", "shared", "--", "--envs", "2"], "choose another"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(flags: list[str], said: str, tmp_path: Path) -> None:
+    ended = study(tmp_path / "t.csv", *flags)
+    assert ended.returncode == 2
+    assert said in ended.stderr.splitlines()[-1]
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_remedies_are_flags_of_the_launcher() -> None:
+    settings = [
+        asynchrony.remedy_flags(name, task, 16)
+        for name in asynchrony.REMEDIES
+        for task in asynchrony.LIMITS
+    ]
+    flags = {flag for given in settings for flag in given} - {asynchrony.PULL_FIRST}
+    command = [
+        sys.executable,
+        "launch_cluster.py",
+        "--dry-run",
+        "--preset=cartpole",
+        *sorted(flags),
+    ]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+# --- pictures and tables --------------------------------------------------------------------------
+
+
+def test_a_median_of_runs_that_were_not_solved_is_a_bound(tmp_path: Path) -> None:
+    found = asynchrony_pictures.summarise(table(tmp_path / "t.csv"))
+    by = {(one.kind, one.remedy, one.workers): one for one in found}
+    assert str(by[SIMULATED, "every-push-a-step", 16]) == "> 400k"
+    shared = by[SIMULATED, "shared", 16]
+    assert (shared.median, shared.low, shared.high) == (96_102, 96_101, 96_103)
+    assert (shared.runs, shared.solved, str(shared)) == (3, 3, "96k")
+
+
+def test_tables_give_the_ratio_to_one_worker(tmp_path: Path) -> None:
+    found = asynchrony_pictures.summarise(table(tmp_path / "t.csv"))
+    lines = asynchrony_pictures.by_workers(found, "shared", SIMULATED)
+    assert lines[0] == "| task | 1 workers | 4 workers | 16 workers |"
+    assert lines[2] == ("| cartpole | 81k (3 of 3) | 84k (1.04 ×, 3 of 3) | 96k (1.18 ×, 3 of 3) |")
+
+
+def test_both_pictures_are_drawn_from_a_small_table(tmp_path: Path) -> None:
+    found = asynchrony_pictures.summarise(table(tmp_path / "t.csv"))
+    paper = asynchrony_pictures.projected(found)
+    assert [one.workers for one in paper] == [1, 4, 16]
+    assert paper[0].wall_s > paper[1].wall_s > paper[2].wall_s
+    for name, figure in (
+        ("learning", asynchrony_pictures.learning(found)),
+        ("times", asynchrony_pictures.times(paper)),
+    ):
+        assert pictures.save(figure, tmp_path / f"{name}.png").stat().st_size > 10_000
