@@ -88,6 +88,9 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
             if row.get("cluster/mean_return_100") is not None
         ]
         mark = config.run.stop_at_return
+        if mark is None:  # it trains on after that; the preset's own is looked at all the same
+            own, _ = options.parse_config(["--preset", preset], "real_clusters", "", lambda _: None)
+            mark = own.run.stop_at_return
         reached_at = next((at for at, mean in means if mark is not None and mean >= mark), None)
         after = [mean for at, mean in means if reached_at is not None and at >= reached_at]
         return Run(
