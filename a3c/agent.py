@@ -116,10 +116,13 @@ class Agent:
         (values,) = self._value(as_fed(observations_, self._space), state, starts)
         return values
 
-    def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
-        """The clipped gradient of the loss over one batch, with respect to the local weights."""
+    def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
+        """The clipped gradient of the loss over one batch, with respect to the local weights.
+
+        `ratio_limit` has no effect unless the configuration has one.
+        """
         fed = as_fed(batch.observations, self._space)
-        packed, numbers = self._differentiate(fed, *batch[1:], entropy_weight)
+        packed, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
         unit, norm, *parts = numbers.tolist()
         return Gradient(packed, unit, norm, dict(zip(self._part_names, parts, strict=True)))
 
@@ -211,9 +214,9 @@ class Agent:
 
     def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
         batch = self._fed_batch()
-        entropy_weight = tf.compat.v1.placeholder(tf.float32, [])
+        annealed = [tf.compat.v1.placeholder(tf.float32, []) for _ in range(2)]
         output = self._forward(batch.observations, batch.state, batch.starts, statistics)
-        loss = self._loss(batch, output, entropy_weight)
+        loss = self._loss(batch, output, *annealed)
         gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         # What is gathered from many pushes is clipped on the ps, where their mean is known.
@@ -226,7 +229,7 @@ class Agent:
         parts |= {"entropy": loss.entropy, **loss.extras}
         self._part_names = tuple(f"loss/{name}" for name in parts)
         numbers = tf.stack([unit, norm, *parts.values()])  # one fetch costs less than ten
-        return [*batch, entropy_weight], [packed, numbers]
+        return [*batch, *annealed], [packed, numbers]
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self._space)
@@ -246,7 +249,9 @@ class Agent:
             epsilon=samples(tf.float32),
         )
 
-    def _loss(self, batch: Batch, output: Any, entropy_weight: Any) -> losses.ActorCriticLoss:
+    def _loss(
+        self, batch: Batch, output: Any, entropy_weight: Any, ratio_limit: Any
+    ) -> losses.ActorCriticLoss:
         policy, learning = self.network.policy, self._config.learning
         return losses.total(
             log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
@@ -261,7 +266,7 @@ class Agent:
             played_log_probabilities=policy.played_log_probability(
                 batch.policy_parameters, batch.actions, batch.epsilon
             ),
-            ratio_limit=learning.ratio_limit,
+            ratio_limit=ratio_limit if learning.ratio_limit else None,
         )
 
 

@@ -13,6 +13,7 @@ from a3c.config import Config
 from a3c.exchange import Push, Reply
 from a3c.returns import RunningMoments, gae
 from a3c.rollout import Rollout, Stopwatch
+from a3c.schedules import Annealed
 from a3c.store import Store
 
 WEIGHTS = "weights"
@@ -53,40 +54,38 @@ class Learner:
 
         A minibatch whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
         """
-        step = self.reply.global_step
+        annealed = schedules.after(self._config, self.reply.global_step)
         gradients = list(self.pushes(rollout))
         metrics = {
             **_means([gradient.parts for gradient in gradients]),
             "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
-            "train/learning_rate": schedules.learning_rate(self._config, step),
-            "train/entropy_weight": schedules.entropy_weight(self._config, step),
-            "train/epsilon": schedules.epsilon_greedy(self._config, step),
+            "train/learning_rate": annealed.learning_rate,
+            "train/entropy_weight": annealed.entropy_weight,
+            "train/epsilon": annealed.epsilon,
             "train/staleness": self._staleness,
         }
+        if self._config.learning.ratio_limit:
+            metrics["train/ratio_limit"] = annealed.ratio_limit
         return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """Learn from one rollout push by push: a gradient is yielded once its answer is loaded."""
-        step = self.reply.global_step
-        learning_rate = schedules.learning_rate(self._config, step)
-        entropy_weight = schedules.entropy_weight(self._config, step)
+        annealed = schedules.after(self._config, self.reply.global_step)
         learning = self._config.learning
         whole = _batch(rollout, learning.gae_lambda)
         if learning.advantage_horizon:
             whole = whole._replace(advantages=self._moments.normalize(whole.advantages, whole.mask))
         for epoch in range(learning.epochs):
             for batch in minibatches.cut(whole, self._config.share.minibatches, self._rng):
-                yield self._learn(batch, learning_rate, entropy_weight, is_new=epoch == 0)
+                yield self._learn(batch, annealed, is_new=epoch == 0)
 
     def refresh(self) -> Reply:
         """Load the newest weights without a push."""
         return self._load(self._store.pull())
 
-    def _learn(
-        self, batch: Batch, learning_rate: float, entropy_weight: float, *, is_new: bool
-    ) -> Gradient:
+    def _learn(self, batch: Batch, annealed: Annealed, *, is_new: bool) -> Gradient:
         """Push the gradient of a batch and load the answer; only new samples count env steps."""
-        gradient = self._agent.gradient(batch, entropy_weight)
+        gradient = self._agent.gradient(batch, annealed.entropy_weight, annealed.ratio_limit)
         self._stopwatch.lap("learn")
         known = self.reply.num_updates
         if gradient.is_finite:
@@ -94,7 +93,7 @@ class Learner:
             push = Push(
                 gradient=gradient.packed,
                 unit=gradient.unit,
-                learning_rate=learning_rate,
+                learning_rate=annealed.learning_rate,
                 num_samples=int(np.count_nonzero(batch.mask)),
                 num_steps=int(np.count_nonzero(mask)),
                 moments=self._agent.moments(batch.observations, mask),

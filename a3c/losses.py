@@ -61,7 +61,7 @@ def clipped_surrogate(
     played_log_probabilities: Any,
     advantages: Any,
     mask: Any,
-    ratio_limit: float,
+    ratio_limit: float | Any,
     normalize: bool = False,
 ) -> LossParts:
     """The loss for samples learned from more than once: the mean of -min(ρA, clip(ρ)A).
@@ -139,15 +139,15 @@ def total(
     entropy_weight: float | Any,
     normalize_advantages: bool = False,
     played_log_probabilities: Any = None,
-    ratio_limit: float = 0.0,
+    ratio_limit: float | Any | None = None,
 ) -> ActorCriticLoss:
     """The whole loss: policy + value_loss_weight × value - entropy_weight × mean entropy.
 
-    The policy's loss is the `clipped_surrogate` where there is a `ratio_limit`. `entropy_weight`
-    may be a scalar tensor, fed as it is annealed. The extras are those of the parts and
-    `num_samples`, how many samples trained. Raises ValueError on shapes that don't fit.
+    The policy's loss is the `clipped_surrogate` where there is a `ratio_limit`. That and
+    `entropy_weight` may be scalar tensors, fed as they are annealed. The extras are those of the
+    parts and `num_samples`, how many samples trained. Raises ValueError on shapes that don't fit.
     """
-    if ratio_limit:
+    if ratio_limit is not None:
         policy_parts = clipped_surrogate(
             log_probabilities,
             played_log_probabilities,

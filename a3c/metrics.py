@@ -60,6 +60,7 @@ METRICS: dict[str, Metric] = {
     "train/parameter_norm": Metric("", "global norm of the parameters"),
     "train/learning_rate": Metric("", "learning rate of the update"),
     "train/entropy_weight": Metric("", "weight of the entropy in the loss"),
+    "train/ratio_limit": Metric("", "PPO's clip in the loss"),
     "train/epsilon": Metric("", "chance of a random action"),
     "train/staleness": Metric(
         "updates", "optimizer steps between a gradient's weights and its own step"

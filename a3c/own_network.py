@@ -145,7 +145,7 @@ def check(network: Network, observation_space: Box, config: Config) -> None:
         played = (observations[None], action.actions[None])
         drawn_from = action.policy_parameters[None]
         known = (rows, rows, rows, starts[None], state, drawn_from, rows)
-        agent.gradient(Batch(*played, *known), 0.0)
+        agent.gradient(Batch(*played, *known), 0.0, 0.0)
     except A3CError:
         raise
     except Exception as error:

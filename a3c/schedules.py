@@ -1,4 +1,4 @@
-"""What changes as a run goes on: learning rate, entropy weight and random actions.
+"""What changes as a run goes on: learning rate, entropy weight, ratio limit, random actions.
 
 Each is a pure function of the configuration and the env steps of the cluster so far, so all workers
 agree without talking and a resumed run goes on where it was.
@@ -8,8 +8,24 @@ from __future__ import annotations
 
 import math
 import random
+from typing import NamedTuple
 
 from a3c.config import Config
+
+
+class Annealed(NamedTuple):
+    """The settings that change, at some env step."""
+
+    learning_rate: float
+    entropy_weight: float
+    ratio_limit: float
+    epsilon: float  # the chance of a random action
+
+
+def after(config: Config, env_steps: int) -> Annealed:
+    """All of them after `env_steps`."""
+    functions = (learning_rate, entropy_weight, ratio_limit, epsilon_greedy)
+    return Annealed(*(function(config, env_steps) for function in functions))
 
 
 def initial_learning_rate(config: Config) -> float:
@@ -37,6 +53,12 @@ def learning_rate(config: Config, env_steps: int) -> float:
 def entropy_weight(config: Config, env_steps: int) -> float:
     """The weight of the entropy after `env_steps`: constant unless a final weight is set."""
     start, end = config.learning.entropy_weight, config.learning.entropy_weight_final
+    return start if end is None else _linear(start, end, _progress(config, env_steps))
+
+
+def ratio_limit(config: Config, env_steps: int) -> float:
+    """The ratio limit after `env_steps`: constant unless a final one is set."""
+    start, end = config.learning.ratio_limit, config.learning.ratio_limit_final
     return start if end is None else _linear(start, end, _progress(config, env_steps))
 
 

@@ -222,9 +222,10 @@ class VirtualAgent:
         """Values of observations."""
         return self._shared.holding(self._weights).value(observations, state, starts)
 
-    def gradient(self, batch: Batch, entropy_weight: float) -> Gradient:
+    def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of a batch."""
-        return self._shared.holding(self._weights).gradient(batch, entropy_weight)
+        agent = self._shared.holding(self._weights)
+        return agent.gradient(batch, entropy_weight, ratio_limit)
 
 
 class VirtualStore:

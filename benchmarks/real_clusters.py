@@ -62,6 +62,7 @@ class Run(NamedTuple):
     evaluation_mean: float | None
     last_mean_return: float | None
     best_mean_return: float | None
+    lowest_after: float | None  # of those means since the mark was reached
 
 
 def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
@@ -90,6 +91,11 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
             if row.get("cluster/mean_return_100") is not None
         ]
         mark = config.run.stop_at_return
+        if mark is None:  # it trains on after that; the preset's own is looked at all the same
+            own, _ = options.parse_config(["--preset", preset], "real_clusters", "", lambda _: None)
+            mark = own.run.stop_at_return
+        reached_at = next((at for at, mean in means if mark is not None and mean >= mark), None)
+        after = [mean for at, mean in means if reached_at is not None and at >= reached_at]
         return Run(
             *where,
             preset,
@@ -97,7 +103,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
             workers=workers,
             seed=seed,
             solved=end.reason == "solved",
-            reached_at=next((at for at, mean in means if mark is not None and mean >= mark), None),
+            reached_at=reached_at,
             env_steps=end.step,
             wall_s=round(end.wall_s, 1),
             updates=end.num_updates,
@@ -105,6 +111,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
             evaluation_mean=end.evaluation["mean"] if end.evaluation else None,
             last_mean_return=round(means[-1][1], 2) if means else None,
             best_mean_return=round(max(mean for _, mean in means), 2) if means else None,
+            lowest_after=round(min(after), 2) if after else None,
         )
 
 

@@ -40,7 +40,8 @@ def main() -> int:
     """Run every seed, one after the other; 0 if all of them were solved."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", required=True)
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to N")
+    parser.add_argument("--seeds", type=int, default=5, help="how many seeds, from the first on")
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--second-games", type=int, default=0, metavar="N")
     parser.add_argument("--output", type=Path, required=True)
@@ -48,7 +49,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     rows = []
     commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
-    for seed in range(1, arguments.seeds + 1):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         rows.append(run(arguments.preset, seed, arguments.workers, arguments.second_games, rest))
         print(rows[-1], flush=True)
         write(arguments.output, rows, commit, arguments, rest)

@@ -190,6 +190,19 @@ def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Confi
     assert after["num_updates"] == 1
 
 
+def test_an_annealed_ratio_limit_is_the_one_in_the_loss(sides: Sides) -> None:
+    limits = {"ratio_limit": 0.9, "ratio_limit_final": 0.3, "anneal_steps": 1}
+    side, _ = sides(small_config(**PLAIN, **limits))
+    first = side.learner.update(random_rollout(1))
+    weights = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
+    second = side.learner.update(random_rollout(2))
+    each = [update.metrics["train/ratio_limit"] for update in (first, second)]
+    assert each == [0.9, 0.3]
+    loss = loss_by_definition(weights, random_rollout(2), LIMITED)
+    assert second.metrics["loss/total"] == pytest.approx(loss, rel=1e-4)
+    assert loss != pytest.approx(loss_by_definition(weights, random_rollout(2), SGD), rel=1e-3)
+
+
 def test_the_rate_of_an_update_is_that_of_the_step_it_was_pulled_at(sides: Sides) -> None:
     side, _ = sides(SHAPED)
     rates, at = [], []
@@ -274,10 +287,10 @@ def test_workers_draw_minibatches_of_their_own(
         really = side.agent.gradient
 
         def gradient(
-            batch: Batch, weight: float, returns: Any = returns, really: Any = really
+            batch: Batch, *annealed: float, returns: Any = returns, really: Any = really
         ) -> Gradient:
             returns.append(batch.returns)
-            return really(batch, weight)
+            return really(batch, *annealed)
 
         monkeypatch.setattr(side.agent, "gradient", gradient)
         side.learner.update(random_rollout(3))
@@ -461,7 +474,7 @@ class LoggedAgent(ScriptedActor):
         """Take weights."""
         self.events.append("load")
 
-    def gradient(self, batch: Any, entropy_weight: float) -> Gradient:
+    def gradient(self, batch: Any, entropy_weight: float, ratio_limit: float) -> Gradient:
         """A gradient that may be pushed, or not."""
         self.events.append("gradient")
         return Gradient(np.zeros(1), 1.0, 1.0 if self.is_finite else np.nan, {"loss/total": 0.0})

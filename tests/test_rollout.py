@@ -403,9 +403,9 @@ def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetM
             policy_parameters=rollout.policy_parameters,
             epsilon=np.zeros_like(rollout.mask),
         )
-        assert agent.gradient(batch, 0.0).parts["loss/value"] < 1e-12
+        assert agent.gradient(batch, 0.0, 0.0).parts["loss/value"] < 1e-12
         forgetful = batch._replace(starts=~rollout.starts)
-        assert agent.gradient(forgetful, 0.0).parts["loss/value"] > 1e-8
+        assert agent.gradient(forgetful, 0.0, 0.0).parts["loss/value"] > 1e-8
     assert np.abs(rollout.state).max() > 1e-3
 
 

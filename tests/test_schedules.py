@@ -130,6 +130,31 @@ def test_entropy_weight_may_rise() -> None:
     assert weights == [0.25, 0.5, 0.75, 0.75]
 
 
+def test_ratio_limit_is_constant_without_a_final_one() -> None:
+    config = make_config(ratio_limit=0.2)
+    assert {schedules.ratio_limit(config, steps) for steps in (0, 500, 10**9)} == {0.2}
+
+
+def test_ratio_limit_may_be_annealed_to_zero() -> None:
+    config = make_config(ratio_limit=0.5, ratio_limit_final=0.0)
+    limits = [schedules.ratio_limit(config, steps) for steps in (0, 250, 500, 1000, 2000)]
+    assert limits == [0.5, 0.375, 0.25, 0.0, 0.0]
+
+
+def test_after_gives_every_schedule_its_own_value() -> None:
+    config = make_config(
+        learning_rate=0.5,
+        learning_rate_schedule="linear",
+        entropy_weight=0.25,
+        entropy_weight_final=0.0,
+        ratio_limit=1.0,
+        ratio_limit_final=0.5,
+        epsilon_greedy=0.125,
+        epsilon_greedy_final=0.0,
+    )
+    assert schedules.after(config, 500) == (0.25, 0.125, 0.75, 0.0625)
+
+
 def test_epsilon_greedy_is_linear_then_constant() -> None:
     config = make_config(epsilon_greedy=1.0, epsilon_greedy_final=0.5)
     chances = [schedules.epsilon_greedy(config, steps) for steps in (0, 500, 1000, 2000)]

@@ -116,6 +116,9 @@ class LearningConfig:
         low=0.0,
         high=10.0,
     )
+    ratio_limit_final: float | None = option(
+        None, "anneal the ratio limit to this at --anneal-steps", low=0.0, high=10.0
+    )
     max_dropped_rollouts: int = option(
         100,
         "rollouts in a row that are not finite and dropped, after which a worker fails (0: never)",

@@ -62,6 +62,11 @@ def _validate_learning(learning: LearningConfig) -> None:
             f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "
             "than once needs one, for example --ratio-limit 0.2"
         )
+    if learning.ratio_limit_final is not None and not learning.ratio_limit:
+        raise UserError(
+            f"ratio_limit_final {learning.ratio_limit_final:g} without a ratio_limit to begin "
+            "with: give one, for example --ratio-limit 0.2"
+        )
 
 
 def _validate_cluster(cluster: ClusterConfig) -> None:
