@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
     from a3c.playing.playground import Playground
     from a3c.playing.show import OpenScreen
     from a3c.playing.stage import Envs
-    from a3c.rollout import Episode
+    from a3c.scores import Episode
 
 PROG = "evaluate.py"
 VIDEOS = (".mp4", ".gif")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import confirmation, console, options, signals
+from a3c import console, options, signals
 from a3c.cluster import Cluster, Task, adopt_environment
 from a3c.config import Config
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
@@ -30,6 +30,7 @@ from a3c.games import Games
 from a3c.heartbeat import Heartbeat
 from a3c.listeners import has_loopback_only
 from a3c.placing.place import add_host_arguments, add_task_arguments, place
+from a3c.playing import confirming
 from a3c.quiet import import_tensorflow
 from a3c.start_order import start_in_order
 
@@ -109,9 +110,7 @@ def _fork_games(
     if config.run.stop_at_return is None or not config.run.evaluation_episodes:
         return None
     return Games(
-        lambda candidate, games: confirmation.play(
-            candidate, games, config, make_envs, build_network
-        )
+        lambda candidate, games: confirming.play(candidate, games, config, make_envs, build_network)
     )
 
 

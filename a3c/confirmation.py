@@ -8,18 +8,8 @@ on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from a3c import checkpoint
 from a3c.checkpoint import Manifest
-from a3c.cluster import adopt_environment
-from a3c.config import Config, RunConfig
-
-if TYPE_CHECKING:  # TensorFlow
-    from a3c.network import Network
-    from a3c.playing.stage import Envs
+from a3c.config import RunConfig
 
 FOLDER = "candidate"
 
@@ -39,20 +29,3 @@ def is_over(manifest: Manifest, config: RunConfig) -> bool:
     return is_solved(manifest, config) or (
         manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps
     )
-
-
-def play(
-    candidate: Path,
-    games: int,
-    config: Config,
-    make_envs: Callable[..., Envs],
-    build_network: Callable[..., Network],
-) -> dict[str, Any]:
-    """The scores of so many games with a checkpoint, as `evaluate.py --json` gives them."""
-    from a3c.playing.playground import Playground
-
-    adopt_environment(1)  # which hides a GPU that the workers compute on
-    settings = config.run
-    ground = Playground(config, make_envs, build_network, settings.seed, settings.evaluation_greedy)
-    played = ground.play(candidate, games)
-    return ground.scores(checkpoint.verify(candidate).step, played)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import psutil
 
-from a3c.rollout import Episode
+from a3c.scores import Episode
 
 log = logging.getLogger(__name__)
 

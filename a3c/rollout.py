@@ -19,6 +19,7 @@ from a3c.errors import PlayError, UserError
 from a3c.feeding import as_fed, fed_space
 from a3c.own_code import describe
 from a3c.returns import bootstrap_truncations
+from a3c.scores import Episode
 
 
 class Actor(Protocol):
@@ -32,13 +33,6 @@ class Actor(Protocol):
 
     def initial_state(self, batch: int) -> np.ndarray:
         """The recurrent state at the start of an episode."""
-
-
-class Episode(NamedTuple):
-    """A whole game as it was scored: raw rewards, whatever learning clipped or cut."""
-
-    episode_return: float
-    length: int
 
 
 class Rollout(NamedTuple):

@@ -1,8 +1,17 @@
-"""How scores are said to people."""
+"""The score of a game, and how scores are said to people."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 _MOST_DECIMALS = 6
+
+
+class Episode(NamedTuple):
+    """A whole game as it was scored: raw rewards, whatever learning clipped or cut."""
+
+    episode_return: float
+    length: int
 
 
 def beside(mean: float, mark: float | None) -> str:

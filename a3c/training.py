@@ -27,7 +27,8 @@ from a3c.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
 from a3c.metrics import JsonlSink, Sink, WorkerTracker
 from a3c.network import Network
 from a3c.past import restart_point
-from a3c.rollout import BlamingTheEnvironment, Episode, Player, Rollout, Stopwatch
+from a3c.rollout import BlamingTheEnvironment, Player, Rollout, Stopwatch
+from a3c.scores import Episode
 from a3c.serving import start_server
 from a3c.signals import StopRequest, leave_now
 from a3c.store import Store

@@ -18,8 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a3c import metrics
 from a3c.metrics import METRICS, ClusterTracker, JsonlSink, Means, Sink, WorkerTracker, read_rows
-from a3c.rollout import Episode, Stopwatch
+from a3c.rollout import Stopwatch
 from a3c.rundir import REPOSITORY
+from a3c.scores import Episode
 from a3c.tensorboard import TensorBoardSink
 from tests.full_disks import little_room
 

@@ -19,7 +19,8 @@ from a3c.agent import Agent, Batch
 from a3c.distributions import for_space
 from a3c.errors import PlayError
 from a3c.returns import gae
-from a3c.rollout import Episode, Player, Rollout, Stopwatch
+from a3c.rollout import Player, Rollout, Stopwatch
+from a3c.scores import Episode
 from tests.clusters import config
 from tests.scripted import (
     ACTIONS,

@@ -17,7 +17,7 @@ from a3c.errors import UserError
 from a3c.playing import video
 from a3c.playing.playground import Playground
 from a3c.playing.video import Film, file_stem
-from a3c.rollout import Episode
+from a3c.scores import Episode
 from tests import videos
 from tests.clusters import small_config
 from tests.full_disks import little_room

@@ -12,7 +12,7 @@ from a3c.playing.evaluation import Decision
 from a3c.playing.picture import Facts, Painter
 from a3c.playing.policy_view import action_names, view_policy
 from a3c.playing.stage import Envs, screen
-from a3c.rollout import Episode
+from a3c.scores import Episode
 
 
 class Camera:

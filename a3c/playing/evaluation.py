@@ -19,7 +19,8 @@ from a3c.checkpoint import DamagedCheckpointError
 from a3c.console import count
 from a3c.errors import UserError
 from a3c.playing.scores import Summary, summarise
-from a3c.rollout import Actor, Episode
+from a3c.rollout import Actor
+from a3c.scores import Episode
 
 __all__ = ["Decision", "Summary", "load", "play", "quotas", "summarise"]
 

@@ -21,7 +21,7 @@ from a3c.playing import evaluation, stage
 from a3c.playing.evaluation import load
 from a3c.playing.scores import summarise
 from a3c.playing.stage import Envs
-from a3c.rollout import Episode
+from a3c.scores import Episode
 from a3c.worlds.environments import has_own_end
 
 

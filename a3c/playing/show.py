@@ -21,7 +21,7 @@ from a3c.playing.evaluation import Decision, Games, moments
 from a3c.playing.playground import Playground
 from a3c.playing.stage import Envs, frames_per_second
 from a3c.playing.video import HOLD_S
-from a3c.rollout import Episode
+from a3c.scores import Episode
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from a3c.playing.camera import Camera, game_name, subtitle
 from a3c.playing.evaluation import Decision, play
 from a3c.playing.picture import score_text
 from a3c.playing.stage import Envs, frames_per_second
-from a3c.rollout import Episode
+from a3c.scores import Episode
 
 Format = Literal["mp4", "gif"]
 FORMATS: tuple[Format, ...] = ("mp4", "gif")
