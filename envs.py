@@ -19,8 +19,8 @@ from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
 from a3c.config import EnvConfig
+from a3c.env import atari, environments
 from a3c.errors import UserError
-from a3c.worlds import atari, environments
 
 
 def make(

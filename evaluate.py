@@ -24,26 +24,27 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a3c import console, processes, rundir
-from a3c.cluster import adopt_environment
+from a3c.cluster.topology import adopt_environment
 from a3c.config import Config
+from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.heartbeat import Heartbeat
-from a3c.options import Parser, add_version, parse_path
-from a3c.playing.display import missing_display
-from a3c.playing.locate import Source, find_checkpoint, find_run
-from a3c.playing.scores import score_table, summarise
-from a3c.playing.window import Window
-from a3c.quiet import import_tensorflow
-from a3c.rundir import RunDir
-from a3c.signals import StopRequest, leave_on_signals
-from a3c.start_order import start_in_order
+from a3c.play.display import missing_display
+from a3c.play.locate import Source, find_checkpoint, find_run
+from a3c.play.scores import score_table, summarise
+from a3c.play.window import Window
+from a3c.process import console, process_records
+from a3c.process.heartbeat import Heartbeat
+from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.signals import StopRequest, leave_on_signals
+from a3c.process.start_order import start_in_order
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
-    from a3c.playing.playground import Playground
-    from a3c.playing.show import OpenScreen
-    from a3c.playing.stage import Envs
-    from a3c.scores import Episode
+    from a3c.play.playground import Playground
+    from a3c.play.show import OpenScreen
+    from a3c.play.stage import Envs
+    from a3c.run.scores import Episode
 
 PROG = "evaluate.py"
 VIDEOS = (".mp4", ".gif")
@@ -170,7 +171,7 @@ def playground(config: Config, arguments: argparse.Namespace) -> Playground:
     """The environments and networks of this folder, for one configuration."""
     import envs
     import model
-    from a3c.playing.playground import Playground
+    from a3c.play.playground import Playground
 
     seed = config.run.seed if arguments.seed is None else arguments.seed
     greedy = config.run.evaluation_greedy if arguments.greedy is None else arguments.greedy
@@ -181,8 +182,8 @@ def watch(
     source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
 ) -> int:
     """Play in a window until the games are over or it is closed, then report what was seen."""
-    from a3c.playing.camera import subtitle
-    from a3c.playing.show import Show
+    from a3c.play.camera import subtitle
+    from a3c.play.show import Show
 
     config = source.config.env
     with contextlib.ExitStack() as stack:
@@ -204,7 +205,7 @@ def watch(
 
 def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.Namespace) -> Path:
     """Write a video of one more game; its path."""
-    from a3c.playing import video
+    from a3c.play import video
 
     recording = video.record(
         stage,
@@ -229,12 +230,12 @@ def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen |
     stop = StopRequest()
     stop.install()
     heartbeat = Heartbeat.from_environment()
-    others = len(processes.read_records(run.path))
+    others = len(process_records.read_records(run.path))
     with start_in_order(run.path / "processes", first=False, processes=1 + others):
         import_tensorflow()
-    from a3c.metrics import JsonlSink
-    from a3c.playing.following import Evaluator
-    from a3c.tensorboard import TensorBoardSink
+    from a3c.play.following import Evaluator
+    from a3c.run.metrics import JsonlSink
+    from a3c.run.tensorboard import TensorBoardSink
 
     name = "evaluator-0"
     evaluator = Evaluator(

@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import console, options, plan, rundir
-from a3c.config import Config, EnvConfig
-from a3c.configuring import sources
+from a3c.cluster import plan
+from a3c.cluster.placement import Placement
+from a3c.cluster.plan import Plan
+from a3c.config import Config, EnvConfig, command_line, sources
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.hosting.placement import Placement
-from a3c.launching import cockpit, hosts, isolation, network_trial, preflight, report, verbs
-from a3c.launching.keepers import ChildKeepers
-from a3c.plan import Plan
-from a3c.rundir import RunDir
+from a3c.launch import hosts, isolation, network_trial, preflight, report, run_view, verbs
+from a3c.launch.keepers import ChildKeepers
+from a3c.process import console
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replace", action="store_true", help="end the tmux session that has this run's name"
     )
     group.add_argument(
-        "--run-dir", type=options.parse_path, metavar="DIR", help="default: runs/<game>-<time>"
+        "--run-dir", type=command_line.parse_path, metavar="DIR", help="default: runs/<game>-<time>"
     )
     group.add_argument(
         "--resume", action="store_true", help="go on with --run-dir, or with the newest run"
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hosts",
-        type=options.parse_path,
+        type=command_line.parse_path,
         metavar="FILE",
         help="train on the hosts of this TOML file, over ssh",
     )
@@ -131,9 +132,9 @@ def _unknown_verb(word: str) -> str:
 
 def complete(line: str, point: str) -> int:
     """Print what may follow in a line up to the cursor; a shell asks, see `completion`."""
-    from a3c.launching import completion
+    from a3c.launch import completion
 
-    starting = options.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
+    starting = command_line.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
     shown = [name for name, verb in verbs.VERBS.items() if verb.help]
     parsers = completion.Parsers({n: verbs.make_parser(PROG, n) for n in shown}, starting)
     for word in completion.answer(line[: int(point or 0)], parsers):
@@ -143,7 +144,7 @@ def complete(line: str, point: str) -> int:
 
 def keep_here(arguments: list[str]) -> int:
     """Be the keeper of processes of a run that is spread over hosts or containers."""
-    from a3c.launching import keep
+    from a3c.launch import keep
 
     def check(settings: EnvConfig) -> object:
         import envs  # Gymnasium: only the chief's keeper pays for it
@@ -156,12 +157,12 @@ def keep_here(arguments: list[str]) -> int:
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
     resumed = _resumed(arguments)
-    base = options.read_file(resumed.config, str(resumed.config)) if resumed else None
-    config, chosen = options.parse_config(
+    base = command_line.read_file(resumed.config, str(resumed.config)) if resumed else None
+    config, chosen = command_line.parse_config(
         arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
     )
     if resumed and base is not None:
-        path, changes = resumed.path, options.changes(options.merge([base]), config)
+        path, changes = resumed.path, command_line.changes(command_line.merge([base]), config)
     else:
         changes = []
         path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
@@ -191,7 +192,7 @@ def start(arguments: list[str]) -> int:
             log.info("changed since then: %s", ", ".join(changes))
         if not in_tmux:
             return _in_foreground(planned, run, config)
-    from a3c.launching import session
+    from a3c.launch import session
 
     return session.start(planned, run, script=Path(__file__).resolve())
 
@@ -209,7 +210,7 @@ def _refuse_without_effect(chosen: argparse.Namespace) -> None:
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
     """Print the run as a compose file, or its plan."""
     import envs
-    from a3c.launching import compose
+    from a3c.launch import compose
 
     envs.check(config.env)
     config, planned = compose.make_plan(config, run_name, chosen)
@@ -224,7 +225,7 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
     """Whether the run goes into tmux; UserError where it should and can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False
-    from a3c.launching import session  # libtmux: all else is quicker without it
+    from a3c.launch import session  # libtmux: all else is quicker without it
 
     if chosen.mode == "auto" and not session.is_at_hand():
         return False
@@ -242,7 +243,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     if chosen.resume:
         rundir.check_resumable(path, config)
     network_trial.check_network(config, observations)
-    return options.idle(
+    return command_line.idle(
         chosen,
         config,
         is_atari=envs.is_atari(config.env.env_id),
@@ -277,7 +278,7 @@ def _plan(
 
 def _resumed(arguments: list[str]) -> RunDir | None:
     """The run that `--resume` goes on with; None without it."""
-    parser = options.Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    parser = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
     add_arguments(parser)
     known, _ = parser.parse_known_args(arguments)
     if not known.resume:
@@ -300,7 +301,7 @@ def _in_foreground(planned: Plan, run: RunDir, config: Config) -> int:
     """Child mode: everything is a child of this process, and ends with it."""
     keepers = ChildKeepers(run)
     keepers.start(planned.processes)
-    return cockpit.see_through(planned, keepers, run, config)
+    return run_view.see_through(planned, keepers, run, config)
 
 
 if __name__ == "__main__":

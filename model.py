@@ -11,7 +11,7 @@ write a `build` of your own and name it with `--network package.module:build` (a
 from __future__ import annotations
 
 if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
-    from a3c.quiet import import_tensorflow
+    from a3c.process.import_tensorflow import import_tensorflow
 
     import_tensorflow()
 
@@ -24,13 +24,15 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
-from a3c import console, layers, own_network
 from a3c.config import NetworkConfig
-from a3c.distributions import for_space
+from a3c.config.command_line import parse_config, parse_path
 from a3c.errors import UserError
-from a3c.feeding import check_side, is_image, prepared_shape
-from a3c.network import Network, NetworkOutput
-from a3c.options import parse_config, parse_path
+from a3c.learn import own_network
+from a3c.net import layers
+from a3c.net.distributions import for_space
+from a3c.net.frames import check_side, is_image, prepared_shape
+from a3c.net.network import Network, NetworkOutput
+from a3c.process import console
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
 
@@ -157,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the layers of the configured network and draw them to a PNG file."""
     # Workers import this module too, and need neither of these from it.
     import envs
-    from a3c.drawing import diagram
+    from a3c.plot import diagram
 
     config, arguments = parse_config(
         argv, "model.py", "Print and draw the network of a configuration.", _add_arguments

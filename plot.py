@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import console
-from a3c.cluster import adopt_environment
+from a3c.cluster.topology import adopt_environment
+from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.options import Parser, add_version, parse_path
-from a3c.playing.locate import find_checkpoint
-from a3c.quiet import import_tensorflow
+from a3c.play.locate import find_checkpoint
+from a3c.process import console
+from a3c.process.import_tensorflow import import_tensorflow
 
 PROG = "plot.py"
 PICTURES = ("return", "losses", "throughput", "staleness")
@@ -85,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def draw(arguments: argparse.Namespace) -> list[Path]:
     """Draw what was asked for; of `all`, what there are data for."""
-    from a3c.drawing import histories as reading
-    from a3c.drawing import pictures
+    from a3c.plot import histories as reading
+    from a3c.plot import pictures
 
     histories = reading.load_all(arguments.runs)
     folder = arguments.output or _folder(histories)
@@ -116,12 +116,12 @@ def look(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Path]:
     import_tensorflow()
     import envs
     import model
-    from a3c.drawing import looks, pictures
-    from a3c.playing.playground import Playground
+    from a3c.play.playground import Playground
+    from a3c.plot import network_pictures, pictures
 
     config = source.config
     ground = Playground(config, envs.make, model.build, config.run.seed)
-    with looks.opened(ground, source) as network:
+    with network_pictures.opened(ground, source) as network:
         figures = {"filters": network.filters, "saliency": network.saliency}
         for name in names:
             yield pictures.save(figures[name](), folder / f"{name}.png")
@@ -133,7 +133,7 @@ def _folder(histories: Sequence[Any]) -> Path:
 
 def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]], Any]]:
     """How each picture is drawn, with the settings of the command line."""
-    from a3c.drawing import charts, speed_charts
+    from a3c.plot import charts, speed_charts
 
     window: Any = {} if arguments.smooth is None else {"window": arguments.smooth}
     axis: Any = {} if arguments.x is None else {"axis": arguments.x}

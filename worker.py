@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c import console, options, signals
-from a3c.cluster import Cluster, Task, adopt_environment
-from a3c.config import Config
+from a3c.cluster.topology import Cluster, Task, adopt_environment
+from a3c.cluster.which_task import add_host_arguments, add_task_arguments, place
+from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
-from a3c.games import Games
-from a3c.heartbeat import Heartbeat
-from a3c.listeners import has_loopback_only
-from a3c.placing.place import add_host_arguments, add_task_arguments, place
-from a3c.playing import confirming
-from a3c.quiet import import_tensorflow
-from a3c.start_order import start_in_order
+from a3c.learn.games import Games
+from a3c.play import confirming
+from a3c.process import console, signals
+from a3c.process.heartbeat import Heartbeat
+from a3c.process.import_tensorflow import import_tensorflow, start_eager_runtime
+from a3c.process.listeners import has_loopback_only
+from a3c.process.start_order import start_in_order
 
 log = logging.getLogger("a3c")
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_host_arguments(group)
     group.add_argument(
         "--run-dir",
-        type=options.parse_path,
+        type=command_line.parse_path,
         default=Path("runs/by-hand"),
         help="where the run is kept",
     )
@@ -64,7 +64,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     log.info("TensorFlow is there, %.1f s after the start", time.monotonic() - STARTED)
     try:
         if task.job == "ps":
-            from a3c.serving import serve
+            from a3c.server.serving import serve
 
             serve(cluster, task, config, stop, heartbeat)
         else:
@@ -88,7 +88,8 @@ def _work(
 
     # Before TensorFlow does anything: a fork has no threads but one.
     games = _fork_games(config, envs.make, model.build) if task.is_chief else None
-    from a3c.training import Worker
+    start_eager_runtime()
+    from a3c.learn.training import Worker
 
     Worker(
         cluster,
@@ -137,7 +138,7 @@ def _misses_network(error: BaseException) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one process; every way out gives the exit code that its keeper goes by."""
-    config, arguments = options.parse_config(
+    config, arguments = command_line.parse_config(
         argv, "worker.py", "Run one process of an A3C cluster.", add_arguments
     )
     try:

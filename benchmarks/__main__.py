@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 
 BENCHMARKS = {
     "floor": ("floor.csv",),

@@ -31,11 +31,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c import options
-from a3c.config import Config
-from a3c.metrics import WINDOW
-from a3c.quiet import import_tensorflow
-from a3c.rundir import REPOSITORY
+from a3c.config import Config, command_line
+from a3c.process.import_tensorflow import import_tensorflow
+from a3c.run.metrics import WINDOW
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.machine import RESULTS
 
@@ -139,7 +138,7 @@ class Judge:
 
 def preset(task: str, workers: int = 1) -> Config:
     """The configuration of a task's preset."""
-    return options.merge([options.read_preset(task), {"cluster": {"workers": workers}}])
+    return command_line.merge([command_line.read_preset(task), {"cluster": {"workers": workers}}])
 
 
 def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:

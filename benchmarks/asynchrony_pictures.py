@@ -20,9 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from a3c.drawing import pictures
-from a3c.drawing.pictures import COLOURS, FAINT
-from a3c.rundir import REPOSITORY
+from a3c.plot import pictures
+from a3c.plot.pictures import COLOURS, FAINT
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.asynchrony import LIMITS, REAL, REMEDIES, SIMULATED, TABLE, WORKERS, Row, preset
 from benchmarks.asynchrony import read as read_rows

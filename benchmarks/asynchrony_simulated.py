@@ -15,7 +15,7 @@ mean return of the last 100 games of all workers reaches `--stop-at-return`, or 
 from __future__ import annotations
 
 if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
-    from a3c.quiet import import_tensorflow
+    from a3c.process.import_tensorflow import import_tensorflow
 
     import_tensorflow()
 
@@ -35,13 +35,14 @@ from gymnasium.spaces import Box
 
 import envs
 import model
-from a3c import options, schedules, seeding
-from a3c.agent import Action, Agent, Batch, Gradient
-from a3c.config import Config
-from a3c.configuring.rules import check_minibatches
-from a3c.exchange import Exchange, Push, Reply, Shared
-from a3c.learner import Learner
-from a3c.rollout import Player, Stopwatch
+from a3c.config import Config, command_line
+from a3c.config.rules import check_minibatches
+from a3c.env import seeding
+from a3c.learn import schedules
+from a3c.learn.agent import Action, Agent, Batch, Gradient
+from a3c.learn.learner import Learner
+from a3c.learn.rollout import Player, Stopwatch
+from a3c.server.exchange import Exchange, Push, Reply, Shared
 from benchmarks.asynchrony import Judge
 
 # Virtual milliseconds. Only their ratios matter: what a worker does between a pull and a push.
@@ -359,7 +360,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def simulated(argv: Sequence[str] | None) -> Outcome:
     """What the run of a command line comes to."""
-    config, arguments = options.parse_config(
+    config, arguments = command_line.parse_config(
         argv, "asynchrony_simulated", "Simulate one run.", _add_arguments
     )
     return Simulation(

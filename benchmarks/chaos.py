@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from a3c import rundir
+from a3c.run import rundir
 from benchmarks.witness import Witness
 from tests.faults import wire
 from tests.faults.events import Chaos

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from a3c.drawing import pictures
-from a3c.drawing.pictures import COLOURS, INK
-from a3c.watching.usage import read_pss_mb
+from a3c.plot import pictures
+from a3c.plot.pictures import COLOURS, INK
+from a3c.watch.usage import read_pss_mb
 from benchmarks import hand_made, machine, turns
 
 PARTS = ("env", "act", "learn", "exchange", "other")

@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 
 import worker
-from a3c import signals
-from a3c.quiet import import_tensorflow
+from a3c.process import signals
+from a3c.process.import_tensorflow import import_tensorflow
 from benchmarks.turns import ROW_INTERVAL_S
 
 
@@ -55,9 +55,10 @@ def instrument(outside: Outside) -> None:
     """Put the timers in."""
     import_tensorflow()
     import envs
-    from a3c import calls, training
-    from a3c.rollout import Stopwatch
-    from a3c.store import Store
+    from a3c.learn import training
+    from a3c.learn.rollout import Stopwatch
+    from a3c.server import calls
+    from a3c.server.store import Store
 
     prepare, make = calls.prepare, envs.make
 

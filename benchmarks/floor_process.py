@@ -8,7 +8,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.floor_process")
 
-from a3c.quiet import import_tensorflow
+from a3c.process.import_tensorflow import import_tensorflow
 
 import_tensorflow()
 
@@ -24,10 +24,10 @@ from gymnasium.vector import VectorEnv  # noqa: E402
 
 import envs  # noqa: E402
 import model  # noqa: E402
-from a3c.agent import Agent, Batch  # noqa: E402
 from a3c.config import Config  # noqa: E402
-from a3c.feeding import as_fed  # noqa: E402
-from a3c.options import parse_config  # noqa: E402
+from a3c.config.command_line import parse_config  # noqa: E402
+from a3c.learn.agent import Agent, Batch  # noqa: E402
+from a3c.net.frames import as_fed  # noqa: E402
 from benchmarks.turns import Tally  # noqa: E402
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.cluster import free_ports
+from a3c.cluster.topology import free_ports
 from benchmarks.turns import Contestant, side_by_side
 
 

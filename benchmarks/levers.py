@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
 from benchmarks.floor import ONE_UPDATE
 from benchmarks.turns import Contestant

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c import rundir
-from a3c.rundir import REPOSITORY
+from a3c.run import rundir
+from a3c.run.rundir import REPOSITORY
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

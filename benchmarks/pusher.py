@@ -10,7 +10,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.pusher")
 
-from a3c.quiet import import_tensorflow
+from a3c.process.import_tensorflow import import_tensorflow
 
 import_tensorflow()
 
@@ -22,13 +22,13 @@ from pathlib import Path  # noqa: E402
 import numpy as np  # noqa: E402
 
 import worker  # noqa: E402
-from a3c.cluster import wait_for_peer  # noqa: E402
-from a3c.exchange import Push  # noqa: E402
-from a3c.layout import cut  # noqa: E402
-from a3c.options import parse_config  # noqa: E402
-from a3c.placing.place import place  # noqa: E402
-from a3c.serving import start_server  # noqa: E402
-from a3c.store import Store  # noqa: E402
+from a3c.cluster.topology import wait_for_peer  # noqa: E402
+from a3c.cluster.which_task import place  # noqa: E402
+from a3c.config.command_line import parse_config  # noqa: E402
+from a3c.server.exchange import Push  # noqa: E402
+from a3c.server.layout import cut  # noqa: E402
+from a3c.server.serving import start_server  # noqa: E402
+from a3c.server.store import Store  # noqa: E402
 from benchmarks.turns import Tally  # noqa: E402
 
 

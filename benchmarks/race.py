@@ -29,8 +29,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from a3c.drawing import pictures
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.plot import pictures
+from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS

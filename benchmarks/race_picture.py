@@ -8,8 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from a3c.drawing import pictures
-from a3c.drawing.pictures import FAINT
+from a3c.plot import pictures
+from a3c.plot.pictures import FAINT
 from benchmarks.time_to_solve import Solved
 
 Curve = list[tuple[float, float]]  # minutes, mean return

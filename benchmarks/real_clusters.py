@@ -13,7 +13,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.real_clusters")
 
-from a3c.quiet import import_tensorflow
+from a3c.process.import_tensorflow import import_tensorflow
 
 import_tensorflow()  # here and once; nothing of it runs in this process
 
@@ -34,9 +34,11 @@ import numpy as np  # noqa: E402
 import envs  # noqa: E402, F401 # once for all forks
 import model  # noqa: E402, F401
 import worker  # noqa: E402
-from a3c import checkpoint, metrics, options, rundir, signals, training  # noqa: E402, F401
-from a3c.cluster import Cluster, Task, adopt_environment, free_ports  # noqa: E402
-from a3c.config import Config  # noqa: E402
+from a3c.cluster.topology import Cluster, Task, adopt_environment, free_ports  # noqa: E402
+from a3c.config import Config, command_line  # noqa: E402
+from a3c.learn import training  # noqa: E402, F401
+from a3c.process import signals  # noqa: E402
+from a3c.run import checkpoint, metrics, rundir  # noqa: E402, F401
 from benchmarks import machine  # noqa: E402
 
 _PR_SET_PDEATHSIG = 1
@@ -68,7 +70,7 @@ class Run(NamedTuple):
 def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
     """One run from nothing."""
     where = machine.here()
-    config, _ = options.parse_config(
+    config, _ = command_line.parse_config(
         ["--preset", preset, "--workers", str(workers), "--seed", str(seed), *flags],
         *("real_clusters", "", lambda _: None),
     )
@@ -92,7 +94,9 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
         ]
         mark = config.run.stop_at_return
         if mark is None:  # it trains on after that; the preset's own is looked at all the same
-            own, _ = options.parse_config(["--preset", preset], "real_clusters", "", lambda _: None)
+            own, _ = command_line.parse_config(
+                ["--preset", preset], "real_clusters", "", lambda _: None
+            )
             mark = own.run.stop_at_return
         reached_at = next((at for at, mean in means if mark is not None and mean >= mark), None)
         after = [mean for at, mean in means if reached_at is not None and at >= reached_at]

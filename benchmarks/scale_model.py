@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from a3c.drawing import pictures
-from a3c.drawing.pictures import COLOURS, DASHES
+from a3c.plot import pictures
+from a3c.plot.pictures import COLOURS, DASHES
 from benchmarks import hand_made, machine, turns
 from benchmarks.machine import RESULTS
 from benchmarks.scale_queues import Costs, Shape, Simulation

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from a3c.drawing import pictures
-from a3c.drawing.pictures import COLOURS
-from a3c.rundir import REPOSITORY
+from a3c.plot import pictures
+from a3c.plot.pictures import COLOURS
+from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, machine
 from benchmarks.asynchrony import SIMULATED, Row
 from benchmarks.machine import RESULTS

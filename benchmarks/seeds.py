@@ -26,8 +26,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from a3c import rundir
-from a3c.rundir import REPOSITORY
+from a3c.run import rundir
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 
 FIELDS = ("seed", "solved", "env_steps", "wall_s", "env_steps_per_s", "mean_return_100", "episodes")

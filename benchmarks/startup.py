@@ -32,10 +32,11 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
-from a3c import processes, rundir  # noqa: E402
-from a3c.cluster import process_environment  # noqa: E402
-from a3c.rundir import RunDir  # noqa: E402
-from a3c.watching.usage import read_pss_mb  # noqa: E402
+from a3c.cluster.topology import process_environment  # noqa: E402
+from a3c.process import process_records  # noqa: E402
+from a3c.run import rundir  # noqa: E402
+from a3c.run.rundir import RunDir  # noqa: E402
+from a3c.watch.usage import read_pss_mb  # noqa: E402
 from benchmarks import machine  # noqa: E402
 
 TIMEOUT_S = 600.0
@@ -122,7 +123,7 @@ def rows(metrics: Path) -> Iterator[dict[str, Any]]:
 def memory(run: RunDir) -> tuple[float, float]:
     """PSS of the ps, and the most of any worker."""
     found: dict[str, list[float]] = {"ps": [], "worker": []}
-    for record in processes.read_records(run.path):
+    for record in process_records.read_records(run.path):
         found[record.role].append(read_pss_mb(record.pid or 0) or 0.0)
     return round(max(found["ps"])), round(max(found["worker"]))
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import psutil
 
-from a3c import metrics
+from a3c.run import metrics
 from benchmarks import machine
 from benchmarks.floor import ONE_UPDATE
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.cluster import free_ports
+from a3c.cluster.topology import free_ports
 from benchmarks import machine, turns
 from benchmarks.floor import SHAPES
 from benchmarks.turns import Contestant

@@ -14,7 +14,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.textbook_process")
 
-from a3c.quiet import import_tensorflow
+from a3c.process.import_tensorflow import import_tensorflow
 
 import_tensorflow()
 
@@ -30,11 +30,12 @@ from gymnasium.spaces import Box  # noqa: E402
 
 import envs  # noqa: E402
 import model  # noqa: E402
-from a3c import losses, observations  # noqa: E402
 from a3c.config import Config  # noqa: E402
-from a3c.network import Network, NetworkOutput  # noqa: E402
-from a3c.options import parse_config  # noqa: E402
-from a3c.returns import gae  # noqa: E402
+from a3c.config.command_line import parse_config  # noqa: E402
+from a3c.learn import losses  # noqa: E402
+from a3c.learn.returns import gae  # noqa: E402
+from a3c.net import observations  # noqa: E402
+from a3c.net.network import Network, NetworkOutput  # noqa: E402
 from benchmarks.turns import Tally  # noqa: E402
 
 v1 = tf.compat.v1

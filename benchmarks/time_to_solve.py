@@ -28,8 +28,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c import metrics
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.run import metrics
+from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, Settings

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from a3c.cluster import process_environment
-from a3c.rundir import REPOSITORY
+from a3c.cluster.topology import process_environment
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 
 START_TIMEOUT_S = 300.0

@@ -34,7 +34,8 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
-from a3c import processes, rundir  # noqa: E402
+from a3c.process import process_records  # noqa: E402
+from a3c.run import rundir  # noqa: E402
 from tests.fake_runs import FakeRun, living  # noqa: E402
 
 LAUNCHER = str(REPOSITORY / "launch_cluster.py")
@@ -53,7 +54,7 @@ def busy_run(directory: Path, workers: int) -> Iterator[FakeRun]:
         for name in names:
             sleeper = stack.enter_context(subprocess.Popen(["sleep", "1000"]))
             stack.callback(sleeper.kill)
-            identity = processes.identify(sleeper.pid)
+            identity = process_records.identify(sleeper.pid)
             made.process(name, child=identity, keeper=identity)
         thread = threading.Thread(target=_go_on, args=(made, names, over))
         stack.callback(thread.join)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from a3c import checkpoint
+from a3c.run import checkpoint
 from tests.faults import ledger
 from tests.faults.spread import Spread
 

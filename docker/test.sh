@@ -129,7 +129,7 @@ up() { # FLAGS...
 # --- what is claimed ------------------------------------------------------------------------------
 
 has_checkpoint() { inside worker-0 sh -c 'ls /runs/cartpole/checkpoints/*/manifest.json' >/dev/null 2>&1; }
-is_well() { inside "$1" python -m a3c.keeping.health /runs >/dev/null 2>&1; }
+is_well() { inside "$1" python -m a3c.keeper.health /runs >/dev/null 2>&1; }
 came_back() { case $(state "$1") in "running 0 "[1-9]*) is_well "$1" ;; *) false ;; esac; }
 is_restored() { docker logs "$(container worker-0)" 2>&1 | grep "restored the ps from" >/dev/null; }
 ended_well() { case $(state "$1") in "exited 0 "*) true ;; "exited "*) fail "$1 is $(state "$1")" ;; *) false ;; esac; }

@@ -12,10 +12,10 @@ from typing import Any
 
 from gymnasium.spaces import Box, Space
 
-from a3c import layers
 from a3c.config import NetworkConfig
-from a3c.distributions import for_space
-from a3c.network import Network, NetworkOutput
+from a3c.net import layers
+from a3c.net.distributions import for_space
+from a3c.net.network import Network, NetworkOutput
 
 
 def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:

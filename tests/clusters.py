@@ -10,13 +10,12 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 
 import model
-from a3c import cluster as addresses
-from a3c import options
-from a3c.agent import Agent
-from a3c.cluster import Cluster, Task
-from a3c.config import Config
-from a3c.exchange import Push
-from a3c.store import Store
+from a3c.cluster import topology as addresses
+from a3c.cluster.topology import Cluster, Task
+from a3c.config import Config, command_line
+from a3c.learn.agent import Agent
+from a3c.server.exchange import Push
+from a3c.server.store import Store
 from tests.runs import REPOSITORY as REPOSITORY
 from tests.runs import launcher as launcher
 
@@ -26,11 +25,11 @@ ACTIONS = Discrete(2)
 
 def config(**settings: Any) -> Config:
     """A configuration from settings by name, whatever section they are in."""
-    layer: options.Layer = {}
+    layer: command_line.Layer = {}
     for name, value in settings.items():
-        option = options.OPTIONS[name]
-        layer.setdefault(option.section, {})[name] = options.coerce(option, value, name)
-    return options.merge([layer])
+        option = command_line.OPTIONS[name]
+        layer.setdefault(option.section, {})[name] = command_line.coerce(option, value, name)
+    return command_line.merge([layer])
 
 
 def small_config(**settings: Any) -> Config:

@@ -12,21 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from a3c import checkpoint, options, processes, rundir
 from a3c import config as settings
-from a3c.checkpoint import Manifest
-from a3c.config import Config
-from a3c.processes import Identity, LastExit, ProcessRecord
-from a3c.rundir import RunDir
+from a3c.config import Config, command_line
+from a3c.process import process_records
+from a3c.process.process_records import Identity, LastExit, ProcessRecord
+from a3c.run import checkpoint, rundir
+from a3c.run.checkpoint import Manifest
+from a3c.run.rundir import RunDir
 
 
 def configure(**changes: Any) -> Config:
     """A configuration from settings by name, whatever section they are in."""
-    layer: options.Layer = {}
+    layer: command_line.Layer = {}
     for name, value in changes.items():
-        option = options.OPTIONS[name]
-        layer.setdefault(option.section, {})[name] = options.coerce(option, value, name)
-    return options.merge([layer])
+        option = command_line.OPTIONS[name]
+        layer.setdefault(option.section, {})[name] = command_line.coerce(option, value, name)
+    return command_line.merge([layer])
 
 
 def iso(timestamp: float) -> str:
@@ -36,7 +37,7 @@ def iso(timestamp: float) -> str:
 
 def myself() -> Identity:
     """This process, as one that lives."""
-    identity = processes.identify(os.getpid())
+    identity = process_records.identify(os.getpid())
     assert identity is not None
     return identity
 
@@ -90,13 +91,13 @@ class FakeRun:
             started_at=iso(self.started_at),
             updated_at=iso(self.now),
             keeper=keeper or (myself() if live else gone()),
-            host=processes.this_host(),
+            host=process_records.this_host(),
             log=str(self.run.log(name)),
             heartbeat=str(self.run.heartbeat(name)),
             argv=("python", "worker.py"),
         )
         record = dataclasses.replace(record, **changes)
-        processes.write_record(self.run.record(name), record)
+        process_records.write_record(self.run.record(name), record)
         if beat_age_s is not None:
             self.run.heartbeat(name).touch()
             os.utime(self.run.heartbeat(name), (self.now - beat_age_s, self.now - beat_age_s))

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeping import namespaces
-from a3c.rundir import REPOSITORY
+from a3c.keeper import namespaces
+from a3c.run.rundir import REPOSITORY
 
 CONNECT_INSIDE = """
 import os, socket, sys
-from a3c.keeping.namespaces import Namespace, enter
+from a3c.keeper.namespaces import Namespace, enter
 there = {kind: os.open(f"/proc/{sys.argv[1]}/ns/{kind}", os.O_RDONLY) for kind in ("net", "user")}
 same = os.fstat(there["user"]).st_ino == os.stat("/proc/self/ns/user").st_ino
 enter(Namespace(there["net"], None if same else there["user"]))

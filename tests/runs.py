@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from a3c import checkpoint, processes
-from a3c.rundir import RunDir
+from a3c.process import process_records
+from a3c.run import checkpoint
+from a3c.run.rundir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEADLINE_S = 180.0
@@ -71,15 +72,15 @@ def is_training(run_dir: Path, workers: int = 2) -> bool:
 
 def everything_ended(run_dir: Path) -> bool:
     """Whether no process or keeper of a run is left."""
-    records = processes.read_records(run_dir)
-    alive = [processes.child_lives(r) or processes.keeper_lives(r) for r in records]
+    records = process_records.read_records(run_dir)
+    alive = [process_records.child_lives(r) or process_records.keeper_lives(r) for r in records]
     return bool(records) and not any(alive)
 
 
 def pid_of(run: RunDir, name: str) -> int | None:
     """The pid of a process of a run, if it lives."""
-    record = processes.read_record(run.record(name))
-    return record.pid if record and processes.child_lives(record) else None
+    record = process_records.read_record(run.record(name))
+    return record.pid if record and process_records.child_lives(record) else None
 
 
 def manifest(run_dir: Path) -> checkpoint.Manifest:

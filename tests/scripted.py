@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from a3c.agent import Action
+from a3c.learn.agent import Action
 
 NUM_ACTIONS = 5
 OBSERVATIONS = Box(-np.inf, np.inf, (3,), np.float32)

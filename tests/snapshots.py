@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from a3c import checkpoint
-from a3c.checkpoint import Manifest
 from a3c.config import identity, to_dict
+from a3c.run import checkpoint
+from a3c.run.checkpoint import Manifest
 from tests.clusters import config
 
 FILES = {"variables.index": b"index" * 9, "variables.data-00000-of-00001": bytes(range(256))}

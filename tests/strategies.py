@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from a3c.options import OPTIONS, Layer, Option
+from a3c.config.command_line import OPTIONS, Layer, Option
 
 TEXTS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
 JSON_TABLES = st.dictionaries(

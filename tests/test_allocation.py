@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 
 # Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The
 # threads of a server take pages of their own meanwhile.
@@ -19,10 +19,10 @@ for _ in range(4):
 print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
 """
 
-KEEP = "from a3c.allocation import keep_freed_memory; keep_freed_memory()"
+KEEP = "from a3c.server.allocation import keep_freed_memory; keep_freed_memory()"
 SERVE = """
-from a3c.cluster import Cluster, Task, free_ports
-from a3c.serving import start_server
+from a3c.cluster.topology import Cluster, Task, free_ports
+from a3c.server.serving import start_server
 ps, worker = (f"127.0.0.1:{port}" for port in free_ports(2))
 server = start_server(Cluster((ps,), (worker,)), Task("ps", 0), 1)
 """

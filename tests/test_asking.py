@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from a3c.hosting import asking
-from a3c.hosting.hostfile import HERE, Host
-from a3c.plan import Plan
+from a3c.cluster.hostfile import HERE, Host
+from a3c.cluster.plan import Plan
+from a3c.hosts import asking
 
 
 def test_a_host_that_closes_its_output_and_stays_is_not_waited_for(tmp_path: Path) -> None:

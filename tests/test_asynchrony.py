@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a3c.drawing import pictures
-from a3c.rundir import REPOSITORY
+from a3c.plot import pictures
+from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, asynchrony_pictures, machine
 from benchmarks.asynchrony import REAL, SIMULATED, Case, Judge, Row
 from benchmarks.asynchrony_simulated import Simulation, VirtualPs, VirtualTime

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 import envs
 from a3c.config import EnvConfig
+from a3c.env import atari
+from a3c.env.resize import area_resize
 from a3c.errors import UserError
-from a3c.worlds import atari
-from a3c.worlds.resize import area_resize
 
 Envs = VectorEnv[Any, Any, Any]
 

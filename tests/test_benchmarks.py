@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
 from tests.runs import wait_until
 

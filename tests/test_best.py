@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from a3c import checkpoint
-from a3c.checkpoint import DamagedCheckpointError
 from a3c.errors import UserError
-from a3c.playing import best
-from a3c.playing.locate import find_checkpoint
-from a3c.playing.scores import summarise
-from a3c.rundir import RunDir
+from a3c.play import best
+from a3c.play.locate import find_checkpoint
+from a3c.play.scores import summarise
+from a3c.run import checkpoint
+from a3c.run.checkpoint import DamagedCheckpointError
+from a3c.run.rundir import RunDir
 from tests import snapshots
 
 

@@ -21,11 +21,12 @@ import pytest
 from gymnasium.spaces import Box
 from PIL import Image
 
-from a3c import cluster, listeners, plan, processes
-from a3c.plan import Process
-from a3c.rundir import RunDir, read_board_link
-from a3c.tensorboard import Pictures, TensorBoardSink
-from a3c.watching import status
+from a3c.cluster import plan, topology
+from a3c.cluster.plan import Process
+from a3c.process import listeners, process_records
+from a3c.run.rundir import RunDir, read_board_link
+from a3c.run.tensorboard import Pictures, TensorBoardSink
+from a3c.watch import status
 from tests.clusters import agent, small_config
 from tests.fake_runs import configure
 from tests.runs import everything_ended, finish, running, wait_until
@@ -35,7 +36,7 @@ FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
 def planned(run: RunDir, port: int) -> Process:
     """TensorBoard as a plan has it."""
-    here = cluster.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
+    here = topology.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
     made = plan.make(configure(env_id="CartPole-v1"), run, here, tensorboard_port=port)
     return made.of_role("tensorboard")[0]
 
@@ -79,7 +80,7 @@ def test_it_shows_scalars_graph_and_input_to_this_machine_alone(tmp_path: Path) 
     sink.graph(agent(small_config()).graph_def())
     sink.write(5, {"loss/total": 1.5})
     Pictures(sink, FRAMES).offer(7, np.zeros((1, 1, 4, 84, 84), np.uint8))
-    (port,) = cluster.free_ports(1)
+    (port,) = topology.free_ports(1)
     with serving(run, port) as (board, url):
         assert url == f"http://127.0.0.1:{port}/"
         wait_until(lambda: get(url + "data/runs") == ["worker-0"], "the events")
@@ -118,9 +119,9 @@ def test_a_port_that_was_taken_meanwhile_is_said_and_another_one_serves(tmp_path
 
 
 def test_the_port_of_tensorboard_is_none_of_the_cluster() -> None:
-    ports = cluster.free_ports(20)
+    ports = topology.free_ports(20)
     workers = tuple(f"127.0.0.1:{port}" for port in ports[1:])
-    here = cluster.Cluster((f"127.0.0.1:{ports[0]}",), workers)
+    here = topology.Cluster((f"127.0.0.1:{ports[0]}",), workers)
     assert plan.choose_board_port(here) not in ports
 
 
@@ -146,7 +147,7 @@ def test_a_run_says_where_tensorboard_is_and_on_whom_workers_wait(
             return lines[0] if lines and "worker-0, worker-1" in lines[0] else None
 
         line = wait_until(waiting, "workers that say on whom they wait")
-        address = next(r.address for r in processes.read_records(path) if r.role == "ps")
+        address = next(r.address for r in process_records.read_records(path) if r.role == "ps")
         assert line == f"worker-0, worker-1 waiting for ps-0 at {address} (Connection refused)"
         url = wait_until(lambda: status.read(RunDir(path)).tensorboard, "TensorBoard")
         assert get(url + "data/runs") == []

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import evaluate
 import launch_cluster
 import plot
-from a3c import checkpoint, rundir
-from a3c.watching import status
+from a3c.run import checkpoint, rundir
+from a3c.watch import status
 from tests import snapshots
 from tests.fake_runs import FakeRun, gone, living
 from tests.test_fuzz_input import ANYTHING, Stage, check_refused

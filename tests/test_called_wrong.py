@@ -13,9 +13,11 @@ import a3c
 import evaluate
 import launch_cluster
 import plot
-from a3c import console, layers, options
+from a3c.config import command_line
 from a3c.errors import UserError
-from a3c.rundir import REPOSITORY
+from a3c.net import layers
+from a3c.process import console
+from a3c.run.rundir import REPOSITORY
 
 MODULE = """
 import gymnasium
@@ -201,8 +203,8 @@ def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture
     ],
 )
 def test_flags_that_do_nothing_are_known(words: list[str], idle: list[str]) -> None:
-    config, chosen = options.parse_config(["--env-id", "CartPole-v1", *words], "x", "")
-    found = options.idle(chosen, config, is_atari=False, has_box_actions=False)
+    config, chosen = command_line.parse_config(["--env-id", "CartPole-v1", *words], "x", "")
+    found = command_line.idle(chosen, config, is_atari=False, has_box_actions=False)
     assert [line.partition(" does nothing here")[0] for line in found] == idle
 
 

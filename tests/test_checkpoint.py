@@ -17,10 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from a3c import checkpoint
-from a3c.checkpoint import DamagedCheckpointError, Manifest
 from a3c.config import identity
 from a3c.errors import UserError
+from a3c.run import checkpoint
+from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from tests.clusters import REPOSITORY, config
 from tests.snapshots import FILES, damage, manifest, save, write
 
@@ -93,8 +93,8 @@ def test_the_same_step_may_be_written_twice(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from a3c import checkpoint
-from a3c.checkpoint import Manifest
+from a3c.run import checkpoint
+from a3c.run.checkpoint import Manifest
 
 def write(root, step, reason):
     manifest = Manifest(step, 0, 0.0, 0.0, reason, {}, "", {})

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c import checkpoint
-from a3c.chief import Chief
-from a3c.exchange import Reply
-from a3c.past import Life
-from a3c.store import Snapshot
+from a3c.learn.chief import Chief
+from a3c.run import checkpoint
+from a3c.run.resume import Life
+from a3c.server.exchange import Reply
+from a3c.server.store import Snapshot
 from tests.clusters import config
 from tests.fake_runs import FakeRun, configure, gone
 from tests.runs import manifest

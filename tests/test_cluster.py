@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c import cluster, plan
-from a3c.cluster import Cluster, Task, from_tf_config, make_cluster
+from a3c.cluster import plan, topology
+from a3c.cluster.topology import Cluster, Task, from_tf_config, make_cluster
 from a3c.errors import RetryableError, UserError
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
 
 PS, WORKERS = ["127.0.0.1:1"], ["127.0.0.1:2", "127.0.0.1:3"]
@@ -49,7 +49,7 @@ def refusal(ps: list[str], workers: list[str], *, trusted: bool = False) -> str:
     ],
 )
 def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
-    assert cluster.split_address(address) == parts
+    assert topology.split_address(address) == parts
 
 
 @pytest.mark.parametrize(
@@ -110,18 +110,18 @@ def test_whatever_others_can_reach_needs_a_trusted_network(address: str) -> None
     assert address in (line := refusal(PS, [address]))
     assert "--trusted-network" in line
     assert make_cluster(PS, [address], trusted_network=True).workers == (address,)
-    assert not cluster.is_loopback(address)
+    assert not topology.is_loopback(address)
 
 
 def test_loopback_needs_no_trust() -> None:
     for address in ("localhost:5", "Localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5"):
-        assert cluster.is_loopback(address)
+        assert topology.is_loopback(address)
         assert make_cluster(PS, [address], trusted_network=False).workers == (address,)
 
 
 def test_a_list_of_hosts_may_have_spaces_and_a_last_comma() -> None:
-    assert cluster.split_hosts(" a:1, b:2 ,\n") == ["a:1", "b:2"]
-    assert cluster.split_hosts("") == []
+    assert topology.split_hosts(" a:1, b:2 ,\n") == ["a:1", "b:2"]
+    assert topology.split_hosts("") == []
 
 
 ADDRESSES = st.text(max_size=30) | st.from_regex(
@@ -152,7 +152,7 @@ def assert_valid(made: Cluster) -> None:
     assert made.workers
     assert len({a.lower() for a in everyone}) == len(everyone)
     for address in everyone:
-        host, port = cluster.split_address(address)
+        host, port = topology.split_address(address)
         host.encode("idna")  # or a lookup would raise UnicodeError
         assert 1 <= port <= 65535
         assert address.isprintable()
@@ -175,12 +175,12 @@ def test_a_task_that_is_not_there_is_refused(job: str, index: int) -> None:
     made = make_cluster(PS, WORKERS, trusted_network=False)
     size = len(made.addresses(job))
     with pytest.raises(UserError, match=rf"--task {index} is out of range.* has {size} {job}$"):
-        cluster.check_task(made, job, index)
+        topology.check_task(made, job, index)
 
 
 def test_a_task_that_is_there_is_taken() -> None:
     made = make_cluster(PS, WORKERS, trusted_network=False)
-    assert cluster.check_task(made, "worker", 1) == Task("worker", 1)
+    assert topology.check_task(made, "worker", 1) == Task("worker", 1)
 
 
 # --- TF_CONFIG ----------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_any_tf_config_is_a_valid_cluster_or_one_line(text: str, trusted: bool) 
         refused = str(error)
     if refused is None:
         assert_valid(made)
-        assert cluster.check_task(made, task.job, task.index) == task
+        assert topology.check_task(made, task.job, task.index) == task
     else:
         assert len(refused.splitlines()) == 1
 
@@ -316,14 +316,14 @@ def test_any_tf_config_is_a_valid_cluster_or_one_line(text: str, trusted: bool) 
 
 
 def test_free_ports_are_free_and_all_different() -> None:
-    ports = cluster.free_ports(50)
+    ports = topology.free_ports(50)
     assert len(set(ports)) == 50
-    assert all(map(cluster.port_is_free, ports))
+    assert all(map(topology.port_is_free, ports))
 
 
 def test_a_port_that_is_listened_on_is_not_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert not cluster.port_is_free(listener.getsockname()[1])
+        assert not topology.port_is_free(listener.getsockname()[1])
 
 
 def test_more_processes_than_the_machine_has_ports_are_refused() -> None:
@@ -339,11 +339,11 @@ def test_more_processes_than_the_machine_has_ports_are_refused() -> None:
 
 
 def test_an_absent_peer_is_named_when_the_time_is_up() -> None:
-    (port,) = cluster.free_ports(1)
+    (port,) = topology.free_ports(1)
     said: list[str] = []
     began = time.monotonic()
     with pytest.raises(RetryableError, match=rf"ps-0 at 127.0.0.1:{port} can't be reached") as lost:
-        cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.25, said.append)
+        topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.25, said.append)
     assert 0.25 <= time.monotonic() - began < 5
     assert "after 0.25 s (Connection refused)" in str(lost.value)
     assert said == [f"waiting for ps-0 at 127.0.0.1:{port} (Connection refused)"]
@@ -352,7 +352,7 @@ def test_an_absent_peer_is_named_when_the_time_is_up() -> None:
 def test_a_host_that_no_one_knows_is_named_too() -> None:
     address = "[fe80::1%nowhere]:1"
     with pytest.raises(RetryableError, match=r"ps-0 at .fe80::1%nowhere.:1 can't be reached"):
-        cluster.wait_for_peer("ps-0", address, 0.01)
+        topology.wait_for_peer("ps-0", address, 0.01)
 
 
 def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
@@ -362,12 +362,12 @@ def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
         address = full.getsockname()
         began = time.monotonic()
         with socket.create_connection(address), pytest.raises(RetryableError, match="timed out"):
-            cluster.wait_for_peer("ps-0", f"127.0.0.1:{address[1]}", 0.2)
+            topology.wait_for_peer("ps-0", f"127.0.0.1:{address[1]}", 0.2)
         assert time.monotonic() - began < 1.5
 
 
 def test_a_peer_that_comes_late_is_found() -> None:
-    (port,) = cluster.free_ports(1)
+    (port,) = topology.free_ports(1)
     missed = threading.Event()
     listening: list[socket.socket] = []
 
@@ -377,16 +377,16 @@ def test_a_peer_that_comes_late_is_found() -> None:
 
     thread = threading.Thread(target=come_late)
     thread.start()
-    cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 20, lambda _: missed.set())
+    topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 20, lambda _: missed.set())
     thread.join()
     listening[0].close()
 
 
 def test_waiting_for_a_peer_ends_when_it_is_time_to_leave() -> None:
-    (port,) = cluster.free_ports(1)
+    (port,) = topology.free_ports(1)
     pauses = iter((False, True))
     with pytest.raises(RetryableError, match=f"asked to leave while .* ps-0 at 127.0.0.1:{port}"):
-        cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 60, pause=lambda _: next(pauses))
+        topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 60, pause=lambda _: next(pauses))
 
 
 def test_a_connection_that_met_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,9 +397,9 @@ def test_a_connection_that_met_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch
         return connect(address, timeout, source_address=address)
 
     monkeypatch.setattr(socket, "create_connection", meet_itself)
-    (port,) = cluster.free_ports(1)
+    (port,) = topology.free_ports(1)
     with pytest.raises(RetryableError, match="can't be reached"):
-        cluster.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.01)
+        topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.01)
 
 
 # --- the environment of a process ---------------------------------------------------------------
@@ -413,9 +413,9 @@ PROXIES = [
 
 def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
     kept = {"PATH": "/bin", "HOME": "/root", "no_proxy": "*", "MY_PROXY": "x", "LANG": "C"}
-    made = cluster.process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
+    made = topology.process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
     assert not set(PROXIES) & set(made)
-    assert "TF_GRPC_REUSE_PORT" not in cluster.process_environment({"TF_GRPC_REUSE_PORT": "1"}, 1)
+    assert "TF_GRPC_REUSE_PORT" not in topology.process_environment({"TF_GRPC_REUSE_PORT": "1"}, 1)
     assert made.items() >= kept.items()
     threads = {
         made[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -426,24 +426,24 @@ def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
 
 def test_a_gpu_is_hidden_unless_it_is_asked_for() -> None:
     base = {"CUDA_VISIBLE_DEVICES": "3"}
-    assert cluster.process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
-    assert "CUDA_VISIBLE_DEVICES" not in cluster.process_environment({}, 1, gpu=True)
+    assert topology.process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in topology.process_environment({}, 1, gpu=True)
 
 
 def test_what_the_user_set_about_logging_and_onednn_stays() -> None:
     base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    made = cluster.process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
+    made = topology.process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
     assert made.items() >= base.items()
     assert made["OMP_NUM_THREADS"] == "1"  # a setting of the run: --worker-threads
-    assert cluster.process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
-    assert cluster.chosen_variables({**base, "PATH": "/bin"}) == base
+    assert topology.process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
+    assert topology.chosen_variables({**base, "PATH": "/bin"}) == base
 
 
 def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"http_proxy": "http://dead:1", "KEPT": "yes"}
     monkeypatch.setattr(os, "environ", environment)
-    cluster.adopt_environment(2)
-    assert environment == cluster.process_environment({"KEPT": "yes"}, 2)
+    topology.adopt_environment(2)
+    assert environment == topology.process_environment({"KEPT": "yes"}, 2)
 
 
 def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

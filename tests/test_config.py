@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 
 from a3c import config as settings
-from a3c import options
-from a3c.config import Config
-from a3c.configuring.rules import validate
+from a3c.config import Config, command_line
+from a3c.config.command_line import OPTIONS, Layer
+from a3c.config.rules import validate
 from a3c.errors import UserError
-from a3c.options import OPTIONS, Layer
 from tests.clusters import REPOSITORY, config
 from tests.strategies import layers
 
@@ -23,8 +22,8 @@ from tests.strategies import layers
 def test_defaults_are_valid_settings_like_any_other() -> None:
     for option in OPTIONS.values():
         default = getattr(getattr(Config(), option.section), option.name)
-        assert options.coerce(option, default, option.name) == default
-    assert options.merge([]) == Config()
+        assert command_line.coerce(option, default, option.name) == default
+    assert command_line.merge([]) == Config()
 
 
 def test_a_configuration_can_not_be_changed() -> None:
@@ -34,9 +33,9 @@ def test_a_configuration_can_not_be_changed() -> None:
 
 @given(layers())
 def test_a_configuration_comes_back_from_json_bit_for_bit(layer: Layer) -> None:
-    before = options.merge([options.from_tables(layer, "test")])
+    before = command_line.merge([command_line.from_tables(layer, "test")])
     text = json.dumps(settings.to_dict(before), allow_nan=False)
-    after = options.from_dict(json.loads(text), "test")
+    after = command_line.from_dict(json.loads(text), "test")
     assert repr(after) == repr(before)  # repr tells 1 from 1.0 and 0.0 from -0.0
     assert settings.digest(after) == settings.digest(before)
 

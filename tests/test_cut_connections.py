@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import calls
-from a3c.cluster import Cluster, Task, free_ports
+from a3c.cluster.topology import Cluster, Task, free_ports
 from a3c.errors import RetryableError
-from a3c.store import Store
+from a3c.server import calls
+from a3c.server.store import Store
 from tests.clusters import agent, push_of, small_config
 
 SETTINGS = small_config(hidden_sizes=[8000], learning_rate=0.01)  # 56,003 parameters

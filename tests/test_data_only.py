@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 
 LOADERS = {
     *("pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"),

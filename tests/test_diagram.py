@@ -17,13 +17,13 @@ from matplotlib.patches import FancyArrowPatch
 from rich.console import Console
 
 import model
-from a3c import layers
 from a3c.config import NetworkConfig
-from a3c.distributions import for_space
-from a3c.drawing import diagram
-from a3c.drawing.diagram import LayerRow
 from a3c.errors import UserError
-from a3c.network import Network, NetworkOutput
+from a3c.net import layers
+from a3c.net.distributions import for_space
+from a3c.net.network import Network, NetworkOutput
+from a3c.plot import diagram
+from a3c.plot.diagram import LayerRow
 from examples import own_network
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)

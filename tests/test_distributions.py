@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from a3c import distributions
 from a3c.config import NetworkConfig
-from a3c.distributions import Policy, for_space
 from a3c.errors import UserError
+from a3c.net import distributions
+from a3c.net.distributions import Policy, for_space
 
 
 def f32(values: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 WRITE = """
 import sys
 from pathlib import Path
-from a3c.checkpoint import Manifest, write
+from a3c.run.checkpoint import Manifest, write
 
 def save(prefix):
     for end in (".index", ".data-00000-of-00001"):

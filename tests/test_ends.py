@@ -8,9 +8,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from a3c import processes
-from a3c.rundir import RunDir
-from a3c.watching import status
+from a3c.process import process_records
+from a3c.run.rundir import RunDir
+from a3c.watch import status
 from tests.clusters import launcher
 from tests.runs import (
     CARTPOLE,
@@ -111,7 +111,7 @@ def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(tmp_path:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=DEADLINE_S)[1]
     assert manifest(path).reason == "interrupted", said
-    (worker,) = (r for r in processes.read_records(path) if r.name == "worker-0")
+    (worker,) = (r for r in process_records.read_records(path) if r.name == "worker-0")
     assert worker.restarts == 0
     assert "lost" not in said
 
@@ -120,7 +120,7 @@ def test_a_stale_pid_is_not_believed(tmp_path: Path) -> None:
     """After a reboot another process may have the pid that a record names."""
     path = tmp_path / "run"
     with running(path, *ENDLESS, "--workers", "1") as process:
-        wait_until(lambda: len(processes.read_records(path)) == 2, "keepers")
+        wait_until(lambda: len(process_records.read_records(path)) == 2, "keepers")
         process.kill()
         wait_until(lambda: everything_ended(path), "the end of all processes")
     for file in (path / "processes").glob("*.json"):

@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import envs
 from a3c.config import EnvConfig
+from a3c.env import environments
 from a3c.errors import UserError
-from a3c.worlds import environments
 
 FLOATS = spaces.Box(-1.0, 1.0, (3,), np.float64)
 TWO = spaces.Discrete(2)
@@ -204,7 +204,9 @@ def test_an_environment_of_ones_own_comes_from_the_current_directory(
 
 
 def test_the_environments_need_no_tensorflow() -> None:
-    code = "import sys, envs, examples.memory, a3c.seeding; sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import sys, envs, examples.memory, a3c.env.seeding; sys.exit('tensorflow' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(envs.__file__).parent)
 
 

@@ -18,9 +18,9 @@ import psutil
 import pytest
 from matplotlib import image
 
-from a3c import checkpoint
-from a3c.metrics import read_rows
-from a3c.rundir import RunDir
+from a3c.run import checkpoint
+from a3c.run.metrics import read_rows
+from a3c.run.rundir import RunDir
 from tests import videos
 from tests.clusters import REPOSITORY, launcher
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import launch_cluster
-from a3c.cluster import split_address
+from a3c.cluster.topology import split_address
 from tests.runs import REPOSITORY
 
 DOCKER = REPOSITORY / "docker"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 
 SCRIPTS = ("launch_cluster.py", "worker.py", "evaluate.py", "plot.py", "model.py")
 BENCHMARKS = sorted(

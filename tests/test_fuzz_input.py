@@ -20,11 +20,11 @@ import evaluate
 import launch_cluster
 import plot
 import worker
-from a3c import cluster
+from a3c.cluster import topology
 from a3c.config import SECTIONS
+from a3c.config.command_line import OPTIONS
 from a3c.errors import UserError
-from a3c.launching.verbs import VERBS
-from a3c.options import OPTIONS
+from a3c.launch.verbs import VERBS
 from tests.clusters import REPOSITORY
 from tests.strategies import setting
 
@@ -417,19 +417,19 @@ def test_any_host_list_is_a_cluster_or_one_line(
     ps: list[str], workers: list[str], trusted: bool
 ) -> None:
     try:
-        made = cluster.make_cluster(
-            cluster.split_hosts(",".join(ps)),
-            cluster.split_hosts(",".join(workers)),
+        made = topology.make_cluster(
+            topology.split_hosts(",".join(ps)),
+            topology.split_hosts(",".join(workers)),
             trusted_network=trusted,
         )
     except UserError as error:
         said = str(error).splitlines()
         assert len(said) == 1
     else:
-        addresses = [cluster.split_address(a) for a in (*made.ps, *made.workers)]
+        addresses = [topology.split_address(a) for a in (*made.ps, *made.workers)]
         assert len(set(addresses)) == len(addresses)
         assert all(1 <= port <= 65535 for _, port in addresses)
-        assert trusted or all(map(cluster.is_loopback, (*made.ps, *made.workers)))
+        assert trusted or all(map(topology.is_loopback, (*made.ps, *made.workers)))
 
 
 ANYTHING = st.recursive(

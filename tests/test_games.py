@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from a3c.errors import RetryableError
-from a3c.games import Games
+from a3c.learn.games import Games
 from tests.runs import wait_until
 
 CHECKPOINT = Path("somewhere") / "1000"

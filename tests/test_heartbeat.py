@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from a3c import heartbeat
-from a3c.heartbeat import Heartbeat
+from a3c.process import heartbeat
+from a3c.process.heartbeat import Heartbeat
 
 
 @pytest.fixture

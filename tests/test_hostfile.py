@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from a3c.cluster import hostfile, placement, ssh
+from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.hosting import hostfile, placement, ssh
-from a3c.plan import Plan
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
 
 HERE = {"host": "here", "address": "10.77.0.1", "slots": 2}
@@ -146,7 +146,7 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
-    from a3c import plan
+    from a3c.cluster import plan
 
     file = hostfile.parse(tables(HERE, GAMMA))
     config = configure(workers=3, max_workers=5, trusted_network=True)

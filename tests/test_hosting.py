@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from a3c import processes
+from a3c.cluster.hostfile import Host
+from a3c.cluster.plan import Plan, Process
 from a3c.errors import UserError
-from a3c.hosting import asking, elsewhere, sweep
-from a3c.hosting.hostfile import Host
-from a3c.plan import Plan, Process
-from a3c.processes import ProcessRecord
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.hosts import asking, elsewhere, sweep
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
+from a3c.run.rundir import REPOSITORY, RunDir
 from tests.runs import wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
@@ -42,7 +42,7 @@ sys.exit(int(code.read_text()))
 """
 FOLLOW = """
 import sys
-from a3c.hosting import follow
+from a3c.hosts import near_end
 follow.FAREWELL_S = 1.0
 sys.exit(follow.main())
 """
@@ -83,8 +83,8 @@ class Far:
 
     def record(self) -> ProcessRecord | None:
         """The record over there, while its process lives."""
-        record = processes.read_record(self.there.record("worker-1"))
-        return record if record and processes.child_lives(record) else None
+        record = process_records.read_record(self.there.record("worker-1"))
+        return record if record and process_records.child_lives(record) else None
 
     def at_work(self) -> ProcessRecord:
         """Wait for the process; its record."""
@@ -101,10 +101,10 @@ def far(tmp_path: Path) -> Iterator[Far]:
     """A worker elsewhere, ended in the end whatever happens."""
     made = Far(tmp_path)
     yield made
-    records = processes.read_records(made.there.path)
+    records = process_records.read_records(made.there.path)
     for record in records:
-        processes.terminate(record, now=True)
-    wait_until(lambda: not any(map(processes.keeper_lives, records)), "the keeper's end")
+        process_records.terminate(record, now=True)
+    wait_until(lambda: not any(map(process_records.keeper_lives, records)), "the keeper's end")
 
 
 def test_a_lost_connection_is_made_again_and_ends_nothing(far: Far) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from a3c import processes
-from a3c.cluster import split_address
-from a3c.processes import ProcessRecord
-from a3c.rundir import REPOSITORY
+from a3c.cluster.topology import split_address
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
+from a3c.run.rundir import REPOSITORY
 from tests.clusters import launcher
 from tests.isolation import (
     FORBIDDEN,
@@ -47,7 +47,7 @@ def record_of(path: Path, name: str) -> ProcessRecord:
     """The record of a process that runs."""
 
     def found() -> ProcessRecord | None:
-        record = processes.read_record(path / "processes" / f"{name}.json")
+        record = process_records.read_record(path / "processes" / f"{name}.json")
         return record if record and record.pid and record.state == "running" else None
 
     there: ProcessRecord = wait_until(found, f"{name} at work")
@@ -171,7 +171,7 @@ def test_where_the_kernel_forbids_it_one_line_says_so(tmp_path: Path, wanted: st
 
 TRIES_TO_CONNECT = """
 import sys, urllib.request, worker
-from a3c.keeping import namespaces
+from a3c.keeper import namespaces
 if sys.argv[1] == "inside":
     namespaces.enter(namespaces.make())
 with worker._hint_at_isolation():

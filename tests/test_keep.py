@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c import cluster, processes
+from a3c.cluster import topology
+from a3c.cluster.plan import Process
+from a3c.cluster.which_task import expand
 from a3c.errors import UserError
-from a3c.keeping import health
-from a3c.launching import keep
-from a3c.placing.place import expand
-from a3c.plan import Process
-from a3c.rundir import RunDir
+from a3c.keeper import health
+from a3c.launch import keep
+from a3c.process import process_records
+from a3c.run.rundir import RunDir
 from tests.runs import DEADLINE_S, REPOSITORY, wait_until
 
 KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
@@ -111,7 +112,7 @@ def keeping(
 def test_a_run_in_pieces_ends_with_a_summary_and_stays_over(tmp_path: Path) -> None:
     """A ps, the chief, and two workers as children of one."""
     run = RunDir(tmp_path / "run")
-    ports = cluster.free_ports(4)
+    ports = topology.free_ports(4)
     hosts = (
         *("--ps-hosts", f"127.0.0.1:{ports[0]}"),
         *("--worker-hosts", ",".join(f"127.0.0.1:{port}" for port in ports[1:])),
@@ -120,7 +121,7 @@ def test_a_run_in_pieces_ends_with_a_summary_and_stays_over(tmp_path: Path) -> N
         wait_until(lambda: is_well(run), "all that has started to be well")
         said = [process.communicate(timeout=DEADLINE_S)[0] for process in kept]
     assert [process.returncode for process in kept] == [0, 0, 0], said
-    states = {record.name: record.state for record in processes.read_records(run.path)}
+    states = {record.name: record.state for record in process_records.read_records(run.path)}
     assert states["ps-0"] == states["worker-0"] == "done"
     assert set(states.values()) <= {"done", "stopped"}  # of workers too late for so short a run
     assert health.main([str(tmp_path)]) == 0
@@ -161,14 +162,14 @@ def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(tmp_path: Path) -
     run = RunDir(tmp_path)
     quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
     assert keep.Company([quick], run).run() == ({"worker-0": 0}, 0)
-    chief = processes.read_record(run.record("worker-0"))
+    chief = process_records.read_record(run.record("worker-0"))
     assert chief is not None
     later = dataclasses.replace(chief, updated_at="9999")
-    timer = in_a_moment(lambda: processes.write_record(run.record("worker-0"), later))
+    timer = in_a_moment(lambda: process_records.write_record(run.record("worker-0"), later))
     late = keep.Company([a_process("worker-1", run, SLEEP)], run, late_s=0.2)
     assert late.run() == ({"worker-1": 0}, 0)
     timer.join()
-    record = processes.read_record(run.record("worker-1"))
+    record = process_records.read_record(run.record("worker-1"))
     assert record is not None
     assert record.state == "stopped"
 
@@ -179,7 +180,7 @@ def test_a_signal_ends_all_that_is_kept_and_says_so(tmp_path: Path) -> None:
     timer = in_a_moment(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert keep.Company(mine, run).run()[1] == signal.SIGTERM
     timer.join()
-    assert {record.state for record in processes.read_records(tmp_path)} == {"stopped"}
+    assert {record.state for record in process_records.read_records(tmp_path)} == {"stopped"}
 
 
 def test_each_keeper_leaves_with_the_code_of_its_process(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_each_keeper_leaves_with_the_code_of_its_process(tmp_path: Path) -> None
 
 def is_well(run: RunDir) -> bool:
     """Whether the health check of a container would be content with this run."""
-    return bool(processes.read_records(run.path)) and health.main([str(run.path)]) == 0
+    return bool(process_records.read_records(run.path)) and health.main([str(run.path)]) == 0
 
 
 def test_nothing_is_well_where_nothing_is_kept(

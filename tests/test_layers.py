@@ -13,8 +13,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a3c import layers
 from a3c.errors import UserError
+from a3c.net import layers
 
 
 class Built:

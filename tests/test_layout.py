@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.errors import UserError
-from a3c.layout import Layout, cut
+from a3c.server.layout import Layout, cut
 
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),

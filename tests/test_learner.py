@@ -12,14 +12,14 @@ import pytest
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from a3c.agent import Batch, Gradient
 from a3c.config import Config
-from a3c.distributions import for_space
-from a3c.exchange import Reply
-from a3c.learner import Learner
-from a3c.metrics import METRICS
-from a3c.returns import gae
-from a3c.rollout import Player, Rollout, Stopwatch
+from a3c.learn.agent import Batch, Gradient
+from a3c.learn.learner import Learner
+from a3c.learn.returns import gae
+from a3c.learn.rollout import Player, Rollout, Stopwatch
+from a3c.net.distributions import for_space
+from a3c.run.metrics import METRICS
+from a3c.server.exchange import Reply
 from tests.clusters import OBSERVATIONS, InProcessCluster, agent, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
 

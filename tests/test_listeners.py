@@ -11,16 +11,16 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from a3c import listeners
-from a3c.listeners import Listener
-from a3c.rundir import REPOSITORY
-from a3c.watching import exposure
-from a3c.watching.snapshot import ProcessStatus
+from a3c.process import listeners
+from a3c.process.listeners import Listener
+from a3c.run.rundir import REPOSITORY
+from a3c.watch import exposure
+from a3c.watch.snapshot import ProcessStatus
 from tests.isolation import needs_namespaces
 
 LISTENS_INSIDE = """
 import socket, sys
-from a3c.keeping import namespaces
+from a3c.keeper import namespaces
 namespaces.enter(namespaces.make())
 four = socket.create_server(("0.0.0.0", 4000))
 six = socket.create_server(("::1", 4001), family=socket.AF_INET6)

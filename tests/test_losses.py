@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from a3c import losses
+from a3c.learn import losses
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

@@ -16,12 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import metrics
-from a3c.metrics import METRICS, ClusterTracker, JsonlSink, Means, Sink, WorkerTracker, read_rows
-from a3c.rollout import Stopwatch
-from a3c.rundir import REPOSITORY
-from a3c.scores import Episode
-from a3c.tensorboard import TensorBoardSink
+from a3c.learn.rollout import Stopwatch
+from a3c.run import metrics
+from a3c.run.metrics import (
+    METRICS,
+    ClusterTracker,
+    JsonlSink,
+    Means,
+    Sink,
+    WorkerTracker,
+    read_rows,
+)
+from a3c.run.rundir import REPOSITORY
+from a3c.run.scores import Episode
+from a3c.run.tensorboard import TensorBoardSink
 from tests.full_disks import little_room
 
 # --- the page about them ------------------------------------------------------------------------

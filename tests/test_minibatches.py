@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from a3c import minibatches
-from a3c.agent import Batch
+from a3c.learn import minibatches
+from a3c.learn.agent import Batch
 
 STEPS, ENVS = 6, 4
 

@@ -15,12 +15,11 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import model
-from a3c import network_table
-from a3c.config import NetworkConfig
-from a3c.drawing import diagram
+from a3c.config import NetworkConfig, network_table
+from a3c.config.command_line import OPTIONS
 from a3c.errors import UserError
-from a3c.network import Network, NetworkOutput
-from a3c.options import OPTIONS
+from a3c.net.network import Network, NetworkOutput
+from a3c.plot import diagram
 from examples import own_network
 from tests.clusters import REPOSITORY
 

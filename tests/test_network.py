@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from a3c.errors import UserError
-from a3c.keeping import network
-from a3c.rundir import REPOSITORY
+from a3c.keeper import network
+from a3c.run.rundir import REPOSITORY
 from tests.isolation import needs_namespaces
 
 pytestmark = needs_namespaces
 
 JOINS = """
 import os, sys, pathlib
-from a3c.keeping import network
+from a3c.keeper import network
 found = network.join(pathlib.Path(sys.argv[1]))
 print(os.fstat(found.network).st_ino, flush=True)
 sys.stdin.read()

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a3c import observations
-from a3c.observations import Statistics
+from a3c.net import observations
+from a3c.net.observations import Statistics
 
 ATARI = Box(0, 255, (4, 12, 10), np.uint8)
 RGB = Box(0, 255, (12, 10, 3), np.uint8)

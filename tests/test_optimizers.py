@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from a3c import optimizers
-from a3c.configuring.learning import LearningConfig
+from a3c.config.learning import LearningConfig
+from a3c.server import optimizers
 
 Array = NDArray[np.floating]
 Kind = Literal["adam", "rmsprop", "sgd"]

@@ -10,16 +10,16 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import model
-from a3c import own_network
 from a3c.errors import UserError
+from a3c.learn import own_network
 from tests.clusters import small_config
 from tests.test_bad_input import refused
 
 SPACES = (Box(-1.0, 1.0, (3,)), Discrete(2))
 WHOLE = """\
-from a3c import layers
-from a3c.distributions import for_space
-from a3c.network import Network, NetworkOutput
+from a3c.net import layers
+from a3c.net.distributions import for_space
+from a3c.net.network import Network, NetworkOutput
 import tensorflow as tf
 
 def build(observation_space, action_space, config):
@@ -86,9 +86,13 @@ def test_one_with_a_memory_is_not_cut_finer_than_its_environments() -> None:
         (DEF, "build = 3\ndef built(*_):", "build is an object of type int and no function"),
         (DEF, "def build(space):", "build(space) can't be called with (observation_space, "),
         ("policy = for", "policy = far", "mine.py:7: NameError: name 'far_space' is not defined"),
-        (RETURN, "pass", "gave None: return a3c.network.Network(forward, policy)"),
+        (RETURN, "pass", "gave None: return a3c.net.network.Network(forward, policy)"),
         (RETURN, "return Network(policy, forward)", "forward is an object of type Categorical"),
-        (RETURN, "return Network(forward, None)", "policy is None: take a3c.distributions.for_sp"),
+        (
+            RETURN,
+            "return Network(forward, None)",
+            "policy is None: take a3c.net.distributions.for",
+        ),
         (RETURN, "return Network(forward, policy, -1)", "state_size is -1: give a whole number"),
         ("(observations, state, starts)", "(x)", "forward(x) can't be called with (observations, "),
         (
@@ -115,7 +119,7 @@ def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> N
     own = ("--env-id", "CartPole-v1", "--network", "mine:build")
     for source, said in (
         ("\nbuild = (", "mine.py:2: SyntaxError: '(' was never closed; mend it\n"),
-        (WHOLE.replace(RETURN, "pass"), "network mine:build gave None: return a3c.network.Net"),
+        (WHOLE.replace(RETURN, "pass"), "network mine:build gave None: return a3c.net.network.Net"),
     ):
         (tmp_path / "mine.py").write_text(source)
         assert said in refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)

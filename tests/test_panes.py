@@ -16,9 +16,9 @@ from typing import Any
 import libtmux
 import pytest
 
-from a3c import panes
 from a3c.errors import UserError
-from a3c.panes import Pane, Window
+from a3c.launch import panes
+from a3c.launch.panes import Pane, Window
 
 
 @pytest.fixture

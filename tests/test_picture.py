@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from a3c.playing import picture
-from a3c.playing.picture import AMBER, BLUE, GREEN, Facts, Painter, fitted, score_text
-from a3c.playing.policy_view import Choice, Reading
+from a3c.play import picture
+from a3c.play.picture import AMBER, BLUE, GREEN, Facts, Painter, fitted, score_text
+from a3c.play.policy_view import Choice, Reading
 
 GAME = np.full((200, 300, 3), 77, np.uint8)
 

@@ -12,9 +12,9 @@ import pytest
 from matplotlib import image
 
 from a3c import config as settings
-from a3c.drawing import histories
-from a3c.drawing.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
-from a3c.watching.curve_tail import Curve
+from a3c.plot import histories
+from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
+from a3c.watch.curve_tail import Curve
 from tests.clusters import REPOSITORY, config
 
 

@@ -9,8 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from a3c.config import EnvConfig, NetworkConfig
-from a3c.distributions import for_space
-from a3c.playing.policy_view import Choice, Reading, action_names, view_policy
+from a3c.net.distributions import for_space
+from a3c.play.policy_view import Choice, Reading, action_names, view_policy
 
 
 def view(space: Any, parameters: Any, action: Any, **settings: Any) -> list[Any]:

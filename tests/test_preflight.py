@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from a3c import plan, processes, rundir
-from a3c.cluster import Cluster
+from a3c.cluster import plan
+from a3c.cluster.plan import Plan
+from a3c.cluster.topology import Cluster
 from a3c.errors import UserError
-from a3c.launching import preflight
-from a3c.launching.preflight import PROCESS_MB, Facts
-from a3c.plan import Plan
-from a3c.rundir import RunDir
+from a3c.launch import preflight
+from a3c.launch.preflight import PROCESS_MB, Facts
+from a3c.process import process_records
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
 from tests.clusters import launcher
 from tests.fake_runs import FakeRun, configure, gone
 from tests.full_disks import little_room
@@ -157,7 +159,7 @@ def test_processes_that_are_left_over_are_named_with_pid_and_left_alone(tmp_path
     """Of a run whose launcher is gone: with its keeper, and without."""
     made = FakeRun(tmp_path / "my run", configure(env_id="CartPole-v1", workers=1))
     with subprocess.Popen(["sleep", "60"]) as stranger:
-        identity = processes.identify(stranger.pid)
+        identity = process_records.identify(stranger.pid)
         made.process("worker-0", child=gone(), keeper=identity)
         with pytest.raises(UserError, match=f"worker-0 with its keeper, pid {stranger.pid}") as one:
             preflight.check_left_over(made.run)
@@ -175,7 +177,7 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobody_of_ours(tmp_path: Path) -
     made.process("worker-0", child=gone(), keeper=gone())
     elsewhere = made.process("ps-0")
     elsewhere = dataclasses.replace(elsewhere, host="another-host")
-    processes.write_record(made.run.record("ps-0"), elsewhere)
+    process_records.write_record(made.run.record("ps-0"), elsewhere)
     preflight.check_left_over(made.run)
 
 

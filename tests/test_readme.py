@@ -52,7 +52,7 @@ def test_the_network_of_the_readme_is_built_and_acts(tmp_path: Path) -> None:
     code = """
 import numpy as np
 import gymnasium, model
-from a3c.agent import Agent
+from a3c.learn.agent import Agent
 from a3c.config import Config, NetworkConfig
 spaces = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(2)
 network = model.build(*spaces, NetworkConfig(network="my_network:build"))

@@ -10,9 +10,9 @@ import pytest
 
 import envs
 import model
-from a3c import chief
 from a3c.errors import FatalError, UserError
-from a3c.playing.playground import Playground
+from a3c.learn import chief
+from a3c.play.playground import Playground
 from tests import snapshots
 from tests.clusters import config, small_config
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from a3c.returns import RunningMoments, bootstrap_truncations, gae
+from a3c.learn.returns import RunningMoments, bootstrap_truncations, gae
 
 Array = NDArray[np.floating]
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import model
-from a3c.agent import Agent, Batch
-from a3c.distributions import for_space
 from a3c.errors import PlayError
-from a3c.returns import gae
-from a3c.rollout import Player, Rollout, Stopwatch
-from a3c.scores import Episode
+from a3c.learn.agent import Agent, Batch
+from a3c.learn.returns import gae
+from a3c.learn.rollout import Player, Rollout, Stopwatch
+from a3c.net.distributions import for_space
+from a3c.run.scores import Episode
 from tests.clusters import config
 from tests.scripted import (
     ACTIONS,

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import launch_cluster
-from a3c import checkpoint, processes, rundir, tensors
-from a3c.metrics import read_rows
-from a3c.rundir import RunDir
+from a3c.process import process_records
+from a3c.run import checkpoint, rundir, tensors
+from a3c.run.metrics import read_rows
+from a3c.run.rundir import RunDir
 from tests.clusters import config, launcher
 from tests.runs import (
     CARTPOLE,
@@ -39,7 +40,7 @@ def test_a_run_ends_by_itself_and_leaves_everything_in_place(tmp_path: Path) -> 
     assert summary["state"] == "done"
     assert summary["env_steps"] == last.step >= 100000
     assert (last.reason, summary["solved"]) == ("max_env_steps", False)
-    records = processes.read_records(path)
+    records = process_records.read_records(path)
     assert [(r.name, r.state) for r in records] == [
         ("ps-0", "done"),
         ("worker-0", "done"),
@@ -81,7 +82,7 @@ def test_a_worker_that_is_late_for_the_end_does_not_hold_it_up(tmp_path: Path) -
         command, env=environment, capture_output=True, timeout=DEADLINE_S, check=False
     )
     assert done.returncode == 0, done.stderr
-    states = {record.name: record.state for record in processes.read_records(path)}
+    states = {record.name: record.state for record in process_records.read_records(path)}
     assert states == {"ps-0": "done", "worker-0": "done", "worker-1": "stopped"}
     left = RunDir(path).record("worker-0").stat().st_mtime
     assert (path / "summary.json").stat().st_mtime - left < 9.0
@@ -94,7 +95,8 @@ def test_two_ps_share_the_parameters_and_end_together(tmp_path: Path) -> None:
     code, said = run(path, "--max-env-steps", "3000", "--ps", "2")
     assert code == 0, said
     states = {
-        record.name: (record.state, record.restarts) for record in processes.read_records(path)
+        record.name: (record.state, record.restarts)
+        for record in process_records.read_records(path)
     }
     assert states["ps-0"] == states["ps-1"] == ("done", 0)
     assert manifest(path).step >= 3000
@@ -176,7 +178,7 @@ def test_everything_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path: Pat
     path = tmp_path / "run"
     with running(path, "--max-env-steps", "100000000", "--checkpoint-interval", "1") as process:
         wait_until(lambda: checkpoint.steps(path / "checkpoints"), "a checkpoint")
-        for record in processes.read_records(path):
+        for record in process_records.read_records(path):
             for pid in (record.keeper.pid, record.pid):
                 with contextlib.suppress(ProcessLookupError):
                     if pid:
@@ -201,7 +203,7 @@ def test_a_killed_ps_comes_back_from_the_checkpoint(tmp_path: Path) -> None:
     with running(path, *arguments, "--checkpoint-interval", "1") as process:
         wait_until(lambda: is_training(path), "training")
         wait_until(lambda: checkpoint.steps(path / "checkpoints"), "a checkpoint")
-        record = processes.read_records(path)[0]
+        record = process_records.read_records(path)[0]
         os.kill(record.pid or 0, signal.SIGKILL)
         log = path / "logs" / "worker-0.log"
         wait_until(lambda: "restored the ps from" in log.read_text(), "a restored ps")

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 import launch_cluster
-from a3c import rundir
 from a3c.config import Config, digest, to_dict
 from a3c.errors import UserError
-from a3c.rundir import RunDir
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
 from tests.clusters import REPOSITORY, config
 from tests.snapshots import damage, write
 
@@ -205,7 +205,7 @@ def test_an_error_inside_lets_go(runs: Path) -> None:
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from a3c import rundir
+from a3c.run import rundir
 with rundir.hold(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     print(child.pid, flush=True)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from a3c import schedules
 from a3c.config import Config, RunConfig
-from a3c.configuring.learning import LearningConfig
+from a3c.config.learning import LearningConfig
+from a3c.learn import schedules
 
 STEPS = st.integers(0, 10**9)
 FRACTIONS = st.floats(0.0, 1.0)

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a3c.seeding import BLOCK, MAX_BLOCKS, evaluation_seed, training_seed
+from a3c.env.seeding import BLOCK, MAX_BLOCKS, evaluation_seed, training_seed
 
 run_seeds = st.integers(0, 2**31 - 1)
 workers = st.integers(0, 100_000)

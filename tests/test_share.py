@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from a3c.config import Share
-from a3c.launching.report import sharing
+from a3c.launch.report import sharing
 from tests.clusters import config
 
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}

@@ -15,10 +15,10 @@ from PIL import Image
 import envs
 import model
 from a3c.errors import UserError
-from a3c.playing.display import missing_display
-from a3c.playing.playground import Playground
-from a3c.playing.show import Show, SideShow
-from a3c.playing.window import Window
+from a3c.play.display import missing_display
+from a3c.play.playground import Playground
+from a3c.play.show import Show, SideShow
+from a3c.play.window import Window
 from tests.clusters import small_config
 
 FPS = 50  # of CartPole

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 
 START = """
 import ctypes, logging, os, signal, sys, threading, time
-from a3c import signals
+from a3c.process import signals
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 stop = signals.StopRequest()
 stop.install()
@@ -171,7 +171,7 @@ def test_a_wait_that_no_signal_ends_times_out(start: Start) -> None:
 
 
 def test_the_deadline_is_within_the_ten_seconds_that_everyone_has() -> None:
-    from a3c import signals
+    from a3c.process import signals
 
     assert signals.LEAVE_WITHIN_S + signals.FLUSH_WITHIN_S < 10
     assert os.name == "posix"

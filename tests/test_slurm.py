@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.cluster import Cluster, Task
+from a3c.cluster import slurm
+from a3c.cluster.topology import Cluster, Task
 from a3c.config import ClusterConfig
 from a3c.errors import UserError
-from a3c.placing import slurm
 from tests.runs import REPOSITORY
 
 TRUSTED = ClusterConfig(trusted_network=True)

@@ -14,8 +14,8 @@ from gymnasium.spaces import Box, Discrete
 import envs
 from a3c.config import EnvConfig
 from a3c.errors import UserError
-from a3c.playing import stage
-from a3c.playing.stage import frames_per_second, open_stage, prepare_pygame
+from a3c.play import stage
+from a3c.play.stage import frames_per_second, open_stage, prepare_pygame
 from tests.clusters import REPOSITORY
 
 

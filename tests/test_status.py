@@ -19,11 +19,11 @@ from rich.console import Console
 
 import evaluate
 import launch_cluster
-from a3c import dashboard, rundir
 from a3c.errors import UserError
-from a3c.launching import report
-from a3c.rundir import RunDir
-from a3c.watching import status
+from a3c.launch import report
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
+from a3c.watch import dashboard, status
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, gone, living
 from tests.test_report import SCORES
@@ -232,7 +232,7 @@ def test_the_dashboard_fits_and_shows_what_matters(
 
 
 def test_the_dashboard_needs_no_tensorflow() -> None:
-    code = "import sys, a3c.dashboard; assert 'tensorflow' not in sys.modules"
+    code = "import sys, a3c.watch.dashboard; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 

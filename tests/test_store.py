@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import calls
 from a3c.errors import RetryableError, UserError
-from a3c.store import Store
+from a3c.server import calls
+from a3c.server.store import Store
 from tests.clusters import InProcessCluster, agent, push_of, small_config
 
 SETTINGS = small_config(learning_rate=0.01)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from a3c import processes
-from a3c.launching import supervisor
-from a3c.launching.keepers import ChildKeepers, Revival
-from a3c.launching.supervisor import Outcome, Supervisor
-from a3c.plan import Plan, Process
-from a3c.rundir import RunDir
+from a3c.cluster.plan import Plan, Process
+from a3c.launch import supervisor
+from a3c.launch.keepers import ChildKeepers, Revival
+from a3c.launch.supervisor import Outcome, Supervisor
+from a3c.process import process_records
+from a3c.run.rundir import RunDir
 from tests.runs import everything_ended
 
 
@@ -41,12 +41,12 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
 
     def look() -> None:
         nonlocal looks
-        records = {record.name: record for record in processes.read_records(tmp_path)}
+        records = {record.name: record for record in process_records.read_records(tmp_path)}
         if len(records) == 3 and all(record.pid for record in records.values()) and not looks:
-            processes.terminate(records[ended])
+            process_records.terminate(records[ended])
         looks += keepers.exit_code(ended) is not None
         if ended == "worker-1" and looks == 5:
-            processes.terminate(records["worker-0"])
+            process_records.terminate(records["worker-0"])
 
     assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
     assert everything_ended(tmp_path)

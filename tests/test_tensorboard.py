@@ -13,8 +13,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import model
-from a3c.agent import Agent
-from a3c.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
+from a3c.learn.agent import Agent
+from a3c.run.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
 from tests.clusters import agent, small_config
 
 FRAMES = Box(0, 255, (4, 84, 84), np.uint8)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import checkpoint, tensors
-from a3c.checkpoint import DamagedCheckpointError
+from a3c.run import checkpoint, tensors
+from a3c.run.checkpoint import DamagedCheckpointError
 from tests.snapshots import damage, manifest
 
 RNG = np.random.default_rng(1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from a3c import processes
-from a3c.rundir import RunDir
+from a3c.process import process_records
+from a3c.run.rundir import RunDir
 from tests.runs import everything_ended, is_training, wait_until
 from tests.tmux_runs import Tmux, keepers, panes_of, session_of
 
@@ -38,7 +38,7 @@ def test_panes_status_and_processes_agree_and_stop_leaves_nothing(tmux: Tmux) ->
 def test_a_killed_worker_returns_and_its_pane_shows_it(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "2")
     wait_until(lambda: is_training(path), "training")
-    record = next(r for r in processes.read_records(path) if r.name == "worker-1")
+    record = next(r for r in process_records.read_records(path) if r.name == "worker-1")
     os.kill(record.pid or 0, signal.SIGKILL)
 
     def is_back() -> bool:

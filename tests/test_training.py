@@ -13,14 +13,15 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import model
-from a3c import checkpoint, training
-from a3c.agent import Agent
-from a3c.cluster import Task
+from a3c.cluster.topology import Task
 from a3c.errors import FatalError, PlayError
-from a3c.heartbeat import Heartbeat
-from a3c.learner import not_finite
-from a3c.signals import StopRequest
-from a3c.training import Worker
+from a3c.learn import training
+from a3c.learn.agent import Agent
+from a3c.learn.learner import not_finite
+from a3c.learn.training import Worker
+from a3c.process.heartbeat import Heartbeat
+from a3c.process.signals import StopRequest
+from a3c.run import checkpoint
 from tests.clusters import InProcessCluster, push_of, small_config
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
 

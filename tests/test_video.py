@@ -14,10 +14,10 @@ from PIL import Image
 import envs
 import model
 from a3c.errors import UserError
-from a3c.playing import video
-from a3c.playing.playground import Playground
-from a3c.playing.video import Film, file_stem
-from a3c.scores import Episode
+from a3c.play import video
+from a3c.play.playground import Playground
+from a3c.play.video import Film, file_stem
+from a3c.run.scores import Episode
 from tests import videos
 from tests.clusters import small_config
 from tests.full_disks import little_room

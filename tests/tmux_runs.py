@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from a3c import panes, processes
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.launch import panes
+from a3c.process import process_records
+from a3c.run.rundir import REPOSITORY, RunDir
 
 
 class Tmux:
@@ -79,4 +80,4 @@ def panes_of(tmux: Tmux) -> dict[str, int]:
 
 def keepers(path: Path) -> dict[str, int]:
     """The pid of every keeper by its process's name."""
-    return {record.name: record.keeper.pid for record in processes.read_records(path)}
+    return {record.name: record.keeper.pid for record in process_records.read_records(path)}

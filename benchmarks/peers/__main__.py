@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from a3c.drawing import pictures
-from a3c.rundir import REPOSITORY
+from a3c.plot import pictures
+from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine, turns
 from benchmarks.floor import ONE_UPDATE
 from benchmarks.peers import venvs

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from a3c.drawing import pictures
-from a3c.drawing.pictures import COLOURS, INK
+from a3c.plot import pictures
+from a3c.plot.pictures import COLOURS, INK
 from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.rows import Row, compare
 

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c import checkpoint, processes, tensors
-from a3c.metrics import read_rows
-from a3c.processes import ProcessRecord
-from a3c.rundir import RunDir
-from a3c.tails import parse_row
-from a3c.watching import status
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
+from a3c.run import checkpoint, tensors
+from a3c.run.metrics import read_rows
+from a3c.run.rows import parse_row
+from a3c.run.rundir import RunDir
+from a3c.watch import status
 from tests.clusters import launcher
 from tests.runs import everything_ended, pid_of, wait_until
 
@@ -116,7 +117,7 @@ class Cluster:
         """Cut a keeper's wait before the next start short, where it is waiting."""
         record = self.record(name)
         if record.state == "restarting" and record.pid is None:
-            processes.request_restart(record)
+            process_records.request_restart(record)
 
     def kill_keeper(self, name: str) -> None:
         """SIGKILL for a process's keeper."""
@@ -137,11 +138,11 @@ class Cluster:
 
     def records(self) -> list[ProcessRecord]:
         """What the keepers wrote down."""
-        return processes.read_records(self.run.path)
+        return process_records.read_records(self.run.path)
 
     def record(self, name: str) -> ProcessRecord:
         """What one keeper wrote down."""
-        found = processes.read_record(self.run.record(name))
+        found = process_records.read_record(self.run.record(name))
         assert found, f"{name} has no record"
         return found
 

@@ -11,15 +11,16 @@ from typing import Any
 
 import psutil
 
-from a3c import options, processes
-from a3c import plan as planning
-from a3c.cluster import Cluster
-from a3c.launching.keepers import RecordedKeepers
-from a3c.plan import Plan
-from a3c.processes import ProcessRecord
-from a3c.rundir import RunDir, create
-from a3c.watching import status
-from a3c.watching.snapshot import Status
+from a3c.cluster import plan as planning
+from a3c.cluster.plan import Plan
+from a3c.cluster.topology import Cluster
+from a3c.config import command_line
+from a3c.launch.keepers import RecordedKeepers
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
+from a3c.run.rundir import RunDir, create
+from a3c.watch import status
+from a3c.watch.snapshot import Status
 from tests.faults import ledger
 from tests.faults.wire import Host
 from tests.runs import DEADLINE_S, pid_of, wait_until
@@ -39,7 +40,7 @@ class Spread:
         self.hosts |= {f"worker-{i}": host for i, host in enumerate(hosts[1:])}
         endless = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
         mine = ("--workers", str(self.num_workers), "--trusted-network", "--log-interval", "0.2")
-        config, _ = options.parse_config(
+        config, _ = command_line.parse_config(
             [*mine, *endless, "--env-id", ledger.ENV_ID, *flags], "spread", "", lambda _: None
         )
         create(path, config, None, resume=False)
@@ -97,7 +98,7 @@ class Spread:
 
     def record(self, name: str) -> ProcessRecord:
         """What a keeper wrote down."""
-        found = processes.read_record(self.run.record(name))
+        found = process_records.read_record(self.run.record(name))
         assert found
         return found
 

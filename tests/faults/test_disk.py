@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from a3c import checkpoint
-from a3c.rundir import RunDir
-from a3c.watching import status
+from a3c.run import checkpoint
+from a3c.run.rundir import RunDir
+from a3c.watch import status
 from tests.faults import ledger
 from tests.faults.events import fill
 from tests.faults.mounts import mounted, small_disk

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic as now
 
-from a3c.cluster import free_ports
+from a3c.cluster.topology import free_ports
 from tests.clusters import REPOSITORY
 from tests.faults.cluster import MOODY, Cluster
 from tests.runs import wait_until

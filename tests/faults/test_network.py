@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from a3c import processes
+from a3c.process import process_records
 from tests.faults import ledger, noise, wire
 from tests.faults.spread import PORT, Spread, spread
 from tests.faults.wire import Host
@@ -106,7 +106,7 @@ def test_a_partitioned_ps_is_found_again_as_it_was(cluster: Spread, hosts: list[
     hosts[0].weather.cut = False
     everyone_works(cluster)
     assert cluster.pid("ps-0") == pid
-    assert processes.live_state(cluster.record("ps-0")) == "running"
+    assert process_records.live_state(cluster.record("ps-0")) == "running"
     assert cluster.step > before
 
 

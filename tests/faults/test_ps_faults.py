@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from a3c import past
+from a3c.run import resume
 from tests.faults.cluster import Cluster, Moment, report
 from tests.runs import wait_until
 
@@ -53,7 +53,7 @@ def assert_lost_no_more_than_the_interval(cluster: Cluster, fault: Moment) -> No
     oldest_s = fault.wall - INTERVAL_S - SLACK_S
     assert cluster.began_at() >= cluster.step_at(oldest_s, fault.wall)
     for before, after in cluster.losses()[fault.losses :]:
-        words = past.loss(before, after)
+        words = resume.loss(before, after)
         assert words in cluster.log("worker-0")
         wait_until(lambda: words in cluster.said(), "the launcher's word for it", 10.0)  # noqa: B023
         assert f"the ps was lost: {words}" in "\n".join(cluster.status()["warnings"])
@@ -93,7 +93,7 @@ def test_a_ps_that_is_killed_during_a_save_and_once_more_comes_back(cluster: Clu
 
 
 def test_a_chief_that_is_killed_during_a_save_never_writes_the_variables(cluster: Cluster) -> None:
-    mark = past.last_attached(cluster.run.metrics("worker-0"))
+    mark = resume.last_attached(cluster.run.metrics("worker-0"))
     losses = cluster.losses()
     cluster.switch("disk", 0.5)
     (unfinished,) = wait_until(lambda: list(cluster.run.checkpoints.glob(".writing-*")), "a save")
@@ -105,7 +105,7 @@ def test_a_chief_that_is_killed_during_a_save_never_writes_the_variables(cluster
     step = cluster.step()
     wait_until(lambda: cluster.newest_checkpoint_step() >= step, "a checkpoint", INTERVAL_S + 5)
     assert "attached to a ps that is already" in cluster.said_since("worker-0", before)
-    again = past.last_attached(cluster.run.metrics("worker-0"))
+    again = resume.last_attached(cluster.run.metrics("worker-0"))
     assert mark
     assert again
     assert (again.life, cluster.losses()) == (mark.life, losses)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from a3c.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY
 from tests.hosts.links import Carrier, children, ip, listens, plain_frames, tc
 from tests.namespaces import inside, new_namespace
 

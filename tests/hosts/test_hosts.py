@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
-from a3c.hosting import elsewhere
-from a3c.processes import ProcessRecord
-from a3c.rundir import RunDir
+from a3c.hosts import elsewhere
+from a3c.process.process_records import ProcessRecord
+from a3c.run.rundir import RunDir
 from tests.hosts import lan
 from tests.hosts.lan import Lan, Machine
 from tests.runs import manifest, wait_until

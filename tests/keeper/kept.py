@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 
-from a3c import processes
-from a3c.keeper import HEARTBEAT_VARIABLE, KeeperSpec
-from a3c.keeping.restarts import Limits
-from a3c.processes import ProcessRecord
+from a3c.keeper.keeper import HEARTBEAT_VARIABLE, KeeperSpec
+from a3c.keeper.restarts import Limits
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -52,7 +52,7 @@ class Kept:
     spec: KeeperSpec
 
     def record(self) -> ProcessRecord | None:
-        return processes.read_record(self.spec.record)
+        return process_records.read_record(self.spec.record)
 
     def wait_record(self, condition: Callable[[ProcessRecord], Any]) -> ProcessRecord:
         def look() -> ProcessRecord | None:

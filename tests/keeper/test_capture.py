@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.keeping.capture import TAIL_LINES, Capture, Echo, LogFile, Tail
+from a3c.keeper.capture import TAIL_LINES, Capture, Echo, LogFile, Tail
 
 STREAMS = st.lists(
     st.sampled_from([b"a", b"b", b"\r", b"\n", b"\t", b"\x1b[1;31m", b"\xc3", b"\xbc", b"\x00"])

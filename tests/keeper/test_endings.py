@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from a3c import processes
-from a3c.keeper import KeeperSpec, command
-from a3c.keeping.restarts import Limits
+from a3c.keeper.keeper import KeeperSpec, command
+from a3c.keeper.restarts import Limits
+from a3c.process import process_records
 from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, wait_for
 
 
 def test_stopping_lets_the_process_end_in_order(start: Start) -> None:
     kept = start(f"trap 'echo last words; exit 0' TERM; {BEAT}; while :; do sleep 0.02; done")
     running = kept.wait_record(lambda record: record.state == "running")
-    assert processes.terminate(running)
+    assert process_records.terminate(running)
     record = kept.ended()
     assert kept.process.returncode == 0
     assert record.state == "stopped"
@@ -90,7 +90,7 @@ def test_a_restart_that_was_asked_for_comes_at_once_and_counts_as_no_failure(sta
     kept = start(f"{BEAT}; exec sleep 1000", limits=limits)
     for restarts in range(2):
         running = kept.wait_record(lambda r: r.state == "running" and r.restarts == restarts)  # noqa: B023
-        assert processes.request_restart(running)
+        assert process_records.request_restart(running)
     after = kept.wait_record(lambda record: record.state == "running" and record.restarts == 2)
     assert after.last_exit is not None
     assert (after.last_exit.reason, after.first_error) == ("restart", None)
@@ -99,7 +99,7 @@ def test_a_restart_that_was_asked_for_comes_at_once_and_counts_as_no_failure(sta
 def test_a_restart_that_was_asked_for_cuts_the_wait_short(start: Start) -> None:
     limits = Limits(first_delay_s=1000.0, longest_delay_s=1000.0)
     kept = start(f"{COUNT}; [ $n -ge 2 ] || exit 75", limits=limits)
-    assert processes.request_restart(kept.wait_record(lambda r: r.state == "restarting"))
+    assert process_records.request_restart(kept.wait_record(lambda r: r.state == "restarting"))
     assert kept.ended().state == "done"
 
 
@@ -128,7 +128,7 @@ def test_killing_the_keeper_takes_the_process_and_its_group_along(start: Start) 
     wait_for(lambda: all(is_gone(pid) for pid in pids))
     record = kept.record()
     assert record is not None
-    assert (record.state, processes.live_state(record)) == ("starting", "dead")
+    assert (record.state, process_records.live_state(record)) == ("starting", "dead")
 
 
 def test_the_death_signal_alone_ends_the_process_of_a_killed_keeper(start: Start) -> None:
@@ -161,12 +161,14 @@ def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
     launcher = [*PYTHON, f"import subprocess; subprocess.run({command(spec)!r})"]
     with subprocess.Popen(launcher, cwd=ROOT, start_new_session=True) as parent:
         try:
-            record = wait_for(lambda: processes.read_record(spec.record))
-            running = wait_for(lambda: (r := processes.read_record(spec.record)) and r.pid and r)
+            record = wait_for(lambda: process_records.read_record(spec.record))
+            running = wait_for(
+                lambda: (r := process_records.read_record(spec.record)) and r.pid and r
+            )
         finally:
             parent.kill()
     wait_for(lambda: is_gone(record.keeper.pid) and is_gone(running.pid))
-    after = processes.read_record(spec.record)
+    after = process_records.read_record(spec.record)
     assert after is not None
     assert after.last_exit is not None
     assert (after.state, after.last_exit.reason) == ("stopped", "parent")

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeper import HEARTBEAT_VARIABLE, KeeperSpec, command, parse
-from a3c.keeping.restarts import Limits
-from a3c.keeping.spec import child_environment
+from a3c.keeper.keeper import HEARTBEAT_VARIABLE, KeeperSpec, command, parse
+from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import child_environment
 from tests.keeper.kept import BEAT, PYTHON, ROOT, Start, wait_for
 
 

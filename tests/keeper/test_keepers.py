@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from a3c import plan as planning
-from a3c import processes, rundir
+from a3c.cluster import plan as planning
+from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_OK
-from a3c.keeping.restarts import Limits
-from a3c.launching.keepers import ChildKeepers, RecordedKeepers, Revival
-from a3c.plan import Plan, Process
-from a3c.processes import DEAD, ProcessRecord
-from a3c.rundir import RunDir
+from a3c.keeper.restarts import Limits
+from a3c.launch.keepers import ChildKeepers, RecordedKeepers, Revival
+from a3c.process import process_records
+from a3c.process.process_records import DEAD, ProcessRecord
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
 from tests.runs import everything_ended, wait_until
 
 QUICK = Limits(max_crashes=3, first_delay_s=0.05, longest_delay_s=0.1)
@@ -36,8 +37,8 @@ def keepers(run: RunDir) -> Iterator[ChildKeepers]:
     made = ChildKeepers(run)
     made.start(plan(run).processes)
     yield made
-    for record in processes.read_records(run.path):
-        processes.terminate(record, now=True)
+    for record in process_records.read_records(run.path):
+        process_records.terminate(record, now=True)
     wait_until(lambda: made.exit_code(NAME) is not None, "the end of the keeper", 20.0)
 
 
@@ -52,7 +53,7 @@ def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:
     """The record of a keeper that is at work."""
 
     def look() -> ProcessRecord | None:
-        record = processes.read_record(run.record(NAME))
+        record = process_records.read_record(run.record(NAME))
         there = record and record.pid and record.keeper.pid != other_than
         return record if there else None
 
@@ -67,7 +68,7 @@ def wait_for_another(revival: Revival, run: RunDir, killed: int) -> ProcessRecor
     def look() -> bool:
         revival.poll()
         assert revival.exit_code(NAME) is None
-        record = processes.read_record(run.record(NAME))
+        record = process_records.read_record(run.record(NAME))
         return bool(record and record.pid and record.keeper.pid != killed)
 
     wait_until(look, "another keeper", 20.0)
@@ -82,7 +83,9 @@ def test_a_killed_keeper_is_started_again_and_its_process_with_it(
     os.kill(before.keeper.pid, signal.SIGKILL)
     after = wait_for_another(revival, run, before.keeper.pid)
     assert (after.state, after.restarts) == ("running", 1)
-    wait_until(lambda: not processes.is_alive(before.pid, before.create_time), "its end", 20.0)
+    wait_until(
+        lambda: not process_records.is_alive(before.pid, before.create_time), "its end", 20.0
+    )
 
 
 def test_a_keeper_that_is_killed_again_and_again_is_given_up(
@@ -118,7 +121,7 @@ def test_a_keeper_that_left_by_itself_is_not_started_again(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
     revival = Revival(plan(run), keepers, run, QUICK)
-    processes.terminate(wait_for_keeper(run))
+    process_records.terminate(wait_for_keeper(run))
     wait_until(lambda: revival.exit_code(NAME) == EXIT_OK, "its end", 20.0)
     assert not keepers.is_killed(NAME)
 
@@ -142,7 +145,7 @@ def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
     after = wait_for_another(revival, run, before.keeper.pid)
     assert (asked, after.restarts) == ([1], 1)
     revival.stop()
-    processes.terminate(after)
+    process_records.terminate(after)
     assert wait_until(lambda: recorded.exit_code(NAME) == EXIT_OK, "its end", 20.0)
 
 
@@ -169,8 +172,8 @@ def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir
             keepers.end(NAME, now=cycles % 3 == 1)
         wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)  # noqa: B023
         wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
-        (record,) = processes.read_records(run.path)
-        assert processes.live_state(record) == ("stopped" if cycles % 3 else DEAD)
+        (record,) = process_records.read_records(run.path)
+        assert process_records.live_state(record) == ("stopped" if cycles % 3 else DEAD)
         cycles += 1
     left = {path.name for path in run.record(NAME).parent.iterdir()}
     assert left == {f"{NAME}.json"}

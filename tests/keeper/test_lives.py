@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from a3c import processes
-from a3c.keeper import HEARTBEAT_VARIABLE
-from a3c.keeping.child import Pulse
+from a3c.keeper.child import Pulse
+from a3c.keeper.keeper import HEARTBEAT_VARIABLE
+from a3c.process import process_records
 from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, QUICK, Start
 
 
@@ -82,7 +82,7 @@ def test_a_killed_process_comes_back_with_another_pid(start: Start) -> None:
     os.kill(before.pid, signal.SIGKILL)
     after = kept.wait_record(lambda record: record.restarts == 1 and record.state == "running")
     assert after.pid not in (None, before.pid)
-    assert processes.live_state(after) == "running"
+    assert process_records.live_state(after) == "running"
     assert after.last_exit is not None
     assert (after.last_exit.code, after.last_exit.signal) == (None, "SIGKILL")
     assert "ended by SIGKILL" in kept.log()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.keeping.restarts import Limits, Patience, Verdict, judge
+from a3c.keeper.restarts import Limits, Patience, Verdict, judge
 
 
 @pytest.mark.parametrize(

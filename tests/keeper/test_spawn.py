@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeping.child import Pulse
+from a3c.keeper.child import Pulse
 
 ROOT = Path(__file__).parent.parent.parent
 
 LEAVES_ONE_BEHIND = """
 import os, sys, time
-from a3c.keeping import spawn
+from a3c.keeper import spawn
 reader, writer = os.pipe()
 pid = spawn.start(["sh", "-c", "sleep 1000 & echo $!; exit 3"], os.environ, None, writer)
 while (code := spawn.collect(pid)) is None:

@@ -1,0 +1,1 @@
+"""Who is where: addresses, tasks, hosts, the plan of all processes."""

@@ -1,0 +1,256 @@
+"""The hosts of a run, read from a TOML file and checked: `launch_cluster.py --hosts hosts.toml`.
+
+ps = "beta"                       # where the ps are; "here", or the first host, if left out
+
+[[host]]
+host = "here"                     # the launcher's own machine: no ssh
+address = "10.77.0.1"             # on the private network
+slots = 2                         # workers that it takes
+
+[[host]]
+host = "beta"                     # what ssh is told
+address = "10.77.0.2"
+slots = 4
+directory = "/opt/a3c"            # the code there; where it is here, if left out
+python = ".venv/bin/python"       # absolute, or in there
+user = "ml"                       # for ssh, like port and options; else as ~/.ssh/config says
+port = 2200
+options = ["-i", "/home/me/key"]
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from a3c.cluster.topology import is_loopback, split_address
+from a3c.errors import UserError
+from a3c.run.rundir import REPOSITORY
+
+HERE = "here"
+_TOP = ("ps", "host")
+_KEYS: dict[str, type] = {
+    "host": str,
+    "address": str,
+    "slots": int,
+    "python": str,
+    "directory": str,
+    "user": str,
+    "port": int,
+    "options": list,
+}
+_REQUIRED = ("host", "address", "slots")
+_FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
+_NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
+_MAX_SLOTS = 100_000
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that takes processes, and how to get there."""
+
+    name: str
+    address: str
+    slots: int
+    python: str
+    directory: str
+    user: str | None = None
+    port: int | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the launcher's own machine."""
+        return self.name == HERE
+
+    def at(self, port: int) -> str:
+        """The address of a process on it."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+
+
+@dataclass(frozen=True)
+class HostFile:
+    """The hosts of a run in the order in which they get workers, and those that get the ps."""
+
+    hosts: tuple[Host, ...]
+    ps: tuple[str, ...]
+
+    @property
+    def slots(self) -> int:
+        """How many workers there is room for."""
+        return sum(host.slots for host in self.hosts)
+
+    def named(self, name: str) -> Host:
+        """The host of that name."""
+        return next(host for host in self.hosts if host.name == name)
+
+
+def read(path: Path) -> HostFile:
+    """The hosts in a file; UserError, in a line that names the file, for whatever is wrong."""
+    subject = f"--hosts {path}"
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.loads(file.read(_MAX_BYTES).decode())
+    except OSError as error:
+        raise UserError(f"{subject}: {error.strerror}: give a file that can be read") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{subject} is not valid TOML ({reason}): mend it") from None
+    try:
+        return parse(tables)
+    except UserError as error:
+        raise UserError(f"{subject}: {error}") from None
+
+
+def parse(tables: dict[str, Any]) -> HostFile:
+    """The hosts in parsed TOML."""
+    _check_keys(tables, _TOP, "the file")
+    entries = tables.get("host")
+    if not isinstance(entries, list) or not entries:
+        raise UserError("there is no host: add a [[host]] with host, address and slots")
+    hosts = [_host(entry, number) for number, entry in enumerate(entries, start=1)]
+    _check_together(hosts)
+    # The launcher's own machine comes first: there the chief keeps the checkpoints.
+    hosts.sort(key=lambda host: not host.is_here)
+    found = HostFile(tuple(hosts), tuple(_ps_names(tables.get("ps"), hosts)))
+    for host in hosts:
+        if not host.slots and host.name not in found.ps:
+            raise UserError(f"{host.name} has no slots and no ps: give it slots, or take it out")
+    if not hosts[0].is_here or not hosts[0].slots:
+        raise UserError(
+            'no slot is here, where worker-0 keeps the checkpoints: add host = "here" with slots'
+        )
+    return found
+
+
+def _host(entry: Any, number: int) -> Host:
+    where = f"host {number}"
+    if not isinstance(entry, dict):
+        raise UserError(f"{where} is no table: write [[host]] above its keys")
+    if isinstance(entry.get("host"), str):
+        where = f"host {entry['host']!r}"
+    _check_keys(entry, tuple(_KEYS), where)
+    for key in _REQUIRED:
+        if key not in entry:
+            raise UserError(f"{where} has no {key}: give one")
+    for key, value in entry.items():
+        _check_type(where, key, value)
+    return Host(
+        name=_name(entry, where),
+        address=_address(entry["address"], where),
+        slots=_in_range(entry, "slots", where, 0, _MAX_SLOTS),
+        **_place(entry, where),
+        user=entry.get("user"),
+        port=_in_range(entry, "port", where, 1, 65535) if "port" in entry else None,
+        options=tuple(entry.get("options", ())),
+    )
+
+
+def _check_keys(table: dict[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise UserError(f"{where} has the unknown key {key!r}: {remedy}")
+
+
+def _check_type(where: str, key: str, value: Any) -> None:
+    kind = _KEYS[key]
+    parts = value if isinstance(value, list) else [value]
+    if type(value) is not kind or (kind is list and not all(type(part) is str for part in parts)):
+        raise UserError(f"{where}: {key} = {value!r} is not {_FORMS[kind]}")
+    for text in parts:
+        if isinstance(text, str) and (not text or not text.isprintable()):
+            raise UserError(f"{where}: {key} = {text!r} is empty or not printable: give another")
+
+
+def _name(entry: dict[str, Any], where: str) -> str:
+    """What ssh is told; a leading dash would be an option of it."""
+    name: str = entry["host"]
+    for key in ("host", "user"):
+        text = entry.get(key, name)
+        if not _NAME.fullmatch(text) or text.startswith("-"):
+            raise UserError(f"{where}: {key} = {text!r} is no name: give one that ssh knows")
+    if name == HERE and (extra := [k for k in ("user", "port", "options") if k in entry]):
+        raise UserError(f'host "here" is reached without ssh: take {extra[0]} out')
+    return name
+
+
+def _address(text: str, where: str) -> str:
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        split_address(f"[{bare}]:1" if ":" in bare else f"{bare}:1")
+    except UserError:
+        raise UserError(
+            f"{where}: address = {text!r} is refused: give a name or an address, without a port"
+        ) from None
+    return bare
+
+
+def _in_range(entry: dict[str, Any], key: str, where: str, low: int, high: int) -> int:
+    number: int = entry[key]
+    if not low <= number <= high:
+        raise UserError(f"{where}: {key} = {number} is not allowed: give one from {low} to {high}")
+    return number
+
+
+def _place(entry: dict[str, Any], where: str) -> dict[str, str]:
+    """Where code and Python are there: as here, if nothing else is said."""
+    if entry["host"] == HERE:
+        for key in ("python", "directory"):
+            if key in entry:
+                raise UserError(f'host "here" has the launcher\'s own {key}: take it out')
+        return {"python": sys.executable, "directory": str(REPOSITORY)}
+    directory = entry.get("directory", str(REPOSITORY))
+    if not directory.startswith("/"):
+        raise UserError(f"{where}: directory = {directory!r} is relative: give the whole path")
+    python = entry.get("python") or _same_python()
+    return {"python": os.path.join(directory, python), "directory": directory}  # noqa: PTH118
+
+
+def _same_python() -> str:
+    """This Python, by its place in the code's directory where it is in there."""
+    try:
+        return str(Path(sys.executable).relative_to(REPOSITORY))
+    except ValueError:
+        return sys.executable
+
+
+def _check_together(hosts: Sequence[Host]) -> None:
+    for key in ("name", "address"):
+        seen = set()
+        for host in hosts:
+            value = getattr(host, key).lower().removesuffix(".")
+            if value in seen:
+                word = "host" if key == "name" else key
+                raise UserError(f"{word} {getattr(host, key)!r} is given twice: once is enough")
+            seen.add(value)
+    inside = [host for host in hosts if is_loopback(host.at(1))]
+    outside = [host for host in hosts if host not in inside]
+    if inside and outside:
+        raise UserError(
+            f"{inside[0].name} has the loopback address {inside[0].address}, which "
+            f"{outside[0].name} can't reach: give its address on the private network"
+        )
+
+
+def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
+    """The hosts of the ps, by name."""
+    if said is None:
+        said = hosts[0].name
+    names = [said] if isinstance(said, str) else said
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise UserError(f"ps = {said!r} is no host: give the name of one, or a list of names")
+    known = [host.name for host in hosts]
+    for name in names:
+        if name not in known:
+            raise UserError(f"ps = {name!r} is none of the hosts: they are {', '.join(known)}")
+        yield name

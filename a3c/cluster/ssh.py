@@ -1,0 +1,36 @@
+"""How a command is run on another host."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from a3c.cluster.hostfile import Host
+
+# Nobody is there to be asked for a password, and a connection that went dead is noticed.
+_OPTIONS = (
+    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
+
+
+def command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:
+    """The local command that runs `argv` on a host, without a terminal, in `directory`.
+
+    What is in the host file as `options` comes first: in ssh the first word on a thing holds.
+    """
+    there = shlex.join(argv)
+    if directory:
+        there = f"cd {shlex.quote(directory)} && exec {there}"
+    return ["ssh", "-T", *host.options, *_OPTIONS, *_whom(host), there]
+
+
+def shell(host: Host, line: str) -> str:
+    """A line for a shell here that runs `line` in one there."""
+    return shlex.join(["ssh", *host.options, *_whom(host), line])
+
+
+def _whom(host: Host) -> list[str]:
+    port = ["-p", str(host.port)] if host.port else []
+    user = ["-l", host.user] if host.user else []
+    return [*port, *user, host.name]

@@ -1,0 +1,303 @@
+"""Who is in the cluster and where: addresses by role, read from flags or TF_CONFIG and checked.
+
+TensorFlow is not imported here; `as_dict` is what `tf.train.ClusterSpec` takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import re
+import reprlib
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from a3c.errors import RetryableError, UserError
+from a3c.process.unwanted_variables import is_unwanted
+
+JOBS = ("ps", "worker")
+CHIEF = 0
+
+# Labels of 1 to 63 characters: anything else can't even be looked up.
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The addresses of every process, `host:port`, in the order of their tasks."""
+
+    ps: tuple[str, ...]
+    workers: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """The dictionary that `tf.train.ClusterSpec` takes."""
+        return {"ps": list(self.ps), "worker": list(self.workers)}
+
+    def addresses(self, job: str) -> tuple[str, ...]:
+        """The addresses of one job."""
+        return self.ps if job == "ps" else self.workers
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a cluster: its job and its number in it."""
+
+    job: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name in logs, panes and file names, `worker-0`."""
+        return f"{self.job}-{self.index}"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the worker that initialises, saves and judges the run."""
+        return self.job == "worker" and self.index == CHIEF
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; UserError where it is neither."""
+    host, colon, port = address.rpartition(":")
+    is_v6 = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_v6 else host
+    good_host = _is_v6(bare) if is_v6 else _HOST_NAME.fullmatch(bare)
+    good_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
+    if not (colon and good_host and good_port):
+        raise UserError(
+            f"address {address!r} is refused: give host:port with a port from 1 to 65535"
+        )
+    return bare, int(port)
+
+
+def _is_v6(host: str) -> bool:
+    address, _, zone = host.partition("%")
+    with contextlib.suppress(ValueError):
+        ipaddress.IPv6Address(address)
+        return host == address or (zone.isascii() and zone.isalnum())
+    return False
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = split_address(address)
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: bool) -> Cluster:
+    """A checked cluster: every address valid, none twice, none public without being asked for."""
+    cluster = Cluster(tuple(ps), tuple(workers))
+    for job in JOBS:
+        if not cluster.addresses(job):
+            raise UserError(f"the cluster has no {job}: give at least one address in --{job}-hosts")
+    seen: set[tuple[str, int]] = set()
+    for address in (*cluster.ps, *cluster.workers):
+        place = _place(address)
+        if place in seen:
+            raise UserError(f"address {address} is given twice: every process needs its own")
+        seen.add(place)
+        if not trusted_network and not is_loopback(address):
+            raise UserError(
+                f"address {address} is not loopback: whoever reaches it can run code there; "
+                "give --trusted-network if you trust every host that can"
+            )
+    return cluster
+
+
+def _place(address: str) -> tuple[str, int]:
+    """What two addresses of one server have in common.
+
+    A server takes its port on all interfaces, so the names of this machine are one place.
+    """
+    host, port = split_address(address)
+    if is_loopback(address):
+        return "loopback", port
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host)), port
+    return host.lower().removesuffix("."), port
+
+
+def split_hosts(text: str) -> list[str]:
+    """The addresses of a comma-separated list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+# --- TF_CONFIG ----------------------------------------------------------------------------------
+
+
+def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
+    """Cluster and task from the JSON that Kubeflow and others put into TF_CONFIG.
+
+    A `chief` or `master` job, where there is one, becomes worker 0 and the workers move up by one.
+    """
+    tables = _tf_config_tables(text)
+    jobs = {job: _addresses(tables["cluster"], job) for job in (*JOBS, "chief", "master")}
+    heads = jobs["chief"] + jobs["master"]
+    cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
+    job, index = tables["task"].get("type"), tables["task"].get("index", 0)
+    if not isinstance(job, str) or job not in jobs:
+        raise UserError(
+            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
+        )
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
+        index = int(index)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
+        raise UserError(
+            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
+            f"the cluster has {len(jobs[job])} {job}"
+        )
+    before = {"master": len(jobs["chief"]), "worker": len(heads)}
+    return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
+
+
+def _tf_config_tables(text: str) -> dict[str, Any]:
+    try:
+        tables = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}; mend it"
+        ) from None
+    for key in ("cluster", "task"):
+        if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
+            raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
+    return tables
+
+
+def _addresses(cluster: dict[str, Any], job: str) -> list[str]:
+    addresses = cluster.get(job, [])
+    if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
+        raise UserError(f"TF_CONFIG: cluster.{job} is not a list of host:port texts")
+    return addresses
+
+
+def check_task(cluster: Cluster, job: str, index: int) -> Task:
+    """The task, or a UserError where the cluster has none of that number."""
+    if not 0 <= index < len(cluster.addresses(job)):
+        raise UserError(
+            f"--task {index} is out of range: the cluster has {len(cluster.addresses(job))} {job}"
+        )
+    return Task(job, index)
+
+
+# --- ports and peers ----------------------------------------------------------------------------
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on, all different."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        try:
+            for _ in range(count):
+                listener = stack.enter_context(socket.socket())
+                listener.bind(("", 0))
+                ports.append(listener.getsockname()[1])
+        except OSError as error:
+            raise UserError(
+                f"this machine has {len(ports)} free ports, not {count} ({error.strerror}): "
+                "give fewer --workers"
+            ) from None
+        return ports
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on the port of this machine now."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+        return True
+
+
+def wait_for_peer(
+    name: str,
+    address: str,
+    timeout_s: float,
+    on_wait: Callable[[str], None] | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> None:
+    """Block until something listens at `address`; RetryableError that names it after `timeout_s`.
+
+    TensorFlow would wait for an absent peer forever, and say nothing. `pause` sleeps for some
+    seconds, and gives something true where it is time to leave: a RetryableError as well.
+    """
+    deadline = time.monotonic() + timeout_s
+    said = False
+    while True:
+        reason = _why_unreachable(address, min(2.0, max(0.05, deadline - time.monotonic())))
+        if reason is None:
+            return
+        if time.monotonic() >= deadline:
+            raise RetryableError(
+                f"{name} at {address} can't be reached after {timeout_s:g} s ({reason}): "
+                "is it started?"
+            )
+        if on_wait and not said:
+            on_wait(f"waiting for {name} at {address} ({reason})")
+            said = True
+        if pause(0.1):
+            raise RetryableError(f"asked to leave while waiting for {name} at {address}")
+
+
+def _why_unreachable(address: str, patience_s: float) -> str | None:
+    """What keeps us from connecting, or None where somebody listens."""
+    try:
+        with socket.create_connection(split_address(address), timeout=patience_s) as connection:
+            # A port that is free can be given to this very connection, which then meets itself.
+            is_itself = connection.getsockname() == connection.getpeername()
+    except OSError as error:
+        return error.strerror or str(error)
+    return "nobody listens" if is_itself else None
+
+
+# What a user may set otherwise. oneDNN is on by itself on processors with VNNI only, and takes a
+# third of the time of TensorFlow's own convolutions on others with AVX-512 too.
+DEFAULT_VARIABLES = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # faults come as exceptions
+    "GRPC_VERBOSITY": "ERROR",
+    "PYTHONUNBUFFERED": "1",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+}
+
+
+def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the user has set of them."""
+    return {name: base[name] for name in DEFAULT_VARIABLES if name in base}
+
+
+def process_environment(
+    base: Mapping[str, str], threads: int, *, gpu: bool = False
+) -> dict[str, str]:
+    """The environment of a cluster process: the user's own, less what harms, plus thread counts.
+
+    The thread counts have to be there before TensorFlow is imported.
+    """
+    environment = {key: value for key, value in base.items() if not is_unwanted(key)}
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment[name] = str(threads)
+    if not gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # looking for one costs memory and noise
+    return DEFAULT_VARIABLES | environment
+
+
+def adopt_environment(threads: int, *, gpu: bool = False) -> None:
+    """Apply `process_environment` to this process, before TensorFlow is imported."""
+    wanted = process_environment(os.environ, threads, gpu=gpu)
+    for name in set(os.environ) - set(wanted):
+        del os.environ[name]
+    os.environ.update(wanted)

@@ -1,0 +1,341 @@
+"""Every setting of a run: frozen dataclasses, each with one default, one help text and one range.
+
+A configuration is put together from four layers, the later ones winning: the defaults here, a
+preset (`presets/NAME.toml`), a file (`--config FILE`, TOML, or the JSON that a run left behind) and
+flags. `a3c.config.command_line` reads them; this module only says what exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from a3c.config.fields import option
+from a3c.config.learning import LearningConfig
+from a3c.config.network_table import networks
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """What is played, how many at once, and what the network gets to see of it."""
+
+    env_id: str = option(
+        "ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own", everyday=True
+    )
+    envs: int = option(
+        16, "environments in all, which the workers share", low=1, high=100_000, everyday=True
+    )
+    envs_per_worker: int | None = option(
+        None,
+        "environments that each worker plays at once (its share of --envs if unset)",
+        low=1,
+        high=4096,
+        everyday=True,
+    )
+    env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
+    max_episode_steps: int | None = option(
+        None, "cut episodes after so many env steps (the environment's own limit if unset)", low=1
+    )
+    preprocessing: Literal["auto", "atari", "universe", "none"] = option(
+        "auto",
+        "atari: 84x84 grey, stacked; universe: 42x42 crop and rescale; auto: atari for Atari games",
+    )
+    frame_skip: int = option(4, "Atari: frames that one action is held for", low=1, high=60)
+    frame_stack: int = option(4, "Atari: frames that one observation holds", low=1, high=16)
+    noop_max: int = option(
+        30, "Atari: up to so many no-ops at the start of a game", low=0, high=250
+    )
+    fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
+    sticky_actions: float | None = option(
+        None,
+        "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
+        low=0.0,
+        high=1.0,
+    )
+    episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
+    actions: tuple[int, ...] = option((), "Discrete: play only these actions", low=0)
+    normalize_observations: bool = option(
+        False, "subtract the running mean and divide by the deviation, shared by all workers"
+    )
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The network by name, and its policy head."""
+
+    network: str = option(
+        "auto",
+        "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
+        choices=("auto", *networks()),
+        own=True,
+        everyday=True,
+    )
+    hidden_sizes: tuple[int, ...] = option(
+        (64, 64), "mlp: units of each hidden layer", low=1, high=65536
+    )
+    activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
+    lstm_size: int = option(256, "units of the LSTM, in networks that have one", low=1, high=65536)
+    separate_value: bool = option(
+        False, "give policy and value a trunk each instead of a shared one"
+    )
+    initialization: Literal["orthogonal", "paper"] = option(
+        "orthogonal", "initial weights: orthogonal, or the paper's uniform 1/sqrt(fan-in)"
+    )
+    gaussian_deviation: Literal["state-independent", "state-dependent"] = option(
+        "state-independent", "Box actions: where the policy's standard deviation comes from"
+    )
+    action_bounds: Literal["clip", "squash"] = option(
+        "clip", "Box actions: clip samples to the bounds, or squash them through tanh"
+    )
+    initial_log_deviation: float = option(
+        0.0, "Box actions: log of the initial standard deviation", low=-10.0, high=5.0
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """When the run ends, and what it leaves on disk."""
+
+    seed: int = option(1, "seed of everything random", low=0, high=2**31 - 1, everyday=True)
+    max_env_steps: int = option(
+        10_000_000, "end after so many env steps of the cluster", low=1, high=2**62, everyday=True
+    )
+    stop_at_return: float | None = option(
+        None,
+        "end as solved when the last 100 games, then whole games with frozen weights, "
+        "reach this mean",
+        everyday=True,
+    )
+    checkpoint_interval_s: float = option(
+        60.0,
+        "seconds between checkpoints",
+        low=0.1,
+        high=1e7,
+        flag="--checkpoint-interval",
+        everyday=True,
+    )
+    keep_checkpoints: int = option(
+        5, "newest checkpoints to keep, besides the best", low=1, high=10_000
+    )
+    render: bool = option(
+        False, "show a game in a window, where there is a display; starts the evaluator"
+    )
+    log_interval_s: float = option(
+        2.0, "seconds between rows of metrics", low=0.05, high=3600.0, flag="--log-interval"
+    )
+    evaluation_episodes: int = option(
+        20,
+        "whole games that confirm that a run is solved, or are played at its end (0: none)",
+        low=0,
+        high=100_000,
+    )
+    evaluation_greedy: bool = option(
+        False, "evaluation games take the most probable actions instead of sampled ones"
+    )
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How many processes, where, and how long they wait for each other."""
+
+    workers: int = option(
+        usable_cores(),
+        "worker processes (one a core of this machine if unset)",
+        low=1,
+        high=100_000,
+        everyday=True,
+    )
+    max_workers: int | None = option(
+        None,
+        "reserve addresses for so many workers; those beyond --workers may come later, see `add`",
+        low=1,
+        high=100_000,
+        everyday=True,
+    )
+    ps: int = option(1, "parameter servers", low=1, high=1000, everyday=True)
+    base_port: int | None = option(
+        None,
+        "first port; the others follow (free ports if unset)",
+        low=1,
+        high=65535,
+        everyday=True,
+    )
+    isolation: Literal["auto", "on", "off"] = option(
+        "auto",
+        "the launcher gives ps and workers a network of their own, which nobody else reaches: on, "
+        "off, or where the kernel allows it",
+        everyday=True,
+    )
+    worker_threads: int = option(
+        1, "TensorFlow threads for one operation in a worker", low=1, high=256
+    )
+    ps_threads: int = option(
+        1, "updates that a ps works on at once, a thread each", low=1, high=256
+    )
+    connect_timeout_s: float = option(
+        60.0,
+        "seconds to wait for a peer at the start",
+        above=0.0,
+        high=86400.0,
+        flag="--connect-timeout",
+    )
+    ps_timeout_s: float = option(
+        60.0,
+        "seconds after which a silent ps counts as lost",
+        above=0.0,
+        high=86400.0,
+        flag="--ps-timeout",
+    )
+    heartbeat_timeout_s: float | None = option(
+        None,
+        "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
+        above=0.0,
+        high=1e6,
+        flag="--heartbeat-timeout",
+    )
+    max_worker_memory_mb: int | None = option(
+        None,
+        "MB of resident memory past which a worker is ended and started again (never if unset)",
+        low=1,
+        high=2**40,
+        flag="--max-worker-memory",
+    )
+    wire_dtype: Literal["float32", "float16"] = option(
+        "float32", "how gradients and parameters travel; float16 halves the bytes"
+    )
+    compute_dtype: Literal["float32", "bfloat16"] = option(
+        "float32",
+        "what workers multiply in; bfloat16 is faster where the processor has it (AVX512_BF16)",
+    )
+    device: Literal["cpu", "gpu"] = option(
+        "cpu", "where workers act and learn; the ps are always on the CPU"
+    )
+    trusted_network: bool = option(
+        False,
+        "allow addresses other than loopback: whoever reaches a port of the run can run code "
+        "there, so only on a network where you trust every host and user",
+        everyday=True,
+    )
+
+    def threads(self, job: str) -> int:
+        """TensorFlow's threads in a process of that job."""
+        return self.ps_threads if job == "ps" else self.worker_threads
+
+    def uses_gpu(self, job: str) -> bool:
+        """Whether a process of that job computes on a GPU."""
+        return job == "worker" and self.device == "gpu"
+
+    @property
+    def addresses(self) -> int:
+        """How many workers have an address: those that start, and those that may come later."""
+        return self.max_workers or self.workers
+
+
+class Share(NamedTuple):
+    """What each worker plays and learns from, so that learning does not depend on their number."""
+
+    envs: int
+    rollout_length: int
+    minibatches: int  # parts of one rollout, a push each
+
+    @property
+    def samples(self) -> int:
+        """Samples of one rollout."""
+        return self.envs * self.rollout_length
+
+    def __str__(self) -> str:
+        """A worker's rollout in a few words."""
+        games = "1 environment" if self.envs == 1 else f"{self.envs} environments"
+        return f"{games} × {self.rollout_length} steps"
+
+
+@dataclass(frozen=True)
+class Config:
+    """The complete configuration of a run."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    learning: LearningConfig = field(default_factory=LearningConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    def with_cluster(self, **changes: Any) -> Config:
+        """The same with other settings of its cluster."""
+        return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that the ps gather for one step of the optimizer; 0: every push is a step."""
+        unset = self.env.envs * self.learning.rollout_length
+        given = self.learning.samples_per_step
+        return unset if given is None else given
+
+    @property
+    def share(self) -> Share:
+        """A worker's share of the environments, and of the samples that they play at a time.
+
+        There are as many environments as workers at least. So where workers are more than `envs`
+        they play shorter rollouts, down to `shortest_rollout`. A push holds a worker's share of an
+        optimizer step, but `smallest_push` samples at least: pushes are what a ps runs out of.
+        """
+        learning, workers = self.learning, self.cluster.workers
+        envs = self.env.envs_per_worker or max(1, self.env.envs // workers)
+        length = learning.rollout_length
+        if self.env.envs_per_worker is None and learning.shortest_rollout is not None:
+            even = length * self.env.envs // max(workers, self.env.envs)
+            length = max(even, min(learning.shortest_rollout, length))
+        minibatches = learning.minibatches
+        if minibatches is None:
+            push = max(self.samples_per_step / workers, learning.smallest_push)
+            parts = round(envs * length / push) if self.samples_per_step else 1
+            minibatches = max(1, parts)
+        return Share(envs, length, minibatches)
+
+    @property
+    def pushes_per_rollout(self) -> int:
+        """How many gradients a worker pushes for each of its rollouts."""
+        return self.share.minibatches * self.learning.epochs
+
+    @property
+    def anneal_steps(self) -> int:
+        """Env steps at which every schedule of the run is at its end."""
+        return self.learning.anneal_steps or self.run.max_env_steps
+
+
+SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]
+
+
+def to_dict(config: Config) -> dict[str, dict[str, Any]]:
+    """The configuration as plain data, ready for JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The settings that a checkpoint's variables depend on: what is played and by what network."""
+    env = dataclasses.asdict(config.env)
+    for name in ("envs", "envs_per_worker", "episodic_life", "max_episode_steps"):
+        del env[name]
+    return json.loads(
+        json.dumps(
+            {
+                "env": env,
+                "network": dataclasses.asdict(config.network),
+                "optimizer": config.learning.optimizer,
+            }
+        )
+    )
+
+
+def digest(config: Config) -> str:
+    """A short hash of the complete configuration."""
+    text = json.dumps(to_dict(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,1 +1,0 @@
-"""What `options.py` is made of: what one setting takes, and the layers they come in."""

@@ -1,0 +1,297 @@
+"""Atari games: ids old and new, and the preprocessing that makes frames into observations.
+
+Training plays on ale-py's `AtariVectorEnv`, which does all of it in C++. It can't render, so
+evaluation and video play on `AtariGame`, which does the same in NumPy: the tests hold the two to
+equal frames, rewards and ends of games, to the last bit.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any, NamedTuple
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py import roms
+from ale_py.env import AtariEnv
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from a3c.config import EnvConfig
+from a3c.env.resize import area_resize
+from a3c.errors import UserError
+
+gymnasium.register_envs(ale_py)
+
+# The id's own chance that a frame repeats the last action, by version.
+_STICKINESS = {"0": 0.25, "4": 0.0, "5": 0.25}
+_ID = re.compile(r"(ALE/)?([A-Za-z0-9]+?)(Deterministic|NoFrameskip)?-v([045])")
+# Half an hour of play: the limit of every id.
+_MAX_FRAMES = 108_000
+_VECTOR_KWARGS = {"full_action_space", "continuous", "continuous_action_threshold"}
+_GAME_KWARGS = {*_VECTOR_KWARGS, "mode", "difficulty"}
+
+Frames = NDArray[np.uint8]
+
+
+class Game(NamedTuple):
+    """An Atari game as an id names it."""
+
+    env_id: str  # ALE/Pong-v5
+    rom: str  # pong
+    stickiness: float
+
+
+class Preprocessing(NamedTuple):
+    """What becomes of a grey screen: the rows that are kept, and the side it is shrunk to."""
+
+    rows: slice
+    side: int
+
+    def shrink(self, screens: Frames) -> Frames:
+        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows)."""
+        return area_resize(screens[:, self.rows], self.side, self.side)
+
+
+ATARI = Preprocessing(slice(None), 84)
+
+# What universe-starter-agent sees: the 160 rows of the playing field, 42x42, grey. Unlike there, a
+# pixel is the mean of all that it covers, not interpolated after a first step to 80x80; grey is
+# luminance, not the mean of red, green and blue; and of the last two frames the brighter counts.
+UNIVERSE = Preprocessing(slice(34, 194), 42)
+
+
+def find(env_id: str) -> Game | None:
+    """The game that an id names, or None where it is no Atari id.
+
+    `ALE/Pong-v5` and the old `Pong-v4`, `PongDeterministic-v4` and `PongNoFrameskip-v4`, and their
+    v0, name one game and differ in sticky actions only: the frame skip is ours to set.
+    """
+    match = _ID.fullmatch(env_id)
+    if match is None:
+        return None
+    namespace, name, suffix, version = match.groups()
+    spec = gymnasium.registry.get(f"ALE/{name}-v5")
+    if spec is None or (version == "5") != (namespace is not None) or (namespace and suffix):
+        return None
+    return Game(spec.id, spec.kwargs["game"], _STICKINESS[version])
+
+
+def make(
+    game: Game, num_envs: int, config: EnvConfig, render_mode: str | None = None
+) -> VectorEnv[Any, Any, Any]:
+    """`num_envs` copies of a game, which reset in the step that ends an episode.
+
+    `config.preprocessing` "auto" and "atari" give `[frame_stack, 84, 84]` grey frames, "universe"
+    `[frame_stack, 42, 42]` of them, oldest first; each is the maximum of the last two frames of a
+    step. "none" gives the emulator's `[210, 160, 3]` screens, where only the frame skip, sticky
+    actions and the limit of steps apply. Rewards are the game's own and episodes whole games.
+    """
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    if config.preprocessing == "none":
+        return _raw(game, num_envs, config, render_mode)
+    unknown = sorted(set(config.env_kwargs) - _GAME_KWARGS)
+    if unknown:
+        allowed = ", ".join(sorted(_GAME_KWARGS))
+        raise UserError(f"env_kwargs {', '.join(unknown)}: an Atari game takes {allowed}")
+    if render_mode is not None or not set(config.env_kwargs) <= _VECTOR_KWARGS:
+        games = [partial(AtariGame, game, config, render_mode)] * num_envs
+        return SyncVectorEnv(games, autoreset_mode=AutoresetMode.SAME_STEP)
+    if config.preprocessing == "universe":
+        height, width = _screen_size(game)
+        keywords = {"stack_num": 1, "img_height": height, "img_width": width}
+        return FrameStack(_vector(game, num_envs, config, **keywords), config.frame_stack, UNIVERSE)
+    return _vector(game, num_envs, config, stack_num=config.frame_stack)
+
+
+class AtariGame(gymnasium.Env[Frames, Any]):
+    """One game on the plain emulator, in step with `AtariVectorEnv` to the last bit.
+
+    That goes for its habits too: at the start of a game up to `noop_max - 1` frames pass, the first
+    of them with fire pressed where the game has it; the frames before the first are black; the
+    frames of a step that ends early are only those that came before its end. How many no-ops are
+    drawn for a seed is the same where ale-py is built with the GNU C++ library, as on Linux.
+    """
+
+    def __init__(self, game: Game, config: EnvConfig, render_mode: str | None = None) -> None:
+        self._atari = AtariEnv(
+            game.rom,
+            obs_type="grayscale",
+            frameskip=1,
+            repeat_action_probability=_stickiness(game, config),
+            render_mode=render_mode,
+            **config.env_kwargs,
+        )
+        self._config = config
+        self._preprocessing = UNIVERSE if config.preprocessing == "universe" else ATARI
+        self._fires = config.fire_on_reset and ale_py.Action.FIRE in self._atari._action_set
+        self._noops = np.random.RandomState()
+        self._num_frames = 0
+        shape = (config.frame_stack, self._preprocessing.side, self._preprocessing.side)
+        self._stack = np.zeros(shape, np.uint8)
+        self._screens = np.zeros((2, *self._atari.observation_space.shape), np.uint8)
+        self.observation_space = Box(0, 255, shape, np.uint8)
+        self.action_space = self._atari.action_space
+        self.render_mode = render_mode
+        self.metadata = {**self._atari.metadata, "render_fps": 60 / config.frame_skip}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Frames, dict[str, Any]]:
+        """Start a game; a seed settles its no-ops and sticky actions, and those of later games."""
+        super().reset(seed=seed, options=options)
+        ale = self._atari.ale
+        if seed is not None:
+            self._noops.seed(seed)
+            ale.setInt("random_seed", seed)
+            self._atari.load_game()
+        ale.reset_game()
+        if self._fires:
+            ale.act(ale_py.Action.FIRE)
+        for _ in range(self._noops.randint(max(self._config.noop_max, 1)) - self._fires):
+            ale.act(ale_py.Action.NOOP)
+            if ale.game_over():
+                ale.reset_game()
+        self._num_frames = 0
+        self._screens[0], self._screens[1] = ale.getScreenGrayscale(), 0
+        self._stack = np.zeros_like(self._stack)
+        return self._observe(), dict(self._atari._get_info())
+
+    def step(self, action: Any) -> tuple[Frames, float, bool, bool, dict[str, Any]]:
+        """Hold an action for `frame_skip` frames, or until the episode ends."""
+        total = 0.0
+        for remaining in reversed(range(self._config.frame_skip)):
+            screen, reward, terminated, _, info = self._atari.step(action)
+            total += reward
+            self._num_frames += 1
+            truncated = self._num_frames >= _max_frames(self._config)
+            if terminated or truncated:
+                break
+            if remaining < 2:
+                self._screens[remaining] = screen
+        return self._observe(), total, terminated, truncated and not terminated, dict(info)
+
+    def render(self) -> Any:
+        """The emulator's screen, `[210, 160, 3]`."""
+        return self._atari.render()
+
+    def close(self) -> None:
+        """Release the emulator."""
+        self._atari.close()
+
+    def _observe(self) -> Frames:
+        """Add the screens of this step to the stack, as one frame."""
+        # Kept, because what a step that ends early leaves is seen again: AtariVectorEnv does that.
+        np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
+        frame = self._preprocessing.shrink(self._screens[:1])
+        self._stack = np.concatenate([self._stack[1:], frame])
+        return self._stack
+
+
+class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
+    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` and stacks the last S of them.
+
+    Frames from before the start of an episode are black. Episodes must end in SAME_STEP mode.
+    """
+
+    def __init__(
+        self, envs: VectorEnv[Frames, Any, Any], frame_stack: int, preprocessing: Preprocessing
+    ) -> None:
+        super().__init__(envs)
+        self._preprocessing = preprocessing
+        shape = (frame_stack, preprocessing.side, preprocessing.side)
+        self.single_observation_space = Box(0, 255, shape, np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self._stacks = np.zeros((self.num_envs, *shape), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Frames, dict[str, Any]]:
+        """Start all games anew."""
+        assert not options, "a partial reset would need partial stacks"
+        screens, info = self.env.reset(seed=seed)
+        self._stacks = self._push(np.zeros_like(self._stacks), screens)
+        return self._stacks, info
+
+    def step(self, actions: Any) -> tuple[Frames, Any, Any, Any, dict[str, Any]]:
+        """Step all games; `info["final_obs"]` is all black where no game has ended."""
+        screens, rewards, terminations, truncations, info = self.env.step(actions)
+        stacks = self._stacks
+        ended = terminations | truncations
+        if ended.any():
+            final = np.zeros_like(stacks)
+            final[ended] = self._push(stacks[ended], info["final_obs"][ended])
+            info = {**info, "final_obs": final}
+            stacks = np.where(ended[:, None, None, None], np.uint8(0), stacks)
+        self._stacks = self._push(stacks, screens)
+        return self._stacks, rewards, terminations, truncations, info
+
+    def _push(self, stacks: Frames, screens: Frames) -> Frames:
+        """New `[N, S, side, side]` stacks with `[N, 1, 210, 160]` screens as their last frames."""
+        frames = self._preprocessing.shrink(screens[:, 0])
+        return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
+
+
+def _vector(
+    game: Game, num_envs: int, config: EnvConfig, **keywords: Any
+) -> VectorEnv[Any, Any, Any]:
+    """Copies of a game on one thread of ale-py's `AtariVectorEnv`."""
+    envs = gymnasium.make_vec(
+        game.env_id,
+        num_envs,
+        frameskip=config.frame_skip,
+        noop_max=config.noop_max,
+        use_fire_reset=config.fire_on_reset,
+        repeat_action_probability=_stickiness(game, config),
+        max_num_frames_per_episode=_max_frames(config),
+        reward_clipping=False,
+        num_threads=1,
+        autoreset_mode=AutoresetMode.SAME_STEP,
+        **keywords,
+        **config.env_kwargs,
+    )
+    # AtariVectorEnv writes into a dictionary that all VectorEnv classes share: take a copy.
+    envs.metadata = dict(envs.metadata)
+    return envs
+
+
+def _raw(
+    game: Game, num_envs: int, config: EnvConfig, render_mode: str | None
+) -> VectorEnv[Any, Any, Any]:
+    """Copies of a game as ale-py's own `AtariEnv` shows it."""
+    keywords = {
+        "frameskip": config.frame_skip,
+        "repeat_action_probability": _stickiness(game, config),
+        "max_episode_steps": config.max_episode_steps,
+        "render_mode": render_mode,
+        **config.env_kwargs,
+    }
+    return gymnasium.make_vec(
+        game.env_id,
+        num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+        **keywords,
+    )
+
+
+def _stickiness(game: Game, config: EnvConfig) -> float:
+    return game.stickiness if config.sticky_actions is None else config.sticky_actions
+
+
+def _max_frames(config: EnvConfig) -> int:
+    if config.max_episode_steps is None:
+        return _MAX_FRAMES
+    # AtariVectorEnv counts in 32 bits.
+    return min(config.max_episode_steps * config.frame_skip, 2**30)
+
+
+def _screen_size(game: Game) -> tuple[int, int]:
+    """Height and width of a game's screen: 210 by 160 for all but a few."""
+    ale = ale_py.ALEInterface()
+    ale.loadROM(roms.get_rom_path(game.rom))
+    return ale.getScreenDims()

@@ -1,0 +1,262 @@
+"""What `envs.py` stands on: to find environments, make them, and check what the cluster needs."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorActionWrapper, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from a3c.config import EnvConfig, own_code
+from a3c.errors import UserError
+
+Envs = VectorEnv[Any, Any, Any]
+
+
+def import_module_of(env_id: str) -> str:
+    """Import the module that `package.module:Id-v0` names; returns the id without it.
+
+    Modules in the current directory are found, as with `python -m`.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module.endswith(".py"):
+        right = module.removesuffix(".py").replace("/", ".")
+        raise UserError(f"env_id {env_id}: name the module, not its file: {right}:{name}")
+    if module:
+        loaded = own_code.import_module(module, f"env_id {env_id}")
+        own = [i for i, spec in gymnasium.registry.items() if _is_of(spec, loaded.__name__)]
+        if own and name not in gymnasium.registry:
+            raise UserError(f"env_id {env_id}: {module} has {', '.join(sorted(own)[:8])}")
+    return name
+
+
+def _is_of(spec: EnvSpec, module: str) -> bool:
+    """Whether an environment is a class or function of that module, or of one below it."""
+    entry = spec.entry_point
+    where = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return where == module or where.startswith(f"{module}.")
+
+
+def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:
+    """`num_envs` copies of any registered environment.
+
+    Its own vector implementation is taken where there is one that can do what is asked for, which
+    resets as it likes; else copies are stepped one after the other, which reset in the step that
+    ends an episode.
+    """
+    spec = _find_spec(env_id)
+    keywords = dict(config.env_kwargs)
+    if config.max_episode_steps is not None:
+        keywords["max_episode_steps"] = config.max_episode_steps
+    if render_mode is None and _has_vector_version(spec, keywords):
+        return gymnasium.make_vec(
+            env_id, num_envs, vectorization_mode="vector_entry_point", **keywords
+        )
+    if render_mode is not None:
+        keywords["render_mode"] = render_mode
+    return gymnasium.make_vec(
+        env_id,
+        num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+        **keywords,
+    )
+
+
+def say_alive(envs: Envs, beat: Callable[[], object]) -> None:
+    """Call `beat` after every step of each copy, where they are stepped one after the other.
+
+    Of a slow environment one step of all of them may take longer than a heartbeat's time-out.
+    """
+    inner = envs.unwrapped
+    if isinstance(inner, SyncVectorEnv):
+        inner.envs = [_SayingAlive(env, beat) for env in inner.envs]
+
+
+class _SayingAlive(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], beat: Callable[[], object]) -> None:
+        super().__init__(env)
+        self._beat = beat
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self._beat()
+        return result
+
+    def reset(self, **arguments: Any) -> Any:
+        result = self.env.reset(**arguments)
+        self._beat()
+        return result
+
+
+def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
+    """Let the policy choose among `actions` only, or among all where none are given."""
+    space = envs.single_action_space
+    if not actions:
+        return envs
+    if not isinstance(space, Discrete):
+        raise UserError(
+            f"actions {list(actions)}: only Discrete actions can be selected, not {space}"
+        )
+    wrong = [action for action in actions if not space.contains(action)]
+    if wrong:
+        last = space.start + space.n - 1
+        raise UserError(
+            f"actions {list(actions)}: {wrong[0]} is none, they go from {space.start} to {last}"
+        )
+    return SelectedActions(envs, actions)
+
+
+class SelectedActions(VectorActionWrapper[Any, Any, Any, Any]):
+    """Discrete actions 0, 1, ... that stand for those selected, in the order given."""
+
+    def __init__(self, envs: Envs, actions: Sequence[int]) -> None:
+        super().__init__(envs)
+        self._selected = np.array(actions, envs.single_action_space.dtype)
+        self.single_action_space = Discrete(len(actions))
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def actions(self, actions: Any) -> Any:
+        """Translate the policy's `[K]` actions to the environment's."""
+        return self._selected[actions]
+
+
+def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
+    """Make one environment and play a step; returns the spaces of one observation and one action.
+
+    Whatever the cluster could not work with is a UserError, and so is whatever goes wrong in there.
+    """
+    try:
+        envs = make(config.env_id, 1, 0, config)
+        try:
+            check_spaces(envs, config.env_id)
+            _play_one_step(envs)
+        finally:
+            envs.close()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(_explain(error, config)) from error
+    return envs.single_observation_space, envs.single_action_space
+
+
+def check_spaces(envs: Envs, env_id: str) -> None:
+    """Refuse observations and actions that no network here can take or give."""
+    observations, actions = envs.single_observation_space, envs.single_action_space
+    if not isinstance(observations, Box):
+        raise UserError(
+            f"env_id {env_id} has {_name(observations)} observations, {_one_line(observations)}: a "
+            "network takes a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
+        )
+    if 0 in observations.shape:
+        raise UserError(
+            f"env_id {env_id} has empty observations, {_one_line(observations)}: give them a shape "
+            "without 0"
+        )
+    remedy = _actions_remedy(actions)
+    if remedy:
+        raise UserError(f"env_id {env_id} has actions {_one_line(actions)}: {remedy}")
+    if not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
+        raise UserError(
+            f'env_id {env_id} does not say when it resets: set metadata["autoreset_mode"] to a '
+            "gymnasium.vector.AutoresetMode"
+        )
+
+
+def _find_spec(env_id: str) -> EnvSpec:
+    """What Gymnasium knows of an id, or a UserError with the ids nearest to it."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is not None:
+        return spec
+    # The old ids of Atari games would crowd out the others.
+    known = {
+        name.lower(): name
+        for name, spec in gymnasium.registry.items()
+        if "/" in name or not str(spec.entry_point).startswith("ale_py")
+    }
+    nearest = difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)
+    remedy = "give an id like ALE/Pong-v5 or CartPole-v1, or package.module:Id-v0 for your own"
+    if nearest:
+        remedy = "the nearest known: " + ", ".join(known[name] for name in nearest)
+    raise UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
+
+
+def has_own_end(env_id: str) -> bool:
+    """Whether games end without a limit of ours: Atari's do, and those that have one of theirs."""
+    spec = gymnasium.registry.get(import_module_of(env_id))
+    if spec is None:  # an old id of an Atari game, or unknown, which others say
+        return True
+    return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
+
+
+def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
+    """Whether an environment has a vector implementation that takes these keywords."""
+    creator = spec.vector_entry_point
+    if creator is None or spec.additional_wrappers:
+        return False
+    parameters = inspect.signature(
+        load_env_creator(creator) if isinstance(creator, str) else creator
+    ).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return True
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps"}
+    return {*spec.kwargs, *keywords, *limit} <= set(parameters)
+
+
+def _actions_remedy(space: Space[Any]) -> str:
+    """What to do about actions that no policy here can give; empty where there is nothing to do."""
+    remedy = ""
+    if isinstance(space, MultiDiscrete):
+        if space.nvec.ndim != 1:
+            remedy = "make it a MultiDiscrete of one dimension"
+    elif isinstance(space, Box):
+        if 0 in space.shape or not np.issubdtype(space.dtype, np.floating):
+            remedy = "make it a Box of floating-point numbers with a shape without 0"
+    elif not isinstance(space, Discrete):
+        remedy = (
+            "a policy gives Discrete, MultiDiscrete or Box actions; wrap it to take one of these"
+        )
+    return remedy
+
+
+def _play_one_step(envs: Envs) -> None:
+    """Reset and step once: what observations and rewards are shows only then."""
+    first, _ = envs.reset(seed=0)
+    second, rewards, *_ = envs.step(envs.action_space.sample())
+    expected = (envs.num_envs, *(envs.single_observation_space.shape or ()))
+    for observations in (first, second):
+        if np.shape(observations) != expected:
+            raise ValueError(f"observations have shape {np.shape(observations)}, not {expected}")
+    if np.shape(rewards) != (envs.num_envs,):
+        raise ValueError(f"rewards have shape {np.shape(rewards)}, not {(envs.num_envs,)}")
+
+
+def _explain(error: Exception, config: EnvConfig) -> str:
+    """One line about an exception that came out of an environment, and what to do."""
+    subject = f"env_id {config.env_id}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.split(".")[0]
+        package = '"gymnasium[jax]"' if module == "jax" else module
+        return f"{subject} needs {error.name}, which is missing here: pip install {package}"
+    if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
+        return f"{subject} needs something that is missing here: {_one_line(error)}"
+    if config.env_kwargs:
+        subject += f" with env_kwargs {config.env_kwargs}"
+    # Gymnasium raises a constructor's TypeError anew, with the same text made longer.
+    cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
+    return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
+
+
+def _name(space: Space[Any]) -> str:
+    return type(space).__name__
+
+
+def _one_line(thing: object) -> str:
+    return " ".join(str(thing).split())

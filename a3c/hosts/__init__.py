@@ -1,0 +1,1 @@
+"""The other machines of a run, over ssh."""

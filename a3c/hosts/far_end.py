@@ -1,0 +1,198 @@
+"""On another host: see that a process's keeper is there, and tell the launcher how it fares.
+
+`python -m a3c.hosts.far_end` is what ssh starts; `a3c.hosts.near_end` is at the other end. It
+takes one JSON object a line and gives the same. The first line is a request; then come pings and
+the wish to stop. It ends with its connection, and the keeper doesn't: that has a session of its
+own.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from a3c.hosts.lines import Lines
+from a3c.process import process_records
+from a3c.process.process_records import ENDED_STATES, ProcessRecord
+
+TICK_S = 0.25
+FILES_INTERVAL_S = 1.0
+PATIENCE_S = 60.0  # without a ping: the connection is gone, though nobody was told
+CHUNK = 1 << 16
+_FIRST_RECORD_S = 30.0
+_END_S = 20.0  # for a keeper that was told to end, before it is told again
+_KILL_S = 10.0
+
+
+class Attendant:
+    """Follows one keeper's record, log and files."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._run = Path(request["run_dir"])
+        self._record = Path(request["record"])
+        self._roots: list[str] = request["files"]
+        self._log = Path(request["log"])
+        self._places: dict[str, int] = request["places"]
+        self._said: ProcessRecord | None = None
+        self._files_at = self._heard_at = time.monotonic()
+        self._wishes = Lines(0)
+
+    def run(self) -> None:
+        """Follow until the keeper is gone, or the connection is."""
+        while True:
+            is_over = not process_records.is_kept(self._record)
+            self._tell(everything=is_over)
+            if is_over:
+                state = self._said.state if self._said else None
+                say({"over": state if state in ENDED_STATES else None})
+                return
+            for wish in map(json.loads, self._wishes.read(TICK_S)):
+                self._heard_at = time.monotonic()
+                if wish.get("do") == "stop" and self._said:
+                    process_records.terminate(self._said)
+            if self._wishes.closed or time.monotonic() - self._heard_at > PATIENCE_S:
+                return
+
+    def _tell(self, *, everything: bool) -> None:
+        """Say what is new."""
+        record = process_records.read_record(self._record)
+        if record and record != self._said:
+            self._said = record
+            say({"record": json.loads(record.to_json())})
+        self._tell_file("log", self._log)
+        now = time.monotonic()
+        if everything or now - self._files_at >= FILES_INTERVAL_S:
+            self._files_at = now
+            self._tell_beat(record)
+            for path in self._files():
+                self._tell_file(str(path.relative_to(self._run)), path)
+
+    def _files(self) -> Iterator[Path]:
+        for root in self._roots:
+            path = self._run / root
+            if path.is_dir():
+                yield from sorted(p for p in path.rglob("*") if p.is_file())
+            elif path.exists():
+                yield path
+
+    def _tell_file(self, name: str, path: Path) -> None:
+        """Send what was added to a file; of one that shrank, what comes after its present end."""
+        try:
+            size = path.stat().st_size
+            place = self._places.setdefault(name, 0)
+            if size < place:
+                place = self._places[name] = size
+            with path.open("rb") as file:
+                file.seek(place)
+                while data := file.read(min(CHUNK, size - place)):
+                    say({"file": name, "data": base64.b64encode(data).decode()})
+                    place += len(data)
+        except OSError:
+            return  # not there yet
+        self._places[name] = place
+
+    def _tell_beat(self, record: ProcessRecord | None) -> None:
+        with contextlib.suppress(OSError, TypeError):
+            touched = Path(record.heartbeat).stat().st_mtime  # type: ignore[union-attr, arg-type]
+            if touched:
+                say({"beat": max(0.0, time.time() - touched)})
+
+
+def say(message: dict[str, Any]) -> None:
+    """Give one JSON object; where nobody takes it any more, end this process."""
+    try:
+        sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(0)
+
+
+# --- keepers --------------------------------------------------------------------------------------
+
+
+def see_to(request: dict[str, Any]) -> str | None:
+    """See that the keeper is there as it is wanted; why it can't be, where it can't.
+
+    One that does something else, for an earlier session of the run, is ended first. With
+    `unless_ended` none is started where the last one had a reason to leave.
+    """
+    record = process_records.read_record(Path(request["record"]))
+    if record and process_records.keeper_lives(record):
+        if list(record.argv) == request["argv"]:
+            say({"attached": record.keeper.pid})
+            return None
+        end([record], now=False)
+    elif record and request["unless_ended"] and record.state in ENDED_STATES:
+        return None
+    return _start(request["keeper"], Path(request["record"]))
+
+
+def _start(command: Sequence[str], record: Path) -> str | None:
+    """Start a keeper that outlives this process and its connection."""
+    with tempfile.TemporaryFile() as said:
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + _FIRST_RECORD_S
+        while time.monotonic() < deadline and keeper.poll() is None:
+            found = process_records.read_record(record)
+            if found and found.keeper.pid == keeper.pid:
+                say({"started": keeper.pid})
+                return None
+            time.sleep(0.02)
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"its keeper wrote no record, and left with {keeper.poll()}"
+
+
+def end(records: Sequence[ProcessRecord], *, now: bool) -> list[str]:
+    """End keepers and wait for them, at once if `now`; the names of those that didn't end."""
+    for insist in [True] if now else [False, True]:
+        alive = [r for r in records if process_records.keeper_lives(r)]
+        for record in alive:
+            process_records.terminate(record, now=insist)
+        deadline = time.monotonic() + (_KILL_S if insist else _END_S)
+        while time.monotonic() < deadline and any(map(process_records.keeper_lives, alive)):
+            time.sleep(0.05)
+    return [r.name for r in records if process_records.keeper_lives(r)]
+
+
+def sweep(run_dir: Path, *, now: bool) -> None:
+    """End every keeper of a run on this host, and say which there were."""
+    alive = [r for r in process_records.read_records(run_dir) if process_records.keeper_lives(r)]
+    left = end(alive, now=now)
+    say({"ended": [r.name for r in alive if r.name not in left], "left": left})
+
+
+def main() -> int:
+    """Do what the first line asks for."""
+    with open(0, "rb", buffering=0, closefd=False) as stream:
+        request = json.loads(stream.readline())
+    if "sweep" in request:
+        sweep(Path(request["sweep"]), now=request["now"])
+        return 0
+    log = Path(request["log"])
+    request["places"].setdefault("log", log.stat().st_size if log.exists() else 0)
+    trouble = see_to(request)
+    if trouble:
+        say({"trouble": trouble})
+        return 0
+    Attendant(request).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

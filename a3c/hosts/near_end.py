@@ -1,0 +1,300 @@
+"""Here, for a process on another host: keep up a connection to its keeper there.
+
+`python -m a3c.hosts.near_end RUN_DIR NAME` is what the local keeper of such a process keeps. It
+prints what the process says, copies its metrics into the run directory, and passes on the wish to
+end. A connection that is lost is made again for as long as it takes: the keeper over there works on
+meanwhile. One that is gone without a word, as after a reboot, is started again.
+
+It leaves with 0 when the process is done, and with the process's own code, or 70, when it failed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from a3c.cluster import plan as planning
+from a3c.cluster import ssh
+from a3c.cluster.placement import directory_of
+from a3c.cluster.plan import Plan, Process
+from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
+from a3c.hosts import elsewhere
+from a3c.hosts.elsewhere import Elsewhere
+from a3c.hosts.lines import Lines
+from a3c.keeper.restarts import Limits, Patience, Verdict
+from a3c.process import console, process_records
+from a3c.run.rundir import RunDir
+
+TICK_S = 0.25
+PING_INTERVAL_S = 5.0
+FIRST_WORD_S = 60.0  # from the start of ssh: Python has to come up over there
+RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
+FAREWELL_S = 12.0  # how long one that is cut off is tried while everything ends
+
+
+class Follower:
+    """Follows one process until it is over, or until it has ended as it was asked to."""
+
+    def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
+        self._run, self._process = run, process
+        self._host = plan.host_of(process)
+        self._patience = Patience(Limits())
+        self._was_attached = self._unless_ended = False
+        self._started_at = time.monotonic()
+        self._seen = Elsewhere(self._host.name, None, None)
+        self._asked_at: float | None = None
+        self._status = -1
+
+    def run(self) -> int:
+        """Follow to the end; the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self._note()
+        failures = 0
+        while self._status < 0:
+            if self._asked_at is not None and not self._was_attached:
+                return 128 + signal.SIGTERM
+            connected = self._connect()
+            failures = 0 if connected else failures + 1
+            if self._status < 0:
+                self._wait(RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)])
+        return self._status
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+
+    def _wait(self, delay_s: float) -> None:
+        """Wait before the next try; give up on a host that can't be reached while all ends."""
+        until = time.monotonic() + delay_s
+        while time.monotonic() < until:
+            time.sleep(TICK_S)
+            if self._asked_at is not None and time.monotonic() - self._asked_at > FAREWELL_S:
+                name, host = self._process.name, self._host.name
+                stop = f"{console.command('launch_cluster.py')} stop {self._run.name}"
+                tell(
+                    f"{host} can't be reached: {name} may be at work there still; "
+                    f"`{stop}` ends it once {host} is back"
+                )
+                self._status = 128 + signal.SIGTERM
+                return
+
+    # --- one connection ---------------------------------------------------------------------------
+
+    def _connect(self) -> bool:
+        """Follow over one connection until it ends; whether it came about."""
+        argv = (self._host.python, "-m", "a3c.hosts.far_end")
+        with tempfile.TemporaryFile() as said:
+            link = subprocess.Popen(
+                ssh.command(self._host, argv, directory=self._host.directory),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,  # a signal to our group would cut it before the last word
+            )
+            try:
+                came_about = self._talk(link)
+            finally:
+                _hang_up(link)
+            said.seek(0)
+            words = said.read().decode(errors="replace").strip().splitlines()
+        if self._status < 0:
+            self._note_cut_off(words[-1] if words else f"ssh left with {link.returncode}")
+        return came_about
+
+    def _talk(self, link: subprocess.Popen[bytes]) -> bool:
+        assert link.stdout
+        began = pinged = time.monotonic()
+        heard = asked = False
+        _send(link, self._request())
+        lines = Lines(link.stdout.fileno())
+        while not lines.closed and self._status < 0:
+            for message in _messages(lines.read(TICK_S)):
+                heard = True
+                self._take(message)
+            now = time.monotonic()
+            if not heard and now - began > FIRST_WORD_S:
+                return False
+            if self._asked_at is not None and not asked:
+                asked = _send(link, {"do": "stop"})
+            if now - pinged > PING_INTERVAL_S:
+                pinged = now
+                _send(link, {})
+        return heard
+
+    def _request(self) -> dict[str, Any]:
+        there = RunDir(Path(directory_of(self._host, self._run.label)))
+        name = self._process.name
+        return {
+            "run_dir": str(there.path),
+            "record": str(there.record(name)),
+            "log": str(there.log(name)),
+            "files": [f"metrics/{name}.jsonl", f"events/{name}"],
+            "places": self._places(),
+            "argv": list(self._process.argv),
+            "keeper": planning.far_keeper_command(self._process, self._host, self._run),
+            "unless_ended": self._unless_ended,
+        }
+
+    def _places(self) -> dict[str, int]:
+        """How much of each file is here already."""
+        places = {"log": self._log_place} if self._was_attached else {}
+        name = self._process.name
+        events = self._run.path / "events" / name
+        for path in (self._run.metrics(name), *events.rglob("*")):
+            if path.is_file():
+                places[str(path.relative_to(self._run.path))] = path.stat().st_size
+        return places
+
+    _log_place = 0
+
+    # --- what is said over there ------------------------------------------------------------------
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "record" in message:
+            self._note(record=process_records.parse_record(message["record"]))
+        elif "file" in message:
+            self._copy(message["file"], base64.b64decode(message["data"]))
+        elif "beat" in message:
+            self._beat(message["beat"])
+        elif "attached" in message or "started" in message:
+            self._note_attached(started="started" in message)
+        elif "trouble" in message:
+            tell(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
+            self._status = EXIT_FATAL
+        elif "over" in message:
+            self._end(message["over"])
+
+    def _note_attached(self, *, started: bool) -> None:
+        word = "started" if started else "at work already"
+        if self._seen.cut_off_at is not None or not self._was_attached:
+            tell(f"connected to {self._host.name}: {self._process.name} is {word}")
+        if started:
+            self._started_at = time.monotonic()
+        self._was_attached = self._unless_ended = True
+        self._note(cut_off_at=None, reason="")
+
+    def _note_cut_off(self, reason: str) -> None:
+        if self._seen.cut_off_at is None:
+            tell(f"no connection to {self._host.name} ({reason}): trying on")
+            self._note(cut_off_at=time.time(), reason=reason)
+
+    def _note(self, **changes: Any) -> None:
+        self._seen = self._seen._replace(**changes)
+        with contextlib.suppress(OSError):  # a full disk: the next change may find room
+            elsewhere.write(elsewhere.path_of(self._run, self._process.name), self._seen)
+
+    def _copy(self, name: str, data: bytes) -> None:
+        """Put what was added to a file over there at the end of ours."""
+        if name == "log":
+            self._log_place += len(data)
+            _write_all(1, data)
+            return
+        path = self._run.path / name
+        root = name.split("/")[0]
+        if root not in ("metrics", "events") or ".." in Path(name).parts:
+            return
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with path.open("ab") as file:
+                file.write(data)
+
+    def _beat(self, age_s: float) -> None:
+        path = self._run.heartbeat(self._process.name)
+        with contextlib.suppress(OSError):
+            path.touch(mode=0o600)
+            os.utime(path, (time.time() - age_s,) * 2)
+
+    def _end(self, state: str | None) -> None:
+        """The keeper over there has left, with a word or without."""
+        record = self._seen.record
+        last = record.last_exit if record else None
+        if self._asked_at is not None:
+            self._status = 128 + signal.SIGTERM
+        elif state == "done" or (state == "stopped" and self._process.role == "worker"):
+            self._status = EXIT_OK
+        elif state == "failed":
+            code = last.code if last else None
+            self._status = code if code in (EXIT_USAGE, EXIT_FATAL) else EXIT_FATAL
+        else:
+            self._start_again(state)
+
+    def _start_again(self, state: str | None) -> None:
+        lived_s = time.monotonic() - self._started_at
+        decision = self._patience.decide(Verdict.CRASH, lived_s, beat=False)
+        how = "was stopped there" if state == "stopped" else "went with its keeper"
+        if not decision.again:
+            tell(f"{self._process.name} {how}, again and again: given up")
+            self._status = EXIT_FATAL
+            return
+        tell(f"{self._process.name} {how}; it starts again in {decision.delay_s:g} s")
+        self._unless_ended = False
+        self._wait(decision.delay_s)
+
+
+def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among lines; anything else is passed on as it is."""
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            _write_all(1, line + b"\n")  # what a login there says of itself
+            continue
+        if isinstance(message, dict):
+            yield message
+
+
+def _send(link: subprocess.Popen[bytes], message: dict[str, Any]) -> bool:
+    """Send a message; True, also where nobody takes it any more: then the connection ends."""
+    assert link.stdin
+    with contextlib.suppress(OSError):
+        link.stdin.write(json.dumps(message).encode() + b"\n")
+        link.stdin.flush()
+    return True
+
+
+def _hang_up(link: subprocess.Popen[bytes]) -> None:
+    for end in filter(None, (link.stdin, link.stdout)):
+        with contextlib.suppress(OSError):
+            end.close()
+    try:
+        link.wait(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        link.kill()
+        link.wait()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def tell(text: str) -> None:
+    """A line of our own among what the process says."""
+    _write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
+
+
+def main() -> int:
+    """Follow the process that the command line names."""
+    run = RunDir(Path(sys.argv[1]))
+    try:
+        plan = Plan.load(run)
+    except UserError as error:
+        tell(str(error))
+        return EXIT_USAGE
+    known = {process.name: process for process in (*plan.processes, *plan.reserved)}
+    return Follower(run, known[sys.argv[2]], plan).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

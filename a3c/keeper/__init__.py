@@ -1,0 +1,1 @@
+"""One process kept alive, whatever it is."""

@@ -1,0 +1,50 @@
+"""Whether what is kept on this machine is well: `python -m a3c.keeper.health DIR ...`.
+
+For the health checks of containers: DIR is a run directory, or one with runs in it. The records of
+keepers on this host are asked; those of keepers that are gone count only where no other is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from a3c.errors import EXIT_CRASH, EXIT_OK
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Say how each process fares; 0 where all of them are well, else 1."""
+    roots = [Path(text) for text in (sys.argv[1:] if argv is None else argv)]
+    well, lines = judge(_kept_here(roots))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return EXIT_OK if well else EXIT_CRASH
+
+
+def judge(records: Iterable[ProcessRecord]) -> tuple[bool, list[str]]:
+    """Whether all is well with what is kept here, and how each process fares.
+
+    A process that has done its work is well; one that starts, or is about to start again, is not.
+    """
+    records = list(records)
+    kept = [record for record in records if process_records.keeper_lives(record)]
+    if not kept:
+        done = [record for record in records if record.state == "done"]
+        return bool(done), [f"{record.name} is done" for record in done] or ["nothing is kept here"]
+    states = {record.name: process_records.live_state(record) for record in kept}
+    well = all(state in ("running", "done") for state in states.values())
+    return well, [f"{name} is {state}" for name, state in states.items()]
+
+
+def _kept_here(roots: Iterable[Path]) -> list[ProcessRecord]:
+    """The records of this host in the runs of some directories, the newest last."""
+    runs = [run for root in roots for run in (root, *sorted(root.glob("*/"))) if run.is_dir()]
+    found = [record for run in runs for record in process_records.read_records(run)]
+    here = [record for record in found if record.host == process_records.this_host()]
+    return sorted(here, key=lambda record: record.updated_at)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Start a run, see it to its end, and scale it."""

@@ -1,0 +1,81 @@
+"""TensorBoard for one run, on this machine only: `python -m a3c.launch.board LOGDIR --port N`.
+
+It shows whatever is on disk to whoever asks, so it listens on 127.0.0.1 alone, unless `--host`
+says otherwise, as in a container, where nobody else is. Where somebody else
+has taken the port meanwhile it takes another one, and says so; where to find it is in the file
+`--link` as long as it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until a signal comes."""
+    parser = argparse.ArgumentParser(prog="board", description=__doc__)
+    parser.add_argument("logdir", type=Path)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default=LOOPBACK)
+    parser.add_argument("--link", type=Path, required=True)
+    chosen = parser.parse_args(argv)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+    chosen.link.unlink(missing_ok=True)
+    url = launch(chosen.logdir, chosen.port, chosen.host)
+    try:
+        _write(chosen.link, url)
+        sys.stderr.write(f"TensorBoard is at {url}\n")
+        while True:
+            signal.pause()
+    finally:
+        chosen.link.unlink(missing_ok=True)
+
+
+def launch(logdir: Path, port: int, host: str = LOOPBACK) -> str:
+    """Serve a directory in a thread of this process; where, which is elsewhere if `port` is taken.
+
+    TensorBoard gets on without TensorFlow, which would cost seconds and 300 MB.
+    """
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard import program
+
+    try:
+        return _serve(logdir, port, host)
+    except program.TensorBoardPortInUseError:
+        sys.stderr.write(f"port {port} was taken by another process meanwhile: taking a free one\n")
+        return _serve(logdir, 0, host)
+
+
+def _serve(logdir: Path, port: int, host: str) -> str:
+    from tensorboard import default, program
+
+    board: Any = program.TensorBoard(default.get_plugins())
+    board.configure(["", "--logdir", str(logdir), "--host", host, "--port", str(port)])
+    url: str = board.launch()
+    return url
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole, for its owner only; a full disk is no reason to show nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.touch(mode=0o600)
+        temporary.write_text(text + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        sys.stderr.write(f"can't write {path}: {error.strerror}\n")
+        temporary.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Completion of command lines in a shell, out of the launcher's own parsers.
+
+`launch_cluster.py completion` prints what bash (or zsh with bashcompinit) needs; that asks the
+hidden verb `complete`, which reads the line from COMP_LINE and COMP_POINT as bash sets them. Asked
+at every press of a key, so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
+from a3c.config import command_line
+from a3c.errors import UserError
+from a3c.process import process_records
+from a3c.run import rundir
+
+# Only `python launch_cluster.py` and `launch_cluster.py` itself are ever run, whatever was typed.
+BASH = r"""_a3c_complete() {
+    local command=("${COMP_WORDS[0]}") IFS=$'\n'
+    [[ ${command[0]} == *launch_cluster.py ]] || command+=("${COMP_WORDS[1]}")
+    [[ ${command[${#command[@]} - 1]} == *launch_cluster.py ]] || return
+    [[ $COMP_CWORD -ge ${#command[@]} ]] || return
+    COMPREPLY=($(COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" \
+        "${command[@]/#\~/$HOME}" complete 2>/dev/null))
+}
+complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluster.py
+"""
+
+_BREAKS = re.compile(r".*[=:]", re.DOTALL)  # bash completes only what follows
+_NOT_PLAIN = re.compile(r"([^\w@%+=:,./-])", re.ASCII)
+
+
+def answer(line: str, parsers: Parsers) -> list[str]:
+    """What may follow in a line up to the cursor, as bash wants it."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # an open quote
+        return []
+    current = words.pop() if words and not line[-1:].isspace() else ""
+    scripts = [i for i, word in enumerate(words[:2]) if word.endswith("launch_cluster.py")]
+    found = parsers.follow(words[scripts[0] + 1 :], current) if scripts else []
+    typed = _BREAKS.match(current)
+    return [_NOT_PLAIN.sub(r"\\\1", word[typed.end() if typed else 0 :]) for word in sorted(found)]
+
+
+class Parsers:
+    """What the launcher understands: the verbs' parsers by name, and the one that starts a run."""
+
+    def __init__(
+        self, verbs: dict[str, argparse.ArgumentParser], start: command_line.Parser
+    ) -> None:
+        self._verbs = verbs
+        self._start = start
+
+    def follow(self, words: Sequence[str], current: str) -> list[str]:
+        """The words that begin as `current` does and may come after `words`."""
+        if not words and not current.startswith("-"):
+            return _beginning(current, [*self._verbs, "start"])
+        parser = self._verbs.get(words[0], self._start) if words else self._start
+        words = words[1:] if words and words[0] in (*self._verbs, "start") else words
+        flags = {flag: action for action in parser._actions for flag in action.option_strings}
+        flag, equals, _ = current.partition("=")
+        if equals and flag in flags:
+            return _beginning(current, [f"{flag}={value}" for value in values(flags[flag], words)])
+        before = flags.get(words[-1]) if words else None
+        if before is not None and before.nargs != 0:
+            return _beginning(current, values(before, words))
+        if current.startswith("-"):
+            return _beginning(current, flags)
+        places = [action for action in parser._actions if not action.option_strings]
+        return _beginning(current, [word for place in places for word in values(place, words)])
+
+
+def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
+    """What an argument takes; nothing where any text will do, or file names."""
+    option = command_line.OPTIONS.get(action.dest.removeprefix("config."))
+    if option is not None and option.name == "env_id":
+        return env_ids()
+    if option is not None:
+        return list(option.choices)
+    if action.choices is not None:
+        return list(action.choices)
+    known = {
+        "preset": lambda: ["auto", "none", *command_line.preset_names()],
+        "run": lambda: [run.name for run in rundir.all_runs()],
+        "process": lambda: process_names(words),
+    }
+    return known[action.dest]() if action.dest in known else []
+
+
+def process_names(words: Sequence[str]) -> list[str]:
+    """The processes of the run that is meant."""
+    name = words[words.index("--run") + 1] if "--run" in words[:-1] else None
+    try:
+        return [record.name for record in process_records.read_records(rundir.find(name).path)]
+    except UserError:
+        return []
+
+
+def env_ids() -> list[str]:
+    """What Gymnasium knows; of Atari games the present ids, not the hundreds of old ones."""
+    import ale_py  # noqa: F401  registers its games
+    import gymnasium
+
+    old = re.compile(r"(?!ALE/).*(NoFrameskip|Deterministic|-ram).*-v\d+|ALE/.*-ram-v5")
+    atari = {name[4:-3] for name in gymnasium.registry if re.fullmatch(r"ALE/\w+-v5", name)}
+    return [
+        name
+        for name in gymnasium.registry
+        if not old.fullmatch(name) and name.rpartition("-")[0] not in atari
+    ]
+
+
+def _beginning(current: str, words: Iterable[str]) -> list[str]:
+    return [word for word in words if word.startswith(current)]

@@ -1,0 +1,69 @@
+"""A network of the user's own is tried in a process of its own before anything is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from a3c.cluster.topology import process_environment
+from a3c.config import Config, command_line, own_code
+from a3c.config.network_table import networks
+from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.run.rundir import REPOSITORY
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+TIMEOUT_S = 300.0
+
+
+def check_network(config: Config, space: Space[Any]) -> None:
+    """Raise UserError where the network can't take such observations, or is no own one and fails.
+
+    TensorFlow is only in the process that tries one of the user's, which takes some seconds.
+    """
+    place = config.network.network
+    module, colon, _ = place.partition(":")
+    if not colon:
+        from gymnasium.spaces import Box  # too slow for the verbs, which need none of this
+
+        from a3c.net.frames import check_side
+
+        known = networks().get(place)
+        if known and isinstance(space, Box):
+            check_side(place, known.min_side, space)
+        return
+    own_code.check_source(module, f"network {place}")
+    command = [
+        sys.executable,
+        str(REPOSITORY / "model.py"),
+        "--check",
+        *command_line.to_flags(config),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=process_environment(os.environ, 1),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"network {place}: trying it took more than {TIMEOUT_S:g} s: mend it"
+        ) from None
+    if done.returncode != EXIT_OK:
+        raise UserError(_what_it_said(place, done))
+
+
+def _what_it_said(place: str, done: subprocess.CompletedProcess[str]) -> str:
+    said = done.stderr.strip().splitlines() or ["it said nothing"]
+    line = said[-1].removeprefix("model.py: ")
+    if done.returncode == EXIT_USAGE:
+        return line
+    return f"network {place}: trying it ended with {done.returncode} ({line}): mend it"

@@ -1,0 +1,269 @@
+"""A run's processes as panes of tmux, in a session of the user's own tmux server.
+
+Everything is addressed by tmux's ids ($1, @2, %3), never by names that might match another session,
+and only options of our own session and windows are set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import libtmux
+
+from a3c.errors import UserError
+from a3c.process.unwanted_variables import is_unwanted
+
+PANES_A_WINDOW = 8
+MIN_VERSION = (3, 2)  # knows -e
+SIZE = ("-x", "220", "-y", "60")  # of a session that nobody has attached to yet
+
+# What tmux sets for each pane, or what belongs to the launcher's own terminal and shell.
+_NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+_REPORT = ("-P", "-F", "#{window_id} #{pane_id}")
+_WINDOW_OPTIONS = {
+    "remain-on-exit": "on",
+    "pane-border-status": "top",
+    "pane-border-format": " #{@a3c_title} ",
+    "automatic-rename": "off",
+    "allow-rename": "off",
+}
+
+
+@dataclass(frozen=True)
+class Pane:
+    """One process: its title and its command, run directly and not by a shell."""
+
+    title: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window by name, with its panes tiled."""
+
+    name: str
+    panes: tuple[Pane, ...]
+
+
+# --- whether and where ----------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    """Whether there is a tmux that knows what is needed here."""
+    return shutil.which("tmux") is not None and _version() >= MIN_VERSION
+
+
+def require_tmux() -> None:
+    """Raise UserError where there is no tmux, or an old one."""
+    if shutil.which("tmux") is None:
+        raise UserError("--mode tmux: there is no tmux: install it, or give --mode child")
+    if _version() < MIN_VERSION:
+        raise UserError("--mode tmux: needs tmux 3.2 or newer: update it, or give --mode child")
+
+
+def _version() -> tuple[int, ...]:
+    said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
+    return tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+
+
+def session_name(label: str) -> str:
+    """The session of the run with this label.
+
+    What tmux can't have in a name is replaced, and a hash keeps it apart.
+    """
+    safe = re.sub(r"[^\w-]", "_", label)
+    if safe == label:
+        return f"a3c-{label}"
+    return f"a3c-{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+
+
+def find_session(server: libtmux.Server, label: str) -> str | None:
+    """The id of a run's session, or None."""
+    listed = server.cmd("list-sessions", "-F", "#{session_id} #{session_name}").stdout
+    for line in listed:
+        session_id, _, name = line.partition(" ")
+        if name == session_name(label):
+            return session_id
+    return None
+
+
+def socket_of(server: libtmux.Server) -> str:
+    """Where a server that runs listens."""
+    return _said(server, "display-message", "-p", "#{socket_path}")
+
+
+def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
+    """The command that shows a run's session, in the server at `socket` where it is another one.
+
+    From inside that server the client is switched to the session.
+    """
+    around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
+    if around and socket not in (None, around):
+        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), *_attach(label)]
+    if around:
+        return ["tmux", "switch-client", "-t", f"={session_name(label)}"]
+    return ["tmux", *(("-S", socket) if socket else ()), *_attach(label)]
+
+
+def _attach(label: str) -> tuple[str, ...]:
+    return ("attach-session", "-t", f"={session_name(label)}")
+
+
+# --- opening and closing --------------------------------------------------------------------------
+
+
+def open_session(
+    server: libtmux.Server,
+    label: str,
+    windows: Sequence[Window],
+    *,
+    directory: Path,
+    environment: Mapping[str, str],
+) -> None:
+    """Open a detached session with these windows; UserError where there is one of that name.
+
+    The processes get `environment`, whatever the tmux server was started with.
+    """
+    if find_session(server, label):
+        raise UserError(
+            f"tmux session {session_name(label)} is there already: "
+            "give --replace to end it, or another --run-dir"
+        )
+    name = session_name(label)
+    # The first window only holds the session open until the environment is set.
+    session, waiting = _said(
+        server,
+        *("new-session", "-d", "-s", name, "-c", str(directory), *SIZE),
+        *("-P", "-F", "#{session_id} #{window_id}", "cat"),
+    ).split()
+    try:
+        _set_environment(server, session, environment)
+        for window in windows:
+            _open_window(server, session, window, directory)
+        _said(server, "kill-window", "-t", waiting)
+        _said(server, "select-window", "-t", f"{session}:{windows[0].name}")
+    except BaseException:
+        server.cmd("kill-session", "-t", session)
+        raise
+
+
+def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
+    """Set a session's environment through tmux's stdin: every user may read command lines."""
+    lines = [
+        " ".join(map(_quoted, ("set-environment", "-t", session, key, value)))
+        for key, value in environment.items()
+        if key not in _NOT_PASSED_ON and not is_unwanted(key)
+    ]
+    place = {"-L": server.socket_name, "-S": server.socket_path}
+    which = [word for flag, value in place.items() if value for word in (flag, str(value))]
+    done = subprocess.run(
+        ["tmux", *which, "source-file", "-"],
+        input=os.fsencode("\n".join(lines) + "\n"),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode or done.stderr:
+        said = done.stderr.decode(errors="replace").strip()
+        raise UserError(f"tmux refuses the environment: {said or done.returncode}")
+
+
+def _quoted(word: str) -> str:
+    """A word of tmux's configuration language that stands for itself, whatever is in it."""
+    special = {"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"}  # 255 would end the file
+    return "'" + "".join(special.get(character, character) for character in word) + "'"
+
+
+def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:
+    first, *others = window.panes
+    report = (*_REPORT, "-c", str(directory))
+    place = ("-d", "-t", f"{session}:", "-n", window.name)
+    window_id, pane_id = _run_in(server, ("new-window", *place, *report), first, "").split()
+    _set_title(server, pane_id, first.title)
+    for pane in others:
+        split = ("split-window", "-d", "-t", pane_id, *report)  # after the last one
+        _, pane_id = _run_in(server, split, pane, window_id).split()
+        _set_title(server, pane_id, pane.title)
+        _said(server, "select-layout", "-t", window_id, "tiled")  # else there is no room for more
+
+
+def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, window: str) -> str:
+    """Start a pane; its window's options are set before its process can end."""
+    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # one word would go to a shell
+    options = [
+        word
+        for key, value in _WINDOW_OPTIONS.items()
+        for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
+    ]
+    if not window:  # the options go to the new window, which becomes the marked target
+        command = [word for word in command if word != "-d"]
+    return _said(server, *command, *(_escaped(word) for word in argv), *options)
+
+
+def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
+    """Set the title twice: a program may change tmux's own, and nobody changes ours."""
+    _said(server, "set-option", "-p", "-t", pane, "@a3c_title", title)
+    _said(server, "select-pane", "-t", pane, "-T", title)
+
+
+def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
+    """Run a command in the pane of that title whose process is dead; False where there is none."""
+    session = find_session(server, label)
+    if session is None:
+        return False
+    form = "#{pane_dead} #{pane_id} #{@a3c_title}"
+    for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
+        is_dead, pane_id, title = line.split(" ", 2)
+        if is_dead == "1" and title == pane.title:
+            argv = (_escaped(word) for word in pane.argv)
+            _said(server, "respawn-pane", "-t", pane_id, *argv)
+            return True
+    return False
+
+
+def add(server: libtmux.Server, label: str, pane: Pane, *, window: str) -> None:
+    """Open one more pane, in the last window of that kind, or in a new one where that is full."""
+    session = find_session(server, label)
+    if session is None:
+        return
+    form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
+    lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
+    windows = [line.split(" ", 2) for line in lines if f" {window}-" in line]
+    directory = Path(lines[0].split(" ", 2)[2].rpartition(" ")[0])
+    room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
+    if not room:
+        more = Window(f"{window}-{len(windows) + 1}", (pane,))
+        _open_window(server, session, more, directory)
+        return
+    last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
+    split = ("split-window", "-d", "-t", last, *_REPORT, "-c", str(directory))
+    _, pane_id = _run_in(server, split, pane, room[-1]).split()
+    _set_title(server, pane_id, pane.title)
+    _said(server, "select-layout", "-t", room[-1], "tiled")
+
+
+def close_session(server: libtmux.Server, label: str) -> bool:
+    """End a run's session and no other; False where there is none."""
+    session = find_session(server, label)
+    if session is None:
+        return False
+    server.cmd("kill-session", "-t", session)
+    return True
+
+
+def _escaped(word: str) -> str:
+    """A word that tmux does not take for the end of a command."""
+    return word[:-1] + "\\;" if word.endswith(";") else word
+
+
+def _said(server: libtmux.Server, *command: str) -> str:
+    done = server.cmd(*command)
+    if done.stderr:
+        raise UserError(f"tmux refuses {command[0]}: {' '.join(done.stderr)}")
+    return "\n".join(done.stdout)

@@ -1,0 +1,312 @@
+"""The worker's own copy of the network: acting and gradients in a plain local session.
+
+Nothing here talks to the cluster. A session on a server's target would pay the distributed master
+for every call, so acting and differentiating happen in this process's own session, and only
+`a3c.server.store` goes over the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from a3c.config import Config
+from a3c.errors import UserError
+from a3c.learn import losses
+from a3c.net import observations
+from a3c.net.frames import as_fed, fed_space
+from a3c.net.network import Network
+from a3c.server import calls, optimizers, precision
+from a3c.server.layout import Layout, cut
+
+SCOPE = "network"
+
+
+class Action(NamedTuple):
+    """What the network does about `[B]` observations."""
+
+    actions: np.ndarray  # [B, ...], as the policy stores them
+    values: np.ndarray  # [B]
+    state: np.ndarray  # [B, S]
+    policy_parameters: np.ndarray  # [B, P], of the distribution that the actions are drawn from
+
+
+class Batch(NamedTuple):
+    """What the gradient is taken of, all `[T, B]` but the state."""
+
+    observations: np.ndarray  # [T, B, ...], as the environment or `a3c.net.frames` gives them
+    actions: np.ndarray  # [T, B, ...]
+    advantages: np.ndarray
+    returns: np.ndarray
+    mask: np.ndarray  # 1 where the row trains
+    starts: np.ndarray  # bool, true at the first observation of an episode
+    state: np.ndarray  # [B, S], before the first row
+    policy_parameters: np.ndarray  # [T, B, P], as the actions were drawn
+    epsilon: np.ndarray  # the chance with which actions were random ones instead
+
+
+class Gradient(NamedTuple):
+    """The gradient of one batch, clipped, and the parts of its loss."""
+
+    packed: np.ndarray  # [P], in the layout's order, as it travels
+    unit: float  # what to multiply it by
+    norm: float  # before clipping
+    parts: dict[str, float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it may be pushed: one NaN or Inf would stay on the ps for good."""
+        return bool(np.isfinite(self.norm) and np.isfinite(self.parts["loss/total"]))
+
+
+class Agent:
+    """A network with its own weights, which acts and differentiates on this process's CPU."""
+
+    def __init__(
+        self,
+        network: Network,
+        observation_space: Box,
+        config: Config,
+        *,
+        seed: int,
+        num_ps: int = 1,
+        greedy: bool = False,
+    ) -> None:
+        self.network = network
+        self._space = observation_space
+        self._config = config
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf.compat.v1.set_random_seed(seed)
+            statistics = self._build_statistics()
+            inputs, outputs = self._build_acting(statistics, greedy)
+            self.layout: Layout = self._build_layout(num_ps)
+            assignments = {
+                np.dtype(dtype): self._build_assignment(dtype) for dtype in (np.float32, np.float16)
+            }
+            learn_inputs, learn_outputs = self._build_learning(statistics)
+            initialize = tf.compat.v1.global_variables_initializer()
+        self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
+        self._session.run(initialize)
+        self._graph.finalize()
+        self._outputs = outputs
+        self._act = calls.prepare(self._session, inputs, outputs)
+        self._value = calls.prepare(self._session, inputs, [outputs.values])
+        self._assign = {
+            dtype: calls.prepare(self._session, feeds, targets=[assign])
+            for dtype, (assign, feeds) in assignments.items()
+        }
+        self._differentiate = calls.prepare(self._session, learn_inputs, learn_outputs)
+
+    # --- use ------------------------------------------------------------------------------------
+
+    def initial_state(self, batch: int) -> np.ndarray:
+        """The recurrent state at the start of an episode, `[B, S]`."""
+        return np.zeros((batch, self.network.state_size), np.float32)
+
+    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
+        """Choose actions for `[B, ...]` observations."""
+        return Action(*self._act(as_fed(observations_, self._space), state, starts))
+
+    def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Values of `[B, ...]` observations; the caller's recurrent state stays as it is."""
+        (values,) = self._value(as_fed(observations_, self._space), state, starts)
+        return values
+
+    def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
+        """The clipped gradient of the loss over one batch, with respect to the local weights.
+
+        `ratio_limit` has no effect unless the configuration has one.
+        """
+        fed = as_fed(batch.observations, self._space)
+        packed, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
+        unit, norm, *parts = numbers.tolist()
+        return Gradient(packed, unit, norm, dict(zip(self._part_names, parts, strict=True)))
+
+    def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
+        """Take over parameters and observation statistics as the ps sent them."""
+        self._assign[flat.dtype](flat, statistics)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The local weights by name."""
+        named = {_short_name(v): v for v in self._graph.get_collection("trainable_variables")}
+        return self._session.run({name: named[name] for name in self.layout.names})
+
+    def graph_def(self) -> Any:
+        """What it computes to act, from observations to actions and values, to be looked at."""
+        return _upstream(self._graph, self._outputs)
+
+    @property
+    def statistics_size(self) -> int:
+        """Length of the observation statistics vector: a count, sums, sums of squares."""
+        if not self._config.env.normalize_observations:
+            return 0
+        return 1 + 2 * int(np.prod(observations.statistics_shape(self._space), dtype=int))
+
+    def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """What a rollout adds to the observation statistics, as one float64 vector."""
+        if not self.statistics_size:
+            return np.zeros(0)
+        count, total, squares = observations.moments(observations_, mask, self._space)
+        return np.concatenate([np.atleast_1d(count), np.ravel(total), np.ravel(squares)])
+
+    # --- building -------------------------------------------------------------------------------
+
+    def _build_statistics(self) -> Any:
+        self._statistics = tf.compat.v1.get_variable(
+            "observation_statistics",
+            shape=[self.statistics_size],
+            dtype=tf.float64,
+            initializer=tf.compat.v1.zeros_initializer(),
+            trainable=False,
+            use_resource=True,
+        )
+        if not self.statistics_size:
+            return None
+        shape = observations.statistics_shape(self._space)
+        size = int(np.prod(shape, dtype=int))
+        count, total, squares = tf.split(self._statistics, [1, size, size])
+        return tf.reshape(count, []), tf.reshape(total, shape), tf.reshape(squares, shape)
+
+    def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
+        with tf.name_scope("prepare"):  # here and below: for who looks at the graph
+            prepared = observations.prepare(inputs, fed_space(self._space), statistics)
+        with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
+            return self.network.forward(prepared, state, starts)
+
+    def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
+        shape = fed_space(self._space).shape
+        inputs = tf.compat.v1.placeholder(self._space.dtype, [None, *shape], "observations")
+        state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
+        starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
+        output = self._forward(inputs[None], state, starts[None], statistics)
+        with tf.name_scope("policy"):
+            policy, parameters = self.network.policy, output.policy_parameters[0]
+            actions = policy.mode(parameters) if greedy else policy.sample(parameters)
+        after = tf.identity(output.state)  # or it is the input itself, where nothing recurs
+        action = Action(actions, output.values[0], after, tf.identity(parameters))
+        return [inputs, state, starts], action
+
+    def _build_layout(self, num_ps: int) -> Layout:
+        variables = tf.compat.v1.trainable_variables()
+        shapes = {_short_name(v): tuple(v.shape.as_list()) for v in variables}
+        if self._config.learning.critic_learning_rate_scale == 1:
+            return cut(shapes, num_ps)
+        return cut(shapes, num_ps, optimizers.is_value_only)
+
+    def _in_wire_order(self) -> list[Any]:
+        named = {_short_name(v): v for v in tf.compat.v1.trainable_variables()}
+        return [named[name] for name in self.layout.names]
+
+    def _build_assignment(self, dtype: Any) -> tuple[Any, list[Any]]:
+        flat = tf.compat.v1.placeholder(dtype, [self.layout.num_parameters], "parameters")
+        statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
+        parts = tf.split(tf.cast(flat, tf.float32), self.layout.sizes)
+        assigns = [
+            variable.assign(tf.reshape(part, variable.shape), read_value=False)
+            for variable, part in zip(self._in_wire_order(), parts, strict=True)
+        ]
+        assigns.append(self._statistics.assign(statistics, read_value=False))
+        return tf.group(*assigns), [flat, statistics]
+
+    def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
+        batch = self._fed_batch()
+        annealed = [tf.compat.v1.placeholder(tf.float32, []) for _ in range(2)]
+        output = self._forward(batch.observations, batch.state, batch.starts, statistics)
+        loss = self._loss(batch, output, *annealed)
+        gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
+        flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
+        # What is gathered from many pushes is clipped on the ps, where their mean is known.
+        gathers = self._config.samples_per_step > 0
+        max_norm = 0.0 if gathers else self._config.learning.max_gradient_norm
+        flat, norm = optimizers.clip_flat(flat, max_norm)
+        clipped_norm = tf.minimum(norm, max_norm or norm)
+        packed, unit = precision.pack(flat, clipped_norm, self._config.cluster.wire_dtype)
+        parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
+        parts |= {"entropy": loss.entropy, **loss.extras}
+        self._part_names = tuple(f"loss/{name}" for name in parts)
+        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch costs less than ten
+        return [*batch, *annealed], [packed, numbers]
+
+    def _fed_batch(self) -> Batch:
+        policy, space = self.network.policy, fed_space(self._space)
+
+        def samples(dtype: Any, shape: Iterable[int] = ()) -> Any:
+            return tf.compat.v1.placeholder(dtype, [None, None, *shape])
+
+        return Batch(
+            observations=samples(space.dtype, space.shape),
+            actions=samples(policy.action_dtype, policy.action_shape),
+            advantages=samples(tf.float32),
+            returns=samples(tf.float32),
+            mask=samples(tf.float32),
+            starts=samples(tf.bool),
+            state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
+            policy_parameters=samples(tf.float32, [policy.num_parameters]),
+            epsilon=samples(tf.float32),
+        )
+
+    def _loss(
+        self, batch: Batch, output: Any, entropy_weight: Any, ratio_limit: Any
+    ) -> losses.ActorCriticLoss:
+        policy, learning = self.network.policy, self._config.learning
+        return losses.total(
+            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
+            entropies=policy.entropy(output.policy_parameters),
+            values=output.values,
+            advantages=batch.advantages,
+            returns=batch.returns,
+            mask=batch.mask,
+            value_loss_weight=learning.value_loss_weight,
+            entropy_weight=entropy_weight,
+            normalize_advantages=learning.normalize_advantages,
+            played_log_probabilities=policy.played_log_probability(
+                batch.policy_parameters, batch.actions, batch.epsilon
+            ),
+            ratio_limit=ratio_limit if learning.ratio_limit else None,
+        )
+
+
+def _short_name(variable: Any) -> str:
+    """The name of a weight without the scope around the network, `conv1/weights`."""
+    return variable.op.name.removeprefix(SCOPE + "/")
+
+
+def _upstream(graph: Any, outputs: Iterable[Any]) -> Any:
+    """The part of a graph that some tensors are computed from, with its shapes."""
+    whole = graph.as_graph_def(add_shapes=True)
+    nodes = {node.name: node for node in whole.node}
+    waiting, wanted = [tensor.op.name for tensor in outputs], set()
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
+    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    part.node.extend(node for node in whole.node if node.name in wanted)
+    return part
+
+
+def _session_config(config: Config) -> Any:
+    settings = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=config.cluster.worker_threads,
+        inter_op_parallelism_threads=1,
+    )
+    if config.cluster.compute_dtype == "bfloat16":
+        rewrites = settings.graph_options.rewrite_options
+        rewrites.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
+    if config.cluster.device == "gpu":
+        if not tf.config.list_physical_devices("GPU"):
+            raise UserError(
+                "device gpu: TensorFlow sees no GPU here: install tensorflow[and-cuda] and a "
+                "driver, or give --device cpu"
+            )
+        settings.gpu_options.allow_growth = True  # workers on one machine share it
+    else:
+        settings.device_count["GPU"] = 0
+    return settings

@@ -1,0 +1,328 @@
+"""What worker 0 does besides working: collect episodes, judge the run, write checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import config as settings
+from a3c.config import Config
+from a3c.errors import FatalError
+from a3c.learn.games import Games
+from a3c.process import process_records
+from a3c.process.console import count
+from a3c.run import checkpoint, confirmation, resume, tensors
+from a3c.run.checkpoint import Manifest
+from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
+from a3c.run.resume import Life
+from a3c.run.scores import beside
+from a3c.server.exchange import Reply
+from a3c.server.store import ENDINGS, Snapshot, Store
+
+log = logging.getLogger(__name__)
+
+DRAIN_INTERVAL_S = 0.5
+_LAST_PUSHES_S = 10.0  # for those that are under way when the run is over
+
+
+def prepare(
+    store: Store, config: Config, run_dir: Path, initial: Callable[[], dict[str, np.ndarray]]
+) -> Manifest | None:
+    """Make the ps ready: attach to an initialised one, else restore, else initialise.
+
+    An initialised ps is never written: a chief that comes back must not undo what the others
+    learned meanwhile. Returns the manifest of the newest checkpoint, if there is one.
+    """
+    checkpoints = run_dir / "checkpoints"
+    checkpoint.clear_unfinished(checkpoints)
+    found = checkpoint.newest_valid(checkpoints)
+    manifest = found[1] if found else None
+    if store.is_ready():
+        log.info("attached to a ps that is already initialised")
+        return manifest
+    before = resume.newest_step(run_dir / "metrics")
+    if found is None:
+        log.info("initialising the ps")
+        store.initialize(initial())
+    else:
+        _restore(store, config, *found)
+    step = manifest.step if manifest else 0
+    if before is not None and before > step:
+        log.warning("%s", resume.loss(before, step))
+        JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
+    return manifest
+
+
+def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:
+    checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
+    try:
+        values = tensors.load(path / checkpoint.PREFIX)
+    except tensors.UNREADABLE as error:  # though every byte is as it was written
+        reason = str(error).splitlines()[0]
+        raise FatalError(f"{path} can't be read ({reason}): take it away to go on") from None
+    expected = store.saved_shapes()
+    if {name: value.shape for name, value in values.items()} != expected:
+        raise FatalError(f"{path} holds other variables than this network needs")
+    store.initialize(values)
+    log.info("restored the ps from %s, env step %d", path, manifest.step)
+
+
+class Chief:
+    """Judges the run from all workers' episodes and keeps it on disk."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        run_dir: Path,
+        reply: Reply,
+        manifest: Manifest | None,
+        life: Life,
+        games: Games | None,
+    ) -> None:
+        """`games` plays what confirms a run; None where nothing is to be confirmed."""
+        now = time.monotonic()
+        self._store = store
+        self._config = config
+        self._run_dir = run_dir
+        self._checkpoints = run_dir / "checkpoints"
+        self._candidates = run_dir / confirmation.FOLDER
+        shutil.rmtree(self._candidates, ignore_errors=True)
+        self._games = games
+        self._candidate: Path | None = None  # which is being played
+        self._frozen: Manifest | None = None  # of what is being confirmed
+        self._judge_at = 0  # games after which to look again
+        self._restored = manifest
+        self._failed_saves = 0
+        self._leaving, self._has_left = threading.Lock(), False
+        self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
+        known = resume.remember(run_dir / "metrics", manifest, life)
+        self._wall_before = known.wall_s
+        self._tracker.episodes = known.episodes
+        self._tracker.returns.extend(known.returns)
+        reports = run_dir / "metrics" / "episodes.jsonl"
+        self._episodes = JsonlSink(reports)
+        self._episodes.restart(
+            resume.restart_point(reports, life, reply.global_step),
+            ps_life=life.number,
+            episodes=known.episodes,
+        )
+        self._began = now
+        self._drained = now
+        # Nobody has saved since the last chief: what is due is due now.
+        self._saved = now if known.is_fresh else -math.inf
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training, over all resumes."""
+        return self._wall_before + time.monotonic() - self._began
+
+    def tick(self, reply: Reply) -> str | None:
+        """Do what is due; the reason to end the run, or None."""
+        now = time.monotonic()
+        if now - self._drained >= DRAIN_INTERVAL_S:
+            self._drained = now
+            self._collect()
+        if now - self._saved >= self._config.run.checkpoint_interval_s:
+            self.save("interval")
+        if self._is_solved():
+            return "solved"
+        return "max_env_steps" if reply.global_step >= self._config.run.max_env_steps else None
+
+    def _is_solved(self) -> bool:
+        """Whether frozen weights have reached the mark in games of their own; begin such games.
+
+        A run that goes on from weights that did so is solved at once.
+        """
+        if self._restored is not None and confirmation.is_solved(self._restored, self._config.run):
+            return True
+        if self._candidate is not None:
+            return self._look_at_confirmation(self._candidate)
+        mark, mean = self._config.run.stop_at_return, self._tracker.mean_return
+        if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
+            return False
+        snapshot = self._store.snapshot()
+        self._frozen = self._manifest(snapshot, "solved")
+        candidate = self._write(self._candidates, self._frozen, snapshot)
+        if candidate is None:
+            self._judge_at = self._tracker.episodes + WINDOW
+            return False
+        if self._games is None:
+            log.info("no evaluation games are asked for: training's own mean is believed")
+            return self._keep_solved(candidate, None)
+        games = self._config.run.evaluation_episodes
+        log.info(
+            "the last %d games of training have a mean of %s: playing %s with the weights of "
+            "env step %s, while training goes on",
+            *(WINDOW, beside(mean, mark), count(games, "game"), f"{self._frozen.step:,}"),
+        )
+        self._games.start(candidate, games)
+        self._candidate = candidate
+        return False
+
+    def _look_at_confirmation(self, candidate: Path) -> bool:
+        """Whether the games are over and solved the run; if not, when to judge again."""
+        assert self._games is not None
+        assert self._frozen is not None
+        mark = self._config.run.stop_at_return
+        assert mark is not None
+        scores = self._games.poll()
+        if scores is None:
+            return False
+        solved = False
+        if not checkpoint.is_score(scores):
+            why = scores.get("error", "their scores are no numbers")
+            log.error("the games could not be played, training goes on: %s", why)
+        elif scores["mean"] >= mark:
+            solved = self._keep_solved(candidate, scores)
+        else:
+            log.info(
+                "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
+                "goes on, and %d more games are waited for",
+                *(
+                    count(scores["episodes"], "game"),
+                    f"{self._frozen.step:,}",
+                    beside(scores["mean"], mark),
+                ),
+                *(mark, WINDOW),
+            )
+        self._judge_at = self._tracker.episodes + WINDOW
+        self._candidate = None
+        shutil.rmtree(self._candidates, ignore_errors=True)
+        return solved
+
+    def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> bool:
+        """Make the frozen snapshot the run's last checkpoint; False where the disk refuses it."""
+        assert self._frozen is not None
+        manifest = dataclasses.replace(self._frozen, evaluation=scores)
+        try:
+            path = checkpoint.promote(candidate, self._checkpoints, manifest)
+        except OSError as error:
+            self._failed_saves += 1
+            self._judge_at = self._tracker.episodes + WINDOW
+            log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
+            return False
+        checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
+        if scores is not None:
+            log.info(
+                "solved: the mean of %s at env step %s is %s",
+                *(count(scores["episodes"], "game"), f"{manifest.step:,}"),
+                beside(scores["mean"], self._config.run.stop_at_return),
+            )
+        log.info("checkpoint %s (solved)", path)
+        return True
+
+    def give_up_confirmation(self) -> None:
+        """End the games that are being played, if any are, and play no more."""
+        if self._games is not None:
+            self._games.close()
+            self._games = None
+        self._candidate = None
+        shutil.rmtree(self._candidates, ignore_errors=True)
+
+    def row(self, reply: Reply) -> dict[str, float]:
+        """The cluster's metrics since the last row."""
+        now = time.monotonic()
+        workers = int(self._at_work().sum())
+        row = self._tracker.row(now, reply.global_step, reply.num_updates, workers)
+        return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}
+
+    def _at_work(self) -> np.ndarray:
+        """Which workers are attached and have not been killed since, as far as this host knows."""
+        at_work = self._store.attached()
+        for record in process_records.read_records(self._run_dir):
+            if record.role == "worker" and process_records.live_state(record) != "running":
+                at_work[record.task : record.task + 1] = False
+        return at_work
+
+    def save_for_leaving(self) -> None:
+        """Save once before this process leaves, whichever thread of it comes first.
+
+        That of the signal does where the loop is held up, as by an env step that takes long.
+        """
+        with self._leaving:
+            if not self._has_left:
+                self._has_left = self.save("interrupted") is not None
+
+    def save(self, reason: str) -> Path | None:
+        """Write a checkpoint; on a full or broken disk say so and let training go on."""
+        self._saved = time.monotonic()
+        snapshot = self._store.snapshot()
+        before = self._restored
+        if before and before.reason in ENDINGS and before.step == snapshot.values["global_step"]:
+            return None  # nothing is new, and that checkpoint says how the run had ended
+        path = self._write(self._checkpoints, self._manifest(snapshot, reason), snapshot)
+        if path is None:
+            return None
+        checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
+        log.info("checkpoint %s (%s)", path, reason)
+        return path
+
+    def _write(self, root: Path, manifest: Manifest, snapshot: Snapshot) -> Path | None:
+        """Write a checkpoint into a folder; None where that fails, for whatever reason."""
+        try:
+            path = checkpoint.write(
+                root, manifest, lambda prefix: tensors.save(prefix, snapshot.values)
+            )
+        except (OSError, tf.errors.OpError) as error:
+            reason = str(error).splitlines()[0]
+            log.error("checkpoint failed, training goes on: %s", reason)
+        except Exception:
+            log.exception("checkpoint failed, training goes on")
+        else:
+            self._failed_saves = 0
+            return path
+        self._failed_saves += 1
+        return None
+
+    def end_run(self, reason: str, go_on: Callable[[], bool]) -> None:
+        """Tell everyone that it is over, wait for their last pushes, and save.
+
+        Games that are still being played decide first: `go_on` pauses, and says whether to wait.
+        What solved the run has been saved already.
+        """
+        while self._candidate is not None and go_on():
+            if self._is_solved():
+                reason = "solved"
+        self.give_up_confirmation()
+        self._store.finish(reason)
+        deadline = time.monotonic() + _LAST_PUSHES_S
+        while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():
+            pass
+        self._collect()
+        if reason != "solved":
+            self.save(reason)
+
+    def _collect(self) -> None:
+        reports = self._store.drain()
+        self._tracker.add(reports)
+        for worker, episode_return, length, env_step in reports.tolist():
+            row = {"worker": int(worker), "return": episode_return, "length": int(length)}
+            self._episodes.write(int(env_step), row)
+
+    def _manifest(self, snapshot: Snapshot, reason: str) -> Manifest:
+        return Manifest(
+            step=int(snapshot.values["global_step"]),
+            num_updates=int(snapshot.values["num_updates"]),
+            updates_during=snapshot.updates_during,
+            samples_waiting=snapshot.samples_waiting,
+            wall_s=round(self.wall_s, 3),
+            written_at=round(time.time(), 3),
+            reason=reason,
+            config=settings.to_dict(self._config),
+            config_digest=settings.digest(self._config),
+            identity=settings.identity(self._config),
+            episodes=self._tracker.episodes,
+            recent_returns=list(self._tracker.returns),
+            mean_return_100=self._tracker.mean_return,
+        )

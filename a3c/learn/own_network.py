@@ -1,0 +1,155 @@
+"""A network of the user's own: its `build` called, and what it gives checked.
+
+A mistake in there is one line that names the file and what was expected, not a traceback from
+somewhere in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box, Space
+
+from a3c.config import Config, NetworkConfig, own_code
+from a3c.config.rules import check_minibatches
+from a3c.errors import A3CError, UserError
+from a3c.learn.agent import Agent, Batch
+from a3c.net.distributions import Policy
+from a3c.net.network import Network, NetworkOutput
+
+_SIGNATURE = "(observation_space, action_space, config)"
+_FORWARD = "(observations, state, starts)"
+_ROWS = 2  # of the trial update
+
+
+def build(
+    place: str, observation_space: Box, action_space: Space[Any], config: NetworkConfig
+) -> Network:
+    """The network that the function at `package.module:function` builds; raises UserError."""
+    function = find(place)
+    _check_signature(place, function, _SIGNATURE)
+    try:
+        network = function(observation_space, action_space, config)
+    except A3CError:
+        raise
+    except Exception as error:
+        raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
+    _check_network(place, network)
+    return dataclasses.replace(network, forward=_checked(place, network))
+
+
+def find(place: str) -> Callable[..., Any]:
+    """The function at `package.module:function`, from here or from the current folder."""
+    module, _, name = place.partition(":")
+    subject, remedy = f"network {place}", "give package.module:function"
+    if not module or not name:
+        raise UserError(f"{subject}: a name is missing; {remedy}")
+    found = getattr(own_code.import_module(module, subject), name, None)
+    if found is None:
+        raise UserError(f"{subject}: {module} has no {name}; {remedy}")
+    if not callable(found):
+        raise UserError(f"{subject}: {name} is {_article(found)} and no function; {remedy}")
+    return found
+
+
+def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # builtins that have none
+        return
+    try:
+        signature.bind(*wanted.split(", "))
+    except TypeError:
+        name = getattr(function, "__name__", "it")
+        raise UserError(
+            f"network {place}: {name}{signature} can't be called with {wanted}: let it take these"
+        ) from None
+
+
+def _check_network(place: str, network: Any) -> None:
+    remedy = "return a3c.net.network.Network(forward, policy)"
+    if not isinstance(network, Network):
+        raise UserError(f"network {place} gave {_article(network)}: {remedy}")
+    if not callable(network.forward):
+        raise UserError(f"network {place}: forward is {_article(network.forward)}: {remedy}")
+    _check_signature(place, network.forward, _FORWARD)
+    if not isinstance(network.policy, Policy):
+        raise UserError(
+            f"network {place}: policy is {_article(network.policy)}: "
+            "take a3c.net.distributions.for_space(action_space, config)"
+        )
+    if type(network.state_size) is not int or network.state_size < 0:
+        raise UserError(
+            f"network {place}: state_size is {network.state_size!r}: give a whole number, "
+            "0 for a network without memory"
+        )
+
+
+def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkOutput]:
+    """The network's `forward`, whose faults are the user's to mend."""
+
+    def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
+        try:
+            output = network.forward(observations, state, starts)
+        except A3CError:
+            raise
+        except Exception as error:
+            raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
+        if not isinstance(output, NetworkOutput):
+            raise UserError(
+                f"network {place}: forward gave {_article(output)}: return "
+                "a3c.net.network.NetworkOutput(policy_parameters, values, state)"
+            )
+        rows: list[int | None] = [None, None]
+        shapes = ([*rows, network.policy.num_parameters], rows, [None, network.state_size])
+        for name, tensor, shape in zip(NetworkOutput._fields, output, shapes, strict=True):
+            _check_tensor(place, name, tensor, shape)
+        return output
+
+    return forward
+
+
+def _check_tensor(place: str, name: str, tensor: Any, shape: list[int | None]) -> None:
+    is_tensor = isinstance(tensor, tf.Tensor)
+    if is_tensor and tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
+        return
+    letters = {"policy_parameters": "[T, B, {2}]", "values": "[T, B]", "state": "[B, {1}]"}[name]
+    there = f"{tensor.dtype.name} {tensor.shape}" if is_tensor else _article(tensor)
+    raise UserError(
+        f"network {place}: forward gave {name} as {there}: make it float32 {letters.format(*shape)}"
+    )
+
+
+def check(network: Network, observation_space: Box, config: Config) -> None:
+    """Act and learn once: some mistakes show only when numbers flow. Raises UserError."""
+    check_minibatches(config, recurrent=network.state_size > 0)
+    place = config.network.network
+    try:
+        agent = Agent(network, observation_space, config, seed=0)
+        size = (_ROWS, *(observation_space.shape or ()))
+        observations = np.zeros(size, observation_space.dtype)
+        state, starts = agent.initial_state(_ROWS), np.ones(_ROWS, bool)
+        action = agent.act(observations, state, starts)
+        if np.shape(action.values) != (_ROWS,) or np.shape(action.state) != state.shape:
+            raise ValueError(
+                f"for {_ROWS} observations values have shape {np.shape(action.values)} "
+                f"and state has {np.shape(action.state)}"
+            )
+        rows = np.zeros((1, _ROWS), np.float32)
+        played = (observations[None], action.actions[None])
+        drawn_from = action.policy_parameters[None]
+        known = (rows, rows, rows, starts[None], state, drawn_from, rows)
+        agent.gradient(Batch(*played, *known), 0.0, 0.0)
+    except A3CError:
+        raise
+    except Exception as error:
+        raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
+
+
+def _article(thing: Any) -> str:
+    return "None" if thing is None else f"an object of type {type(thing).__name__}"

@@ -1,0 +1,271 @@
+"""Play environments with a policy whose weights stand still, and yield rollouts.
+
+Any Gymnasium vector environment will do, whichever way it resets itself: in the same step, in the
+next one (the step that only resets never trains), or when told to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from a3c.config import Config
+from a3c.config.own_code import describe
+from a3c.errors import PlayError, UserError
+from a3c.learn.returns import bootstrap_truncations
+from a3c.net.frames import as_fed, fed_space
+from a3c.run.scores import Episode
+
+
+class Actor(Protocol):
+    """What a rollout needs of an agent."""
+
+    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
+        """Actions, values and recurrent state for `[B, ...]` observations."""
+
+    def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Values alone; nothing else changes."""
+
+    def initial_state(self, batch: int) -> np.ndarray:
+        """The recurrent state at the start of an episode."""
+
+
+class Rollout(NamedTuple):
+    """T steps of B environments; its arrays hold until the next rollout is asked for."""
+
+    observations: np.ndarray  # [T, B, ...], as networks read them: `a3c.net.frames`
+    actions: np.ndarray  # [T, B, ...]
+    rewards: np.ndarray  # [T, B], for learning; V(final observation) is in where an episode was cut
+    discounts: np.ndarray  # [T, B], gamma, or 0 where the return of a step ends with it
+    values: np.ndarray  # [T, B]
+    bootstrap_value: np.ndarray  # [B]
+    mask: np.ndarray  # [T, B], 1 where the row trains
+    starts: np.ndarray  # [T, B], true at the first observation of an episode
+    state: np.ndarray  # [B, S], the recurrent state before the first row
+    policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
+    epsilon: float  # the chance with which they are random ones instead
+    episodes: list[Episode]  # games that ended in here
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps that were really played."""
+        return int(np.count_nonzero(self.mask))
+
+
+class Stopwatch:
+    """Adds up where the time of the loop goes, by name."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._totals: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """Count the time since the last lap towards `name`."""
+        now = self._clock()
+        self._totals[name] = self._totals.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def take(self) -> dict[str, float]:
+        """The seconds by name since the last take."""
+        totals, self._totals = self._totals, {}
+        return totals
+
+
+class BlamingTheEnvironment:
+    """Tells what an environment raises from our own bugs: it may do better when started again."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            raise PlayError(f"the environment raised an error: {describe(error)}") from error
+
+
+class Player:
+    """Plays on where it left off: `rollouts` never ends, and weights may change between two."""
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        actor: Actor,
+        policy: Any,
+        config: Config,
+        *,
+        seed: int,
+        epsilon: Callable[[], float] = lambda: 0.0,
+        stopwatch: Stopwatch | None = None,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`go_on` is called after every env step; where it says no, the rollout is abandoned."""
+        self._envs = envs
+        self._go_on = go_on
+        assert isinstance(envs.single_observation_space, Box)
+        self._space = envs.single_observation_space
+        self._actor = actor
+        self._policy = policy
+        self._learning = config.learning
+        self._length = config.share.rollout_length
+        self._episodic_life = config.env.episodic_life
+        self._epsilon = epsilon
+        self._stopwatch = stopwatch or Stopwatch()
+        self._rng = np.random.default_rng(seed)
+        self._blaming = BlamingTheEnvironment()
+        self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._reset_mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
+        self._begin(seed)
+
+    def _begin(self, seed: int) -> None:
+        size = self._envs.num_envs
+        with self._blaming:
+            observations, info = self._envs.reset(seed=seed)
+        self._observations = as_fed(observations, self._space)
+        self._state = self._actor.initial_state(size)
+        self._starts = np.ones(size, bool)
+        self._dead = np.zeros(size, bool)  # the coming step only resets
+        self._lives = np.zeros(size, int)
+        self._lives = self._lives_left(info)
+        self._returns = np.zeros(size)
+        self._lengths = np.zeros(size, int)
+
+    def rollouts(self) -> Iterator[Rollout]:
+        """Yield rollouts until it is told not to go on."""
+        buffer = self._new_buffer()
+        while True:
+            # A poisoned state would poison every rollout after it; the observation decides anew.
+            self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
+            buffer.state[:] = self._state
+            buffer.episodes.clear()
+            epsilon = self._epsilon()
+            for t in range(self._length):
+                self._step(buffer, t, epsilon)
+                if not self._go_on():
+                    return
+            self._complete(buffer)
+            bootstrap = self._actor.value(self._observations, self._state, self._starts)
+            self._stopwatch.lap("act")
+            yield buffer._replace(bootstrap_value=bootstrap, epsilon=epsilon)
+
+    def _new_buffer(self) -> Rollout:
+        space, size = fed_space(self._space), self._envs.num_envs
+        steps = (self._length, size)
+        return Rollout(
+            observations=np.empty((*steps, *space.shape), space.dtype),
+            actions=np.empty((*steps, *self._policy.action_shape), self._policy.action_dtype),
+            rewards=np.empty(steps, np.float32),
+            discounts=np.empty(steps, np.float32),
+            values=np.empty(steps, np.float32),
+            bootstrap_value=np.empty(size, np.float32),
+            mask=np.empty(steps, np.float32),
+            starts=np.empty(steps, bool),
+            state=np.empty_like(self._actor.initial_state(size)),
+            policy_parameters=np.empty((*steps, self._policy.num_parameters), np.float32),
+            epsilon=0.0,
+            episodes=[],
+        )
+
+    def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:
+        """Play one step of every environment into row `t`.
+
+        What can be done for all rows at once is left to `_complete`: with one environment a worker,
+        Python takes a good part of a step. Until then rewards are raw, and discounts say what ends.
+        """
+        action = self._actor.act(self._observations, self._state, self._starts)
+        actions = self._explore(action.actions, epsilon)
+        buffer.observations[t] = self._observations
+        buffer.actions[t], buffer.values[t] = actions, action.values
+        buffer.policy_parameters[t] = action.policy_parameters
+        buffer.starts[t], buffer.mask[t] = self._starts, ~self._dead
+        self._stopwatch.lap("act")
+        with self._blaming:
+            observations, rewards, terminated, truncated, info = self._envs.step(
+                self._policy.to_env(actions)
+            )
+        self._stopwatch.lap("env")
+        done = terminated | truncated
+        self._count_episodes(rewards, done, buffer.episodes)
+        buffer.rewards[t] = rewards
+        buffer.discounts[t] = done | self._dead | self._lost_life(info)
+        if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
+            final = self._final_observations(observations, info, cut)
+            values = self._actor.value(final, action.state, np.zeros_like(cut))
+            self._cuts.append((t, cut, values))
+        self._move_on(observations, action.state, done, info)
+
+    def _complete(self, buffer: Rollout) -> None:
+        """Make rewards and discounts what they are for learning."""
+        learning = self._learning
+        buffer.rewards[:] *= np.float32(learning.reward_scale)
+        if learning.reward_clip > 0:
+            np.clip(buffer.rewards, -learning.reward_clip, learning.reward_clip, buffer.rewards)
+        for t, cut, values in self._cuts:
+            buffer.rewards[t] = bootstrap_truncations(
+                buffer.rewards[t], cut, values, learning.gamma
+            )
+        self._cuts.clear()
+        buffer.discounts[:] = np.where(buffer.discounts, 0.0, learning.gamma)
+
+    def _move_on(
+        self, observations: np.ndarray, state: np.ndarray, done: np.ndarray, info: dict[str, Any]
+    ) -> None:
+        """Take up the state that the environments are in after a step."""
+        starts = done
+        self._lives = self._lives_left(info)
+        if self._reset_mode == AutoresetMode.NEXT_STEP:
+            starts, self._dead = self._dead, done
+        elif self._reset_mode == AutoresetMode.DISABLED and done.any():
+            with self._blaming:
+                observations, info = self._envs.reset(options={"reset_mask": done.copy()})
+            self._lives = self._lives_left(info)
+        self._observations = as_fed(observations, self._space)
+        self._state, self._starts = state, starts
+
+    def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
+        """Replace each action by a uniformly random one with the chance of the schedule."""
+        if epsilon <= 0:
+            return actions
+        chosen = self._rng.random(len(actions)) < epsilon
+        random = self._policy.random_actions(self._rng, len(actions))
+        return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
+
+    def _lost_life(self, info: dict[str, Any]) -> np.ndarray | bool:
+        """Where a life was lost and that ends the episode for learning; the game goes on."""
+        return self._episodic_life and self._lives_left(info) < self._lives
+
+    def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
+        """Lives by game, `[B]`; as before where a game doesn't say, for which Gymnasium puts 0."""
+        if not self._episodic_life:
+            return self._lives
+        return np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
+
+    def _count_episodes(
+        self, rewards: np.ndarray, done: np.ndarray, episodes: list[Episode]
+    ) -> None:
+        if np.count_nonzero(self._dead):
+            rewards = np.where(self._dead, 0.0, rewards)
+        self._returns += rewards
+        self._lengths += ~self._dead
+        if not np.count_nonzero(done):
+            return
+        for i in np.flatnonzero(done):
+            if np.isfinite(self._returns[i]):
+                episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+        self._returns[done] = 0.0
+        self._lengths[done] = 0
+
+    def _final_observations(
+        self, observations: np.ndarray, info: dict[str, Any], cut: np.ndarray
+    ) -> np.ndarray:
+        """The observations that cut episodes ended with, not those of the next ones' start."""
+        if self._reset_mode != AutoresetMode.SAME_STEP:
+            return observations
+        final = np.array(observations)
+        for i in np.flatnonzero(cut):
+            final[i] = info["final_obs"][i]
+        return final

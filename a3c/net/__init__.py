@@ -1,0 +1,1 @@
+"""What computes: layers, distributions, networks, observations."""

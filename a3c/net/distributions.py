@@ -1,0 +1,396 @@
+"""Policies: what a network's policy parameters mean as a distribution over actions.
+
+A policy makes its own output layer (`head`), and from that layer's parameters `[..., P]` samples,
+modes, log-probabilities and entropies. Actions are stored in rollouts in the policy's own form,
+`action_dtype` and `action_shape`; `to_env` turns them into what the environment takes. Whatever a
+diverged network says, NaN included, `to_env` gives an action of the space.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+
+from a3c.config import NetworkConfig
+from a3c.errors import UserError
+from a3c.net import layers
+
+# Deviations from 4.5e-5 to 148: beyond, densities leave what float32 can tell apart.
+LOG_DEVIATION_RANGE = (-10.0, 5.0)
+
+_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+_QUADRATURE_NODES = 32
+
+
+class Policy(abc.ABC):
+    """A distribution over actions, given a network's policy parameters.
+
+    `num_parameters` is P, the length of the last axis of all `parameters`.
+    """
+
+    num_parameters: int
+    action_dtype: np.dtype
+    action_shape: tuple[int, ...]
+
+    @abc.abstractmethod
+    def head(self, features: Any) -> Any:
+        """Add the policy's output layer: features `[..., F]` to parameters `[..., P]`."""
+
+    @abc.abstractmethod
+    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+        """Draw one action for each row of parameters, `[..., *action_shape]`."""
+
+    @abc.abstractmethod
+    def mode(self, parameters: Any) -> Any:
+        """The most probable action, `[..., *action_shape]`."""
+
+    @abc.abstractmethod
+    def log_probability(self, parameters: Any, actions: Any) -> Any:
+        """The log of the probability or density of stored actions, `[...]`."""
+
+    @abc.abstractmethod
+    def entropy(self, parameters: Any) -> Any:
+        """The entropy in nats, `[...]`."""
+
+    @abc.abstractmethod
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Stored actions `[..., *action_shape]` as the environment takes them."""
+
+    @abc.abstractmethod
+    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """Stored actions, uniform over the action space: `[batch, *action_shape]`."""
+
+    @abc.abstractmethod
+    def random_log_probability(self, actions: Any) -> Any:
+        """The log of the probability or density with which `random_actions` draws them, `[...]`."""
+
+    def played_log_probability(self, parameters: Any, actions: Any, epsilon: Any) -> Any:
+        """The log of what actions were drawn with: `epsilon` of them, `[...]`, were random ones."""
+        by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
+        at_random = self.random_log_probability(actions) + tf.math.log(epsilon)  # -inf at 0
+        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # not both -inf
+        return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """The policy in a few words."""
+
+
+def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
+    """The policy for an action space; raises UserError for a space that has none."""
+    if isinstance(space, Discrete):
+        return Categorical(space, config)
+    if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
+        return MultiCategorical(space, config)
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        return Gaussian(space, config)
+    raise UserError(
+        f"action space {space} has no policy: wrap the environment to take Discrete, "
+        "one-dimensional MultiDiscrete or floating-point Box actions"
+    )
+
+
+# --- discrete actions ---------------------------------------------------------------------------
+
+
+class MultiCategorical(Policy):
+    """Independent choices, one for each entry of a MultiDiscrete space; parameters are logits."""
+
+    def __init__(self, space: MultiDiscrete, config: NetworkConfig) -> None:
+        self._space = space
+        self._initialization = config.initialization
+        self._sizes = [int(n) for n in space.nvec]
+        self.num_parameters = sum(self._sizes)
+        self.action_dtype = np.dtype(np.int64)
+        self.action_shape = (len(self._sizes),)
+
+    def head(self, features: Any) -> Any:
+        """A dense layer `policy` that gives the logits of all choices, side by side."""
+        return _logits(features, self.num_parameters, self._initialization)
+
+    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+        """Draw each choice by the Gumbel-max trick."""
+        return self.mode(_perturbed(parameters, seed))
+
+    def mode(self, parameters: Any) -> Any:
+        """The index of each choice's highest logit."""
+        return tf.stack([tf.argmax(part, axis=-1) for part in self._split(parameters)], axis=-1)
+
+    def log_probability(self, parameters: Any, actions: Any) -> Any:
+        """The sum of the choices' log-probabilities."""
+        choices = tf.unstack(actions, axis=-1)
+        parts = zip(self._split(parameters), choices, strict=True)
+        return tf.add_n([_categorical_log_probability(*part) for part in parts])
+
+    def entropy(self, parameters: Any) -> Any:
+        """The sum of the choices' entropies."""
+        return tf.add_n([_categorical_entropy(part) for part in self._split(parameters)])
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Indices moved to where the space starts."""
+        valid = np.clip(actions, 0, self._space.nvec - 1)
+        return (valid + self._space.start).astype(self._space.dtype)
+
+    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """Uniform indices `[batch, choices]`."""
+        return rng.integers(self._space.nvec, size=(batch, len(self._sizes)), dtype=np.int64)
+
+    def random_log_probability(self, actions: Any) -> Any:
+        """The same for all actions."""
+        return tf.fill(tf.shape(actions)[:-1], -sum(math.log(n) for n in self._sizes))
+
+    def describe(self) -> str:
+        """The policy in a few words."""
+        return f"multi-categorical over {'x'.join(map(str, self._sizes))} actions"
+
+    def _split(self, parameters: Any) -> list[Any]:
+        return tf.split(parameters, self._sizes, axis=-1)
+
+
+class Categorical(Policy):
+    """One choice of a Discrete space; parameters are logits."""
+
+    def __init__(self, space: Discrete, config: NetworkConfig) -> None:
+        self._space = space
+        self._initialization = config.initialization
+        self.num_parameters = int(space.n)
+        self.action_dtype = np.dtype(np.int64)
+        self.action_shape: tuple[int, ...] = ()
+
+    def head(self, features: Any) -> Any:
+        """A dense layer `policy` that gives the logits."""
+        return _logits(features, self.num_parameters, self._initialization)
+
+    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+        """Draw an index by the Gumbel-max trick."""
+        return self.mode(_perturbed(parameters, seed))
+
+    def mode(self, parameters: Any) -> Any:
+        """The index of the highest logit, the first of equal ones."""
+        return tf.argmax(parameters, axis=-1)
+
+    def log_probability(self, parameters: Any, actions: Any) -> Any:
+        """The log-softmax of the logits, at the action."""
+        return _categorical_log_probability(parameters, actions)
+
+    def entropy(self, parameters: Any) -> Any:
+        """The entropy of the softmax of the logits."""
+        return _categorical_entropy(parameters)
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Indices moved to where the space starts."""
+        valid = np.minimum(np.maximum(actions, 0), self._space.n - 1)  # a third of np.clip's time
+        return (valid + self._space.start).astype(self._space.dtype, copy=False)
+
+    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """Uniform indices `[batch]`."""
+        return rng.integers(self._space.n, size=batch, dtype=np.int64)
+
+    def random_log_probability(self, actions: Any) -> Any:
+        """The same for all actions."""
+        return tf.fill(tf.shape(actions), -math.log(self.num_parameters))
+
+    def describe(self) -> str:
+        """The policy in a few words."""
+        return f"categorical over {self.num_parameters} actions"
+
+
+def _logits(features: Any, num_logits: int, initialization: layers.Initialization) -> Any:
+    return layers.dense(
+        features, num_logits, "policy", gain=layers.POLICY_GAIN, initialization=initialization
+    )
+
+
+def _perturbed(logits: Any, seed: int | None) -> Any:
+    """Logits plus Gumbel noise: their argmax is a sample, and a valid index even for NaN.
+
+    `tf.random.categorical` answers NaN logits with an index past the last one. In float64, so that
+    the noise's tail is long enough for actions of tiny probability.
+    """
+    uniform = tf.random.uniform(
+        tf.shape(logits), np.finfo(np.float64).tiny, 1.0, tf.float64, seed=seed
+    )
+    return tf.cast(logits, tf.float64) - tf.math.log(-tf.math.log(uniform))
+
+
+def _categorical_log_probability(logits: Any, actions: Any) -> Any:
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
+
+
+def _categorical_entropy(logits: Any) -> Any:
+    log_probabilities = tf.nn.log_softmax(logits)
+    return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=-1)
+
+
+# --- Box actions --------------------------------------------------------------------------------
+
+
+class Gaussian(Policy):
+    """A diagonal Gaussian for Box actions; parameters are means and log-deviations, side by side.
+
+    With `clip`, actions are unbounded and the environment gets them clipped to the bounds; log-
+    probabilities are those of the unclipped ones. With `squash`, the environment gets the bounds'
+    centre plus half their distance times tanh(u), and rollouts store u, from which log-
+    probabilities (of the squashed action) are exact where tanh has long saturated.
+    """
+
+    def __init__(self, space: Box, config: NetworkConfig) -> None:
+        self._shape = space.shape
+        self._dtype: Any = np.dtype(space.dtype)
+        self._config = config
+        self._squash = config.action_bounds == "squash"
+        self._low, self._high = space.low.ravel(), space.high.ravel()
+        if self._squash and not space.is_bounded():
+            raise UserError(
+                f"action space {space} has no bounds to squash actions to: use --action-bounds clip"
+            )
+        self._size = len(self._low)
+        self.num_parameters = 2 * self._size
+        self.action_dtype = np.dtype(np.float32)
+        self.action_shape = (self._size,)
+
+    def head(self, features: Any) -> Any:
+        """A dense layer `policy` for the means, and the log-deviations beside them.
+
+        State-independent deviations are one variable, `policy/log_deviation`; state-dependent ones
+        a second dense layer, `policy/deviation`. Both are kept within `LOG_DEVIATION_RANGE`.
+        """
+        means = _logits(features, self._size, self._config.initialization)
+        with tf.compat.v1.variable_scope("policy"):
+            deviations = self._log_deviations(features)
+        low, high = LOG_DEVIATION_RANGE
+        within = _keep_within(deviations, low, high)
+        return tf.concat([means, within + tf.zeros_like(means)], axis=-1)
+
+    def _log_deviations(self, features: Any) -> Any:
+        start = self._config.initial_log_deviation
+        if self._config.gaussian_deviation == "state-dependent":
+            return layers.dense(
+                features,
+                self._size,
+                "deviation",
+                gain=layers.POLICY_GAIN,
+                initialization=self._config.initialization,
+                initial_bias=start,
+            )
+        initializer = tf.compat.v1.constant_initializer(start)
+        deviations = tf.identity(layers.variable("log_deviation", [self._size], initializer))
+        layers.record("log_deviation", "variable", (self._size,), [], deviations)
+        return deviations
+
+    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+        """Draw an action; before tanh, with `squash`."""
+        mean, log_deviation = tf.split(parameters, 2, axis=-1)
+        return mean + tf.exp(log_deviation) * tf.random.normal(tf.shape(mean), seed=seed)
+
+    def mode(self, parameters: Any) -> Any:
+        """The mean; with `squash` that is the squashed action's median."""
+        return tf.split(parameters, 2, axis=-1)[0]
+
+    def log_probability(self, parameters: Any, actions: Any) -> Any:
+        """The log-density of the unclipped action, or of the squashed one."""
+        mean, log_deviation = tf.split(parameters, 2, axis=-1)
+        z = (actions - mean) * tf.exp(-log_deviation)
+        log_density = -0.5 * z**2 - log_deviation - _HALF_LOG_TAU
+        if self._squash:
+            log_density -= self._log_slope(actions)
+        return tf.reduce_sum(log_density, axis=-1)
+
+    def entropy(self, parameters: Any) -> Any:
+        """The entropy; with `squash` an estimate that is the same for the same parameters.
+
+        Clipped: 0.5·log(2πe) + log σ, exact for the unclipped action. Squashed: that plus
+        E[log |da/du|] by Gauss-Hermite quadrature with 32 nodes: within 1e-4 nats a dimension for
+        σ ≤ 1, within 3% of σ above. It has a highest value (that of the uniform distribution),
+        so an entropy bonus can't widen σ for ever.
+        """
+        mean, log_deviation = tf.split(parameters, 2, axis=-1)
+        entropy = 0.5 + _HALF_LOG_TAU + log_deviation
+        if self._squash:
+            nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
+            z = tf.constant(nodes, tf.float32)
+            points = mean[..., None] + tf.exp(log_deviation)[..., None] * z  # [..., D, nodes]
+            slopes = _log_tanh_slope(points) * (weights / weights.sum()).astype(np.float32)
+            entropy += tf.reduce_sum(slopes, axis=-1) + self._log_half_range()
+        return tf.reduce_sum(entropy, axis=-1)
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        """Actions within the bounds, in the space's shape and dtype; NaN counts as 0."""
+        finite = np.nan_to_num(actions.astype(np.float64))
+        low, high = self._finite_bounds()
+        if self._squash:
+            finite = 0.5 * (low + high) + (0.5 * high - 0.5 * low) * np.tanh(finite)
+        within = np.clip(finite, low, high).astype(self._dtype)
+        return within.reshape(*actions.shape[:-1], *self._shape)
+
+    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """Uniform within the bounds, as stored; Gaussian in dimensions that lack a bound."""
+        size = (batch, self._size)
+        if self._squash:
+            return np.arctanh(rng.uniform(-1.0, 1.0, size) * (1.0 - 1e-6)).astype(np.float32)
+        bounded = np.isfinite(self._low) & np.isfinite(self._high)
+        low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 0.0)
+        uniform = low + (high.astype(np.float64) - low) * rng.uniform(size=size)
+        return np.where(bounded, uniform, rng.standard_normal(size)).astype(np.float32)
+
+    def random_log_probability(self, actions: Any) -> Any:
+        """Uniform within the bounds, none outside; Gaussian in dimensions that lack a bound."""
+        if self._squash:
+            log_range = math.log(2.0) + self._log_half_range()  # actions are squashed into bounds
+            return tf.fill(tf.shape(actions)[:-1], -float(log_range.sum()))
+        bounded = np.isfinite(self._low) & np.isfinite(self._high)
+        low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 1.0)
+        is_within = (actions >= low.astype(np.float32)) & (actions <= high.astype(np.float32))
+        log_range = np.log(np.maximum(high.astype(np.float64) - low, 1e-8)).astype(np.float32)
+        log_uniform = tf.where(is_within, -log_range, -np.inf)
+        log_normal = -0.5 * actions**2 - _HALF_LOG_TAU
+        return tf.reduce_sum(tf.where(bounded, log_uniform, log_normal), axis=-1)
+
+    def describe(self) -> str:
+        """The policy in a few words."""
+        kind = "squashed" if self._squash else "clipped"
+        numbers = "one number" if self._size == 1 else f"{self._size} numbers"
+        return f"Gaussian over {numbers}, {kind}, {self._config.gaussian_deviation} deviation"
+
+    def _finite_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds in float64; infinite ones become the dtype's largest numbers."""
+        limits = np.finfo(self._dtype)
+        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
+        return np.maximum(low, limits.min), np.minimum(high, limits.max)
+
+    def _log_half_range(self) -> np.ndarray:
+        """Log of half the distance of the bounds; finite where the two are the same."""
+        low, high = self._finite_bounds()
+        return np.log(np.maximum(0.5 * high - 0.5 * low, 1e-8)).astype(np.float32)
+
+    def _log_slope(self, actions: Any) -> Any:
+        """Log of the derivative of the squashed action, at `actions` before tanh."""
+        return _log_tanh_slope(actions) + self._log_half_range()
+
+
+def _log_tanh_slope(u: Any) -> Any:
+    """Log of 1 - tanh(u)², to full precision for any u."""
+    size = tf.abs(u)
+    return 2.0 * (math.log(2.0) - size - tf.nn.softplus(-2.0 * size))
+
+
+def _keep_within(values: Any, low: float, high: float) -> Any:
+    """Clip, but let gradient descent back in: only gradients that lead further out are stopped.
+
+    Past its limits `tf.clip_by_value` has no gradient, so a deviation that overshoots would stay.
+    """
+
+    @tf.custom_gradient
+    def clip(values: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            outwards = ((values <= low) & (upstream > 0)) | ((values >= high) & (upstream < 0))
+            return tf.where(outwards, 0.0, upstream)
+
+        return tf.clip_by_value(values, low, high), gradient
+
+    return clip(values)

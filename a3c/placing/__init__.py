@@ -1,1 +1,0 @@
-"""Which process of which cluster this is, as flags, TF_CONFIG or Slurm say it."""

@@ -1,0 +1,1 @@
+"""How good is it: games of a checkpoint, videos, windows."""

@@ -1,0 +1,94 @@
+"""The best checkpoint of a run by evaluation: a copy in `best/<step>`, which is never pruned.
+
+Files are linked, not copied, where the file system can: a checkpoint's files never change.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from a3c.run import checkpoint
+from a3c.run.checkpoint import DamagedCheckpointError, Manifest
+from a3c.run.rundir import RunDir
+
+if TYPE_CHECKING:
+    from a3c.play.scores import Summary  # NumPy and rich: too slow for the launcher
+
+SCORE = "evaluation.json"
+_CANDIDATE = ".candidate-"
+
+
+class Best(NamedTuple):
+    """A checkpoint that was kept, and the mean return of the games that it was kept for."""
+
+    path: Path
+    step: int
+    mean: float
+
+
+def folder(run: RunDir) -> Path:
+    """Where the best checkpoint of a run is kept."""
+    return run.path / "best"
+
+
+def find(run: RunDir) -> Best | None:
+    """The best checkpoint of a run, its files not verified; None where none has been kept."""
+    found = [_read(path) for path in checkpoint.steps(folder(run))]
+    return max((best for best in found if best), key=lambda best: best.mean, default=None)
+
+
+def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
+    """A copy of a checkpoint that pruning can't take away, and its manifest, verified.
+
+    Only what the manifest names is copied. Raises DamagedCheckpointError where it is damaged or
+    gone, and OSError where nothing can be written.
+    """
+    manifest = checkpoint.read_manifest(path)
+    candidate = folder(run) / f"{_CANDIDATE}{path.name}"
+    shutil.rmtree(candidate, ignore_errors=True)
+    candidate.mkdir(mode=0o700, parents=True)
+    for name in (checkpoint.MANIFEST, *manifest.files):
+        if Path(name).name != name or not (path / name).is_file() or (path / name).is_symlink():
+            raise DamagedCheckpointError(f"{name} is missing")
+        _link(path / name, candidate / name)
+    return candidate, checkpoint.verify(candidate)
+
+
+def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
+    """Make a borrowed copy the best one; the former goes when this one is in place."""
+    score = {"step": manifest.step, **summary._asdict()}
+    (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
+    path = folder(run) / str(manifest.step)
+    shutil.rmtree(path, ignore_errors=True)
+    candidate.rename(path)
+    clear(run, spare=path)
+    return Best(path, manifest.step, summary.mean)
+
+
+def clear(run: RunDir, spare: Path | None = None) -> None:
+    """Remove borrowed copies; with `spare` the former best, too."""
+    for path in folder(run).glob("*" if spare else f"{_CANDIDATE}*"):
+        if path != spare:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> Best | None:
+    try:
+        mean = json.loads((path / SCORE).read_bytes())["mean"]
+        return Best(path, int(path.name), float(mean)) if math.isfinite(mean) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{source.name} is missing") from None
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target, follow_symlinks=False)

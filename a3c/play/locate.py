@@ -1,0 +1,101 @@
+"""Which checkpoint a person means by a run, a run's name or a checkpoint's own directory."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from a3c.config import Config, command_line
+from a3c.errors import UserError
+from a3c.play import best
+from a3c.process import console
+from a3c.run import checkpoint, rundir
+from a3c.run.checkpoint import DamagedCheckpointError, Manifest
+from a3c.run.rundir import RunDir
+
+Which = Literal["newest", "best"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint whose every byte was verified, and its run, if it was found by one."""
+
+    path: Path
+    manifest: Manifest
+    run: RunDir | None
+
+    @property
+    def config(self) -> Config:
+        """The configuration that it was trained with: a checkpoint holds all of it."""
+        return command_line.from_dict(self.manifest.config, str(self.path / checkpoint.MANIFEST))
+
+
+def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
+    """The checkpoint that `name` stands for, None being the newest run; raises UserError.
+
+    Of a run, that is the newest checkpoint that verifies, or the best: the one that the evaluator
+    kept, and without one that with the best mean return of its last 100 games in training.
+    """
+    if name is not None and _is_checkpoint(Path(name)):
+        if which != "newest":
+            raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
+        return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
+    run = find_run(name)
+    if which == "best":
+        return _best(run)
+    found = checkpoint.newest_valid(run.checkpoints)
+    if found is None:
+        raise UserError(f"run {run.path} has no checkpoint{_remedy(run)}")
+    return Source(*found, run)
+
+
+def _remedy(run: RunDir) -> str:
+    """What to do about a run without a checkpoint, by its state."""
+    from a3c.watch import status
+
+    found = status.read(run)
+    if not found.has_ended:
+        return " yet: wait for its first"
+    here = shlex.quote(console.from_here(run.path))
+    go_on = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
+    return f", and is {found.state}: see its logs/, or go on with `{go_on}`"
+
+
+def _is_checkpoint(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # `find_run` says what is wrong with the name
+        return (path / checkpoint.MANIFEST).is_file()
+    return False
+
+
+def find_run(name: str | None) -> RunDir:
+    """The run that `name` stands for, None being the newest; raises UserError."""
+    try:
+        return rundir.find(name)
+    except UserError:
+        if name is None:
+            raise
+        raise UserError(
+            f"no run or checkpoint {name!r}: give a run directory, a name from {rundir.RUNS}/, "
+            "or the directory of a checkpoint"
+        ) from None
+
+
+def _best(run: RunDir) -> Source:
+    """The best by evaluation, where an evaluator kept it, else by the games of training."""
+    kept = best.find(run)
+    path = kept.path if kept else checkpoint.best(run.checkpoints)
+    if path is None:
+        raise UserError(
+            f"run {run.path} has no checkpoint with 100 games behind it yet: use --which newest"
+        )
+    return Source(path, _verified(path, "use --which newest"), run)
+
+
+def _verified(path: Path, remedy: str) -> Manifest:
+    try:
+        return checkpoint.verify(path)
+    except DamagedCheckpointError as error:
+        raise UserError(f"checkpoint {path} is damaged ({error}): {remedy}") from None

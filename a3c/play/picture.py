@@ -1,0 +1,249 @@
+"""The pictures of a video: the game at the left, what the agent thinks of it beside.
+
+Drawn with Pillow, which is some milliseconds a picture.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from a3c.play.policy_view import Choice, PolicyRow, Reading
+
+PANEL_WIDTH = 304
+MIN_HEIGHT = 420
+MAX_GAME = (720, 540)  # width, height
+HISTORY = 150  # values in the curve
+
+BACKGROUND = (15, 18, 25)
+SURFACE = (28, 33, 44)
+LINE = (45, 52, 67)
+DIM = (137, 147, 166)
+BRIGHT = (236, 240, 247)
+BLUE = (92, 145, 222)
+AMBER = (255, 184, 77)
+GREEN = (94, 210, 158)
+
+_MARGIN = 20
+_CURVE_TOP, _CURVE_HEIGHT = 166, 76
+_ROWS_TOP = 282
+_SMOOTH = 3  # the curve is drawn so many times larger, then shrunk
+
+
+class Facts(NamedTuple):
+    """What a picture tells beside the game."""
+
+    score: float
+    step: int
+    value: float
+    rows: Sequence[PolicyRow]
+
+
+class Painter:
+    """Draws the pictures of one game, one after the other: the curve of values goes on."""
+
+    def __init__(self, title: str, subtitle: str, game_size: tuple[int, int]) -> None:
+        self._game_size = fitted(*game_size)
+        width, height = self._game_size
+        self._height = _even(max(height, MIN_HEIGHT))
+        self._left = width
+        self._values: deque[float] = deque(maxlen=HISTORY)
+        self._title = title
+        self.say(subtitle)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the pictures, both even, as video wants them."""
+        return self._left + PANEL_WIDTH, self._height
+
+    def say(self, subtitle: str) -> None:
+        """Change the line below the title."""
+        self._background = self._draw_background(self._title, subtitle)
+
+    def paint(self, frame: np.ndarray, facts: Facts) -> Image.Image:
+        """The next picture, for a frame `[height, width, 3]` of the game."""
+        self._values.append(facts.value)
+        image = self._background.copy()
+        game = _resized(Image.fromarray(frame), self._game_size)
+        image.paste(game, (0, (self._height - game.height) // 2))
+        pen = ImageDraw.Draw(image)
+        left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
+        pen.text((left, 92), score_text(facts.score), BRIGHT, font("Bold", 30), anchor="lm")
+        pen.text((right, 92), f"{facts.step:,}", BRIGHT, font("", 18), anchor="rm")
+        pen.text((right, 146), f"{facts.value:.2f}", GREEN, font("Bold", 14), anchor="rm")
+        image.paste(self._curve(right - left), (left, _CURVE_TOP))
+        self._paint_rows(pen, facts.rows)
+        return image
+
+    def _draw_background(self, title: str, subtitle: str) -> Image.Image:
+        image = Image.new("RGB", self.size, BACKGROUND)
+        pen = ImageDraw.Draw(image)
+        left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
+        pen.text((left, 26), title, BRIGHT, font("Bold", 17), anchor="lm")
+        pen.text((left, 46), subtitle, DIM, font("", 11), anchor="lm")
+        for y, label, anchor, x in (
+            (70, "score", "lm", left),
+            (70, "env step", "rm", right),
+            (146, "value of the state", "lm", left),
+            (_ROWS_TOP - 18, "policy", "lm", left),
+        ):
+            pen.text((x, y), label, DIM, font("", 12), anchor=anchor)
+        return image
+
+    def _curve(self, width: int) -> Image.Image:
+        """The last values as a line over a shaded area."""
+        size = (width * _SMOOTH, _CURVE_HEIGHT * _SMOOTH)
+        image = Image.new("RGB", size, SURFACE)
+        pen = ImageDraw.Draw(image)
+        low, high = _value_range(self._values)
+
+        def place(index: int, value: float) -> tuple[float, float]:
+            right = HISTORY - len(self._values) + index
+            fraction = (value - low) / (high - low)
+            return right / (HISTORY - 1) * size[0], (1.0 - fraction) * size[1]
+
+        if low < 0.0 < high:
+            zero = place(0, 0.0)[1]
+            pen.line([(0, zero), (size[0], zero)], LINE, _SMOOTH)
+        points = [place(*pair) for pair in enumerate(self._values)]
+        if len(points) > 1:
+            floor = [(points[-1][0], size[1]), (points[0][0], size[1])]
+            pen.polygon([*points, *floor], (35, 62, 62))
+            pen.line(points, GREEN, 2 * _SMOOTH, joint="curve")
+        return image.resize((width, _CURVE_HEIGHT), Image.Resampling.BOX)
+
+    def _paint_rows(self, pen: ImageDraw.ImageDraw, rows: Sequence[PolicyRow]) -> None:
+        """One row an action, in two columns where there are many."""
+        room = self._height - _ROWS_TOP - 10
+        columns = 1 if len(rows) <= room // 18 else 2
+        per_column = min(math.ceil(len(rows) / columns), room // 14)
+        shown, left_out = _most_telling(rows, columns * per_column)
+        width = (PANEL_WIDTH - 2 * _MARGIN - (columns - 1) * 14) // columns
+        spacing = min(room // max(per_column, 1), 26)
+        for index, row in enumerate(shown):
+            column, line = divmod(index, per_column)
+            x = self._left + _MARGIN + column * (width + 14)
+            y = _ROWS_TOP + line * spacing
+            box = (x, y, x + width, y + spacing - 4)
+            if isinstance(row, Choice):
+                _paint_choice(pen, box, row, small=columns == 2)
+            else:
+                _paint_reading(pen, box, row)
+        if left_out:
+            right = self._left + PANEL_WIDTH - _MARGIN
+            text = f"and {left_out} less likely"
+            pen.text((right, _ROWS_TOP - 18), text, DIM, font("", 11), anchor="rm")
+
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def _paint_choice(pen: ImageDraw.ImageDraw, box: Box, row: Choice, *, small: bool) -> None:
+    left, top, right, bottom = box
+    middle = (top + bottom) / 2
+    colour = AMBER if row.chosen else DIM
+    size, name_width, percent_width = (10, 46, 28) if small else (12, 84, 44)
+    face = font("Bold" if row.chosen else "", size)
+    pen.text((left, middle), _shortened(row.name, face, name_width - 4), colour, face, anchor="lm")
+    start, end = left + name_width, right - percent_width
+    pen.rectangle((start, top + 2, end, bottom - 2), SURFACE)
+    filled = start + round((end - start) * row.probability)
+    if filled > start:
+        pen.rectangle((start, top + 2, filled, bottom - 2), AMBER if row.chosen else BLUE)
+    pen.text((right, middle), f"{100 * row.probability:.0f} %", colour, face, anchor="rm")
+
+
+def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
+    """The bounds as a bar, one deviation to either side of the mean in it, a mark at the action."""
+    left, top, right, bottom = box
+    middle = (top + bottom) / 2
+    face = font("", 12)
+    pen.text((left, middle), _shortened(row.name, face, 62), DIM, face, anchor="lm")
+    start, end = left + 66, right - 50
+    pen.rectangle((start, top + 4, end, bottom - 4), SURFACE)
+
+    def place(value: float) -> int:
+        fraction = (value - row.low) / max(row.high - row.low, 1e-12)
+        return start + round((end - start) * min(max(fraction, 0.0), 1.0))
+
+    pen.rectangle((place(row.lower), top + 4, place(row.upper), bottom - 4), BLUE)
+    mean, action = place(row.mean), place(row.action)
+    pen.rectangle((mean, top + 4, mean, bottom - 4), BRIGHT)
+    pen.rectangle((action - 1, top + 1, action + 1, bottom - 1), AMBER)
+    text = font("Bold", 12)
+    pen.text((right, middle), f"{row.action:.2f}", AMBER, text, anchor="rm")
+
+
+def _most_telling(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
+    """As many rows as there is room for, the most probable in order, and what is left."""
+    if len(rows) <= room:
+        return list(rows), 0
+
+    def rank(index: int) -> float:
+        row = rows[index]
+        return -row.probability if isinstance(row, Choice) else 0.0
+
+    kept = sorted(sorted(range(len(rows)), key=rank)[:room])
+    return [rows[index] for index in kept], len(rows) - room
+
+
+def _value_range(values: Sequence[float] | deque[float]) -> tuple[float, float]:
+    """A range that holds all values, with some air, and is never narrower than 1."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    air = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)))
+    return low - air, high + air
+
+
+def score_text(score: float) -> str:
+    """A score without needless decimals."""
+    return f"{score:,.0f}" if score == round(score) else f"{score:,.1f}"
+
+
+def fitted(width: int, height: int) -> tuple[int, int]:
+    """The size a game is shown at: small screens enlarged by a whole number, large shrunk."""
+    widest, highest = MAX_GAME
+    larger = min(MIN_HEIGHT // height, widest // width)
+    if larger >= 2:
+        return _even(width * larger), _even(height * larger)
+    scale = min(1.0, widest / width, highest / height)
+    return _even(width * scale), _even(height * scale)
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    if image.size == size:
+        return image
+    larger = size[0] > image.width
+    return image.resize(size, Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS)
+
+
+def _even(length: float) -> int:
+    return max(2, 2 * round(length / 2))
+
+
+def _shortened(text: str, face: ImageFont.FreeTypeFont, width: int) -> str:
+    if face.getlength(text) <= width:
+        return text
+    while text and face.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
+
+
+@cache
+def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which comes with matplotlib, "Bold" or "" for regular."""
+    spec = importlib.util.find_spec("matplotlib")
+    assert spec is not None
+    assert spec.origin is not None
+    name = f"DejaVuSans-{weight}.ttf" if weight else "DejaVuSans.ttf"
+    return ImageFont.truetype(
+        str(Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / name), size
+    )

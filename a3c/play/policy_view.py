@@ -1,0 +1,144 @@
+"""A policy's parameters as people read them: probabilities of actions, means, deviations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+
+from a3c.config import EnvConfig
+from a3c.env import atari
+from a3c.net.distributions import Categorical, Gaussian, MultiCategorical, Policy
+
+UNBOUNDED = 3.0  # half the axis of an action without bounds
+
+# Environments that don't name their actions themselves.
+_NAMES = {
+    "CartPole": ("← push", "push →"),
+    "MountainCar": ("← push", "coast", "push →"),
+    "Acrobot": ("torque −", "none", "torque +"),
+    "LunarLander": ("coast", "← engine", "main engine", "engine →"),
+}
+_ARROWS = {
+    "UPRIGHT": "↗",
+    "UPLEFT": "↖",
+    "DOWNRIGHT": "↘",
+    "DOWNLEFT": "↙",
+    "UP": "↑",
+    "RIGHT": "→",
+    "LEFT": "←",
+    "DOWN": "↓",
+}
+
+
+class Choice(NamedTuple):
+    """One of several actions."""
+
+    name: str
+    probability: float
+    chosen: bool
+
+
+class Reading(NamedTuple):
+    """One number of an action, in the environment's terms: within its bounds."""
+
+    name: str
+    low: float
+    high: float
+    mean: float
+    lower: float  # mean less one deviation
+    upper: float
+    action: float
+
+
+PolicyRow = Choice | Reading
+
+
+def view_policy(
+    policy: Policy,
+    space: Space[Any],
+    parameters: np.ndarray,
+    action: np.ndarray,
+    names: Sequence[str],
+) -> list[PolicyRow]:
+    """One row a choice or number, for parameters `[P]` and the action taken, as stored.
+
+    A policy that isn't one of `a3c.net.distributions` gives no rows.
+    """
+    if isinstance(policy, Categorical):
+        return _choices(names, parameters, int(action))
+    if isinstance(policy, MultiCategorical) and isinstance(space, MultiDiscrete):
+        bounds = np.cumsum(space.nvec)[:-1]
+        groups = zip(np.split(np.array(names), bounds), np.split(parameters, bounds), strict=True)
+        return [
+            row
+            for (group, logits), chosen in zip(groups, action, strict=True)
+            for row in _choices(list(group), logits, int(chosen))
+        ]
+    if isinstance(policy, Gaussian) and isinstance(space, Box):
+        return _readings(policy, space, parameters, action, names)
+    return []
+
+
+def _choices(names: Sequence[str], logits: np.ndarray, chosen: int) -> list[PolicyRow]:
+    weights = np.exp(logits - logits.max(), dtype=np.float64)
+    probabilities = weights / weights.sum()
+    rows = zip(names, probabilities, strict=True)
+    return [Choice(name, float(p), index == chosen) for index, (name, p) in enumerate(rows)]
+
+
+def _readings(
+    policy: Gaussian, space: Box, parameters: np.ndarray, action: np.ndarray, names: Sequence[str]
+) -> list[PolicyRow]:
+    mean, log_deviation = np.split(parameters, 2)
+    deviation = np.exp(log_deviation)
+    points = np.stack([mean, mean - deviation, mean + deviation, action])  # [4, D]
+    means, lower, upper, taken = policy.to_env(points).reshape(4, -1).tolist()
+    lows = np.where(np.isfinite(space.low), space.low, -UNBOUNDED).ravel().tolist()
+    highs = np.where(np.isfinite(space.high), space.high, UNBOUNDED).ravel().tolist()
+    columns = zip(names, lows, highs, means, lower, upper, taken, strict=True)
+    return [Reading(*column) for column in columns]
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def action_names(config: EnvConfig, space: Space[Any]) -> list[str]:
+    """A name for each choice or number of an action space, in the order of `view_policy`."""
+    if isinstance(space, MultiDiscrete):
+        return [f"{index}: {k}" for index, n in enumerate(space.nvec) for k in range(n)]
+    if isinstance(space, Discrete):
+        names = _known_names(config) or []
+        chosen = config.actions or range(len(names))
+        names = [names[index] for index in chosen if index < len(names)]
+        first = int(space.start)
+        plain = [str(index) for index in config.actions or range(first, first + int(space.n))]
+        return names if len(names) == space.n else plain
+    size = int(np.prod(space.shape or (1,)))
+    return ["action"] if size == 1 else [f"action {index}" for index in range(size)]
+
+
+def _known_names(config: EnvConfig) -> list[str] | None:
+    name = config.env_id.rpartition(":")[2]
+    game = atari.find(name)
+    if game is None:
+        words = _NAMES.get(name.rpartition("-v")[0])
+        return list(words) if words else None
+    env: Any = gymnasium.make(game.env_id, **config.env_kwargs)
+    try:
+        meanings: list[str] = env.unwrapped.get_action_meanings()
+    finally:
+        env.close()
+    if game.rom == "pong":  # a paddle that goes up and down, by a knob that turns right and left
+        meanings = [m.replace("RIGHT", "UP").replace("LEFT", "DOWN") for m in meanings]
+    return [_short(meaning) for meaning in meanings]
+
+
+def _short(meaning: str) -> str:
+    """UPRIGHTFIRE as "↗ fire"."""
+    direction = meaning.removesuffix("FIRE")
+    parts = [_ARROWS.get(direction, direction.lower())] if direction else []
+    return " ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts)

@@ -1,0 +1,112 @@
+"""What of its input a network looks at, by perturbation (Greydanus et al. 2018, arXiv:1711.00138).
+
+Around each point of a grid the image is blurred a little, in all frames of the stack, and the
+network is asked again. How far its policy and its value move from what they were is the saliency of
+that point, equations 2 and 3 of the paper: half the squared distance of the policy's parameters, of
+the values. It tells where the network looks, not whether it likes what it sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box
+from PIL import Image
+
+from a3c.learn.agent import Agent
+from a3c.net import observations
+from a3c.play.evaluation import Decision
+
+# Of the paper, which has points every 5 pixels of 80, blurs by 3 and lets that fade out by 5.
+POINTS = 17  # along the shorter side
+BLUR = 3 / 80
+FADE = 5 / 80
+_BATCH = 64
+
+
+class Saliency(NamedTuple):
+    """How much of policy and value hangs on each place, `[height, width]`, none below 0."""
+
+    policy: np.ndarray
+    value: np.ndarray
+
+
+def saliency(agent: Agent, space: Box, decision: Decision) -> Saliency:
+    """The saliency of a decision about one image."""
+    observation = decision.observations[0]
+    axes = observations.image_axes(space)
+    size = observation.shape[axes[0]], observation.shape[axes[1]]
+    points = grid(size)
+    changed = np.stack(list(perturbed(observation, axes, points.reshape(-1, 2))))
+    policy, value = _think(agent, observation[None], decision)
+    policies, values = _think(agent, changed, decision)
+    moved = np.square(policies - policy).sum(axis=1) / 2, np.square(values - value) / 2
+    return Saliency(*(_enlarged(part.reshape(points.shape[:2]), size) for part in moved))
+
+
+def grid(size: tuple[int, int]) -> np.ndarray:
+    """Points all over an image, evenly spaced, `[rows, columns, 2]`, as row and column."""
+    spacing = max(min(size) / POINTS, 1.0)
+    rows, columns = (
+        (np.arange(max(int(side / spacing), 1)) + 0.5) * side / max(int(side / spacing), 1)
+        for side in size
+    )
+    return np.stack(np.meshgrid(rows - 0.5, columns - 0.5, indexing="ij"), axis=-1)
+
+
+def perturbed(
+    observation: np.ndarray, axes: tuple[int, int], points: np.ndarray
+) -> Iterator[np.ndarray]:
+    """An image blurred around each of the points `[N, 2]`; `axes` are its rows and columns.
+
+    I' = I (1 - M) + blur(I) M, with M a bell around the point (equation 1), of the image's type.
+    """
+    image = np.moveaxis(observation.astype(np.float64), axes, (0, 1))  # [height, width, ...]
+    size = image.shape[:2]
+    difference = blur(image, BLUR * min(size)) - image
+    for point in points:
+        bells = [
+            np.exp(-np.square((np.arange(side) - centre) / (FADE * min(size))) / 2)
+            for side, centre in zip(size, point, strict=True)
+        ]
+        mask = np.outer(*bells).reshape(*size, *[1] * (image.ndim - 2))
+        changed = np.moveaxis(image + difference * mask, (0, 1), axes)
+        if np.issubdtype(observation.dtype, np.integer):
+            changed = changed.round()
+        yield changed.astype(observation.dtype)
+
+
+def blur(image: np.ndarray, deviation: float) -> np.ndarray:
+    """The first two axes under a Gaussian; beyond the edges the image goes on as it is there."""
+    reach = math.ceil(3 * deviation)
+    weights = np.exp(-np.square(np.arange(-reach, reach + 1) / deviation) / 2)
+    weights /= weights.sum()
+    for axis in (0, 1):
+        widths = [(reach, reach) if i == axis else (0, 0) for i in range(image.ndim)]
+        padded = np.pad(image, widths, mode="edge")
+        length = image.shape[axis]
+        image = np.sum(
+            [w * padded.take(range(i, i + length), axis) for i, w in enumerate(weights)], axis=0
+        )
+    return image
+
+
+def _think(agent: Agent, images: np.ndarray, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
+    """Parameters of the policy `[N, P]` and values `[N]` for images in place of the decision's."""
+    policies, values = [], []
+    for first in range(0, len(images), _BATCH):
+        batch = images[first : first + _BATCH]
+        state = np.repeat(decision.state, len(batch), axis=0)
+        starts = np.repeat(decision.starts, len(batch))
+        action = agent.act(batch, state, starts)
+        policies.append(action.policy_parameters)
+        values.append(action.values)
+    return np.concatenate(policies), np.concatenate(values)
+
+
+def _enlarged(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    image = Image.fromarray(points.astype(np.float32)).resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(image)

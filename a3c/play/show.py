@@ -1,0 +1,172 @@
+"""A game in a window, at its own speed: the picture that videos show, live."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Protocol
+
+from PIL import Image
+
+from a3c.config import EnvConfig
+from a3c.config.own_code import describe
+from a3c.errors import UserError
+from a3c.learn.agent import Agent
+from a3c.play.camera import Camera, game_name, subtitle
+from a3c.play.evaluation import Decision, Games, moments
+from a3c.play.playground import Playground
+from a3c.play.stage import Envs, frames_per_second
+from a3c.play.video import HOLD_S
+from a3c.run.scores import Episode
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+
+
+class Screen(Protocol):
+    """What pictures are shown on."""
+
+    def show(self, picture: Image.Image) -> None:
+        """Show a picture."""
+
+    def is_open(self) -> bool:
+        """Whether somebody wants more of them."""
+
+    def close(self) -> None:
+        """Be gone."""
+
+
+OpenScreen = Callable[[str, tuple[int, int]], Screen]  # of a title and a size
+
+
+class Show:
+    """Plays the one environment of a stage on a screen, a step whenever one is due."""
+
+    def __init__(
+        self,
+        envs: Envs,
+        agent: Agent,
+        config: EnvConfig,
+        open_screen: OpenScreen,
+        *,
+        seed: int,
+        episodes: int = sys.maxsize,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._camera = Camera(envs, agent, config, "")
+        self._screen = open_screen(f"{game_name(config.env_id)} · a3c-cluster", self._camera.size)
+        self._games = Games([episodes])
+        self._moments = moments(envs, agent, agent.network.policy, self._games, seed=seed)
+        self._frame_s = 1.0 / frames_per_second(envs, config)
+        self._clock = clock
+        self._due = clock()
+        self._next: Decision | None = None  # of the new game, while the old one's end is shown
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """The games that were shown to their end."""
+        return self._games.episodes
+
+    def close(self) -> None:
+        """Close the screen; the environment is for its owner to close."""
+        self._screen.close()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more to show, and somebody to see it."""
+        return self._screen.is_open() and not (self._games.over and self._clock() >= self._due)
+
+    def say(self, text: str) -> None:
+        """Change the line below the title."""
+        self._camera.say(text)
+
+    def tick(self) -> float:
+        """Take the next step if it is due; seconds until the one after it."""
+        now = self._clock()
+        if now >= self._due and not self._games.over:
+            # A step that comes late is not made up for: that would be faster than the game.
+            self._due = max(self._due + self._advance(), now)
+        return max(self._due - self._clock(), 0.0)
+
+    def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Play until all games are over or the window is closed."""
+        while self.goes_on:
+            sleep(min(self.tick(), 0.1))
+
+    def _advance(self) -> float:
+        """Show the next picture; for how many seconds."""
+        ended = self._games.num_ended
+        decision = self._next or next(self._moments, None)
+        self._next = None
+        if self._games.num_ended > ended:
+            self._next = decision
+            self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
+            return HOLD_S
+        assert decision is not None
+        self._screen.show(self._camera.picture(decision))
+        return self._frame_s
+
+
+class SideShow:
+    """A show beside other work, which goes on whatever becomes of it.
+
+    It opens its window with the first checkpoint; where it can't, and when the window is closed,
+    it says so in one line and is over.
+    """
+
+    def __init__(self, ground: Playground, agent: Agent, open_screen: OpenScreen) -> None:
+        self._ground, self._agent, self._open_screen = ground, agent, open_screen
+        self._open_things = contextlib.ExitStack()
+        self._show: Show | None = None
+        self._over = False
+
+    def load(self, step: int) -> None:
+        """Say which checkpoint plays now: the agent has got its weights."""
+        self._guard(lambda: self._say(step))
+
+    def tick(self) -> float:
+        """Take the next step if it is due; seconds until the one after it."""
+        if self._over or self._show is None:
+            return IDLE_S
+        if not self._show.goes_on:
+            self._end("the window is closed; the evaluator goes on without it")
+            return IDLE_S
+        return self._guard(self._show.tick)
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        self._over = True
+        self._open_things.close()
+
+    def _say(self, step: int) -> float:
+        if self._over:
+            return IDLE_S
+        if self._show is None:
+            self._show = self._open()
+        self._show.say(subtitle(step, greedy=self._ground.greedy))
+        return 0.0
+
+    def _open(self) -> Show:
+        config = self._ground.config.env
+        stage = self._open_things.enter_context(closing(self._ground.stage()))
+        seed = self._ground.seed
+        show = Show(stage, self._agent, config, self._open_screen, seed=seed)
+        return self._open_things.enter_context(closing(show))
+
+    def _guard(self, act: Callable[[], float]) -> float:
+        try:
+            return act()
+        except UserError as error:
+            self._end(f"{error}; the evaluator goes on without a window")
+        except Exception as error:  # whatever the environment or the display came up with
+            self._end(f"the window failed ({describe(error)}); the evaluator goes on without it")
+        return IDLE_S
+
+    def _end(self, why: str) -> None:
+        log.warning("%s", why)
+        self.close()

@@ -1,0 +1,91 @@
+"""A window on the screen that shows pictures.
+
+It belongs to a process of its own, `window_process.py`: TensorFlow and the libraries that draw with
+OpenGL don't go together in one (both bring LLVM), and whatever a display does, playing goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from PIL import Image
+
+from a3c.errors import UserError
+from a3c.play.display import missing_display
+
+_SCRIPT = Path(__file__).with_name("window_process.py")
+_LEAVE_WITHIN_S = 3.0
+
+
+class Window:
+    """Shows pictures of one size; its user closes it by its button, Escape or q."""
+
+    def __init__(
+        self, title: str, size: tuple[int, int], environ: Mapping[str, str] = os.environ
+    ) -> None:
+        """Raise UserError where no window can be opened; blocks until it is open.
+
+        `environ` says which display: not that of a process in which `prepare_pygame` was called.
+        """
+        if reason := missing_display(environ):
+            raise UserError(reason)
+        with tempfile.TemporaryFile() as errors:
+            # A session of its own: Ctrl-C is for us, and the window goes when its input ends.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(_SCRIPT), title, str(size[0]), str(size[1])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1"},
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            assert self._process.stdin is not None
+            self._pictures = self._process.stdin
+            if not self._process.stdout.read(1):
+                self.close()
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").split("\n")
+                said = next((line for line in reversed(lines) if line), "no reason given")
+                raise UserError(f"no window can be opened here: {said}")
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def show(self, picture: Image.Image) -> None:
+        """Show a picture; nothing happens where the window was closed."""
+        if self.is_open():
+            with contextlib.suppress(BrokenPipeError):
+                self._pictures.write(picture.tobytes())
+                self._pictures.flush()
+
+    def is_open(self) -> bool:
+        """Whether its user still wants it."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Take it off the screen."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pictures.close()
+        try:
+            self._process.wait(_LEAVE_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()

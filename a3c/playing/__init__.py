@@ -1,1 +1,0 @@
-"""Playing a checkpoint: evaluation, scores, video, and following a run."""

@@ -1,0 +1,1 @@
+"""What to draw: learning curves, throughput, filters, the network."""

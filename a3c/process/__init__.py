@@ -1,0 +1,1 @@
+"""What every process needs: signals, heartbeat, records, TensorFlow's import."""

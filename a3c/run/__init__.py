@@ -1,0 +1,1 @@
+"""What is on disk: the run directory, checkpoints, metrics."""

@@ -1,0 +1,375 @@
+"""A run on disk: where its files are, who holds it, and what it was started with."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import re
+import secrets
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from a3c import config as settings
+from a3c.config import Config, command_line
+from a3c.errors import UserError
+from a3c.run.checkpoint import Manifest, newest_valid, refuse_other_identity
+from a3c.run.durable import sync_directory
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUNS = Path("runs")
+LOCK = ".lock"
+_LOCKED = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # none that looks like another
+_NUM_LETTERS = 4
+LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of one run."""
+
+    path: Path
+    new_label: str | None = None  # of a run that has no config.json yet
+
+    @property
+    def name(self) -> str:
+        """What people call the run."""
+        return self.path.name
+
+    @property
+    def label(self) -> str:
+        """What no other run is called: its first name and a few random letters.
+
+        So runs of one name, in different folders, have tmux sessions and directories on other hosts
+        of their own. It stays as it is where the directory is moved. Runs of before have none: they
+        go by their name.
+        """
+        return self.new_label or _recorded(self, "label") or self.name
+
+    @property
+    def config(self) -> Path:
+        """The complete configuration, with versions."""
+        return self.path / "config.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A directory a checkpoint, by env step."""
+        return self.path / "checkpoints"
+
+    @property
+    def summary_before(self) -> Path:
+        """How the run had ended before it was resumed."""
+        return self.path / "summary-before.json"
+
+    @property
+    def summary(self) -> Path:
+        """What came of the run, written at its end."""
+        return self.path / "summary.json"
+
+    @property
+    def network(self) -> Path:
+        """Who holds the run's own network, while there is one."""
+        return self.path / "processes" / ".network"
+
+    @property
+    def videos(self) -> Path:
+        """Games of the trained agent, recorded at the end of a solved run."""
+        return self.path / "videos"
+
+    def record(self, process: str) -> Path:
+        """What a process's keeper writes about it."""
+        return self.path / "processes" / f"{process}.json"
+
+    def heartbeat(self, process: str) -> Path:
+        """What a process touches while it is alive."""
+        return self.path / "processes" / f"{process}.heartbeat"
+
+    @property
+    def tmux_socket(self) -> Path:
+        """Where the tmux server listens that the run's session is in."""
+        return self.path / "processes" / ".tmux"
+
+    @property
+    def board_link(self) -> Path:
+        """Where TensorBoard is to be found, while it runs."""
+        return self.path / "processes" / "tensorboard-0.link"
+
+    def log(self, process: str) -> Path:
+        """Everything that a process said."""
+        return self.path / "logs" / f"{process}.log"
+
+    def metrics(self, process: str) -> Path:
+        """A process's rows of metrics."""
+        return self.path / "metrics" / f"{process}.jsonl"
+
+
+def new_path(env_id: str, now: float) -> Path:
+    """A fresh place for a run: the game and the time."""
+    slug = re.sub(r"[^a-z0-9]+", "-", env_id.split(":")[-1].split("/")[-1].lower()).strip("-")
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    path = RUNS / f"{slug or 'run'}-{stamp}"
+    number = 2
+    while path.exists():
+        path = RUNS / f"{slug or 'run'}-{stamp}-{number}"
+        number += 1
+    return path
+
+
+def find(name: str | None) -> RunDir:
+    """The run of that name or path, or the newest one; UserError where there is none."""
+    if name is not None:
+        for path in (Path(name), RUNS / name):
+            try:
+                if (path / "config.json").is_file():
+                    return RunDir(path.absolute())
+            except OSError as error:
+                raise UserError(
+                    f"no run {name!r} ({error.strerror}): give a run directory, or a name from "
+                    "`list`"
+                ) from None
+        raise UserError(f"no run {name!r}: give a run directory, or a name from `list`")
+    runs = all_runs()
+    if not runs:
+        raise UserError(f"there is no run in {RUNS.absolute()}: start one, or give its directory")
+    return runs[-1]
+
+
+def all_runs() -> list[RunDir]:
+    """The runs of this folder, oldest first."""
+    found = []
+    for path in RUNS.glob("*/config.json"):
+        with contextlib.suppress(OSError):  # gone since, or a link to nowhere
+            found.append((path.stat().st_mtime, path.parent.absolute()))
+    return [RunDir(path) for _, path in sorted(found)]
+
+
+def labelled(path: Path, *, resume: bool) -> RunDir:
+    """The run in a directory, with a label of its own.
+
+    A resumed run keeps its label, but a copy of a directory that is still there gets another.
+    """
+    run = RunDir(path.absolute())
+    label = _recorded(run, "label")
+    if resume and copied_from(run) is None:
+        return RunDir(run.path, label or run.name)
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
+    return RunDir(run.path, f"{run.name}-{letters}")
+
+
+def copied_from(run: RunDir) -> Path | None:
+    """The directory of which this one is a copy; None where it is none, or the first is gone."""
+    label, first = _recorded(run, "label"), _recorded(run, "path")
+    if label is None or first is None or not Path(first).exists() or run.path.samefile(first):
+        return None
+    return Path(first) if _recorded(RunDir(Path(first)), "label") == label else None
+
+
+def refuse_copy(run: RunDir) -> None:
+    """Refuse a copy of a run directory: its records name the first one's processes."""
+    first = copied_from(run)
+    if first:
+        raise UserError(
+            f"{run.path} is a copy of {first}, and so are its records of processes: give {first}"
+        )
+
+
+def _recorded(run: RunDir, key: str) -> str | None:
+    """A text in config.json; None where there is none."""
+    try:
+        found = json.loads(run.config.read_bytes()).get(key)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def create(
+    path: Path, config: Config, preset: str | None, *, resume: bool, label: str | None = None
+) -> RunDir:
+    """Make the directory, or take up an old one, and write `config.json`."""
+    run = RunDir(path.absolute(), label) if label else labelled(path, resume=resume)
+    with refusing(path):
+        _create(run, config, preset, resume=resume)
+    return RunDir(run.path)
+
+
+def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) -> None:
+    run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for part in ("processes", "metrics", "events", "logs", "checkpoints"):
+        (run.path / part).mkdir(exist_ok=True, mode=0o700)
+    if run.summary.exists():  # what was reached before is not forgotten
+        run.summary.replace(run.summary_before)
+    contents = {
+        "config": settings.to_dict(config),
+        "config_digest": settings.digest(config),
+        "label": run.label,
+        "path": str(run.path),
+        "preset": preset,
+        "resumed": resume,
+        "git_commit": git_commit(),
+        "versions": versions(),
+        "started_at": time.time(),
+    }
+    write_json(run.config, contents)
+    sync_directory(run.path.parent)
+
+
+def check_free(path: Path, *, resume: bool) -> None:
+    """Refuse a directory that holds a run already, or something else."""
+    with refusing(path):
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"--run-dir {path} is a link to nowhere: give another")
+        if not path.exists():
+            if resume:
+                raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
+            check_can_be_made(path)
+            return
+        if not path.is_dir():
+            raise UserError(f"--run-dir {path} is not a directory: give another")
+        held = {entry.name for entry in path.iterdir()} - {LOCK}
+    if resume and "config.json" not in held:
+        raise UserError(f"--resume: {path} holds no run: give the directory of one")
+    if not resume and held:
+        if "config.json" not in held:
+            raise UserError(f"--run-dir {path} holds other things: give a new or an empty one")
+        raise UserError(
+            f"--run-dir {path} holds a run already: give --resume to go on with it, or another"
+        )
+
+
+def check_can_be_made(path: Path) -> None:
+    """Raise OSError where no directory can be made in the nearest one that is there."""
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    with tempfile.TemporaryDirectory(prefix=".a3c-", dir=there):
+        pass
+
+
+def check_resumable(path: Path, config: Config) -> Manifest | None:
+    """The manifest that `--resume` goes on from; refuses another game or network."""
+    found = newest_valid(path / "checkpoints")
+    if found is None:
+        return None
+    checkpoint, manifest = found
+    refuse_other_identity(manifest, settings.identity(config), checkpoint)
+    return manifest
+
+
+@contextlib.contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Hold a run directory; a second launcher of it is refused. Freed even by SIGKILL."""
+    with refusing(path):
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCKED)
+        except BlockingIOError:
+            raise UserError(
+                f"run directory {path} is in use by a running launcher: stop that one first"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a launcher or a cockpit sees the run through now.
+
+    It only asks: to try the lock would take it for a moment, and a launcher that starts just then
+    would be refused.
+    """
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        held = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _LOCKED)
+    finally:
+        os.close(descriptor)
+    return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
+
+
+@contextlib.contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn what the file system says about a run directory into one line."""
+    try:
+        yield
+    except OSError as error:
+        why = str(error.strerror)
+        if error.errno == errno.ENOENT:  # from what takes no files, as /proc
+            why = "nothing can be made there"
+        raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
+
+
+def read_config(run: RunDir) -> Config:
+    """The configuration that a run was started with; UserError where the file is damaged."""
+    return command_line.merge([command_line.read_file(run.config, str(run.config))])
+
+
+def read_board_link(run: RunDir) -> str | None:
+    """Where TensorBoard said that it is; None where it didn't, or ended."""
+    try:
+        return run.board_link.read_text().strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def read_preset_name(run: RunDir) -> str | None:
+    """The preset that a run was started with, for people; None where it isn't known."""
+    return _recorded(run, "preset")
+
+
+def write_json(path: Path, contents: Any) -> None:
+    """Write a JSON file for its owner only, whole or not at all, and durably."""
+    text = json.dumps(contents, indent=1) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    try:
+        with open(os.open(temporary, flags, 0o600), "w") as file:  # noqa: PTH123
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def git_commit() -> str | None:
+    """The commit of this code, `-dirty` where files differ from it; None outside a checkout."""
+    if not (REPOSITORY / ".git").exists():
+        return None  # git would look further up, and answer for somebody else's checkout
+    try:
+        commit = _git("rev-parse", "HEAD")
+        dirty = _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}-dirty" if dirty else commit
+
+
+def _git(*arguments: str) -> str:
+    """What git says. `describe --dirty` would write the index, and killed leave its lock behind."""
+    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that results depend on."""
+    import importlib.metadata  # too slow for the verbs
+
+    found = {"python": platform.python_version()}
+    for name in (*LIBRARIES, "tensorflow-cpu"):  # which is what images have, for its size
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.setdefault(name.removesuffix("-cpu"), importlib.metadata.version(name))
+    return found

@@ -1,0 +1,126 @@
+"""Event files for TensorBoard: rows of metrics, the network's graph, and what it sees."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box
+
+from a3c.net import observations
+from a3c.net.frames import as_given
+
+log = logging.getLogger(__name__)
+
+
+PICTURE_INTERVAL_S = 60.0
+
+
+class TensorBoardSink:
+    """Writes scalars over env steps; a resumed run continues its curves without zig-zag.
+
+    Training goes on when the disk is full, for which TensorFlow's own writer, whose thread dies of
+    it, is no use: an event file is a file of records.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writer: Any = None
+        self._failing = False
+
+    def write(self, env_steps: int, row: Mapping[str, float]) -> None:
+        """Write one row of scalars."""
+        values = [
+            tf.compat.v1.Summary.Value(tag=name, simple_value=value)
+            for name, value in row.items()
+            if "/" in name
+        ]
+        self._append(step=env_steps, summary=tf.compat.v1.Summary(value=values))
+
+    def restart(self, env_steps: int, **_notes: int) -> None:
+        """Have TensorBoard drop what lies beyond `env_steps`: that past was lost."""
+        start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        self._append(step=env_steps + 1, session_log=start)
+
+    def graph(self, graph_def: Any) -> None:
+        """Write a graph, unless an earlier start of the run did: TensorBoard shows one a run."""
+        if not any(self._directory.glob("*tfevents*")):
+            self._append(graph_def=graph_def.SerializeToString())
+
+    def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
+        """Write a picture, uint8 `[height, width, 1 or 3]`."""
+        height, width, channels = pixels.shape
+        summary = tf.compat.v1.Summary()
+        summary.value.add(tag=name).image.MergeFrom(
+            tf.compat.v1.Summary.Image(
+                height=height, width=width, colorspace=channels, encoded_image_string=_png(pixels)
+            )
+        )
+        self._append(step=env_steps, summary=summary)
+
+    def _append(self, **event: Any) -> None:
+        try:
+            if self._writer is None:
+                self._writer = self._open()
+            self._put(self._writer, **event)
+        except (OSError, tf.errors.OpError) as error:
+            if not self._failing:
+                reason = str(error).splitlines()[0]
+                log.error("can't write to %s (%s); training goes on", self._directory, reason)
+            self._failing = True
+            self._writer = None  # half a record may be in that file: go on in another
+        else:
+            self._failing = False
+
+    def _open(self) -> Any:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{self._stamp():.6f}.{os.uname().nodename}.{os.getpid()}"
+        writer = tf.io.TFRecordWriter(str(self._directory / name))
+        self._put(writer, file_version="brain.Event:2")
+        return writer
+
+    def _stamp(self) -> float:
+        """The time, but later than every file's: TensorBoard reads them in the order of names."""
+        names = [path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")]
+        seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
+        return max(time.time(), *(second + 1.0 for second in seconds), 0.0)
+
+    @staticmethod
+    def _put(writer: Any, **event: Any) -> None:
+        record = tf.compat.v1.Event(wall_time=time.time(), **event)
+        writer.write(record.SerializeToString())
+        writer.flush()
+
+
+class Pictures:
+    """Shows now and then what the network sees; nothing where that is no image."""
+
+    def __init__(
+        self, sink: TensorBoardSink, space: Box, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sink, self._space, self._clock = sink, space, clock
+        self._due = clock() if observations.is_image(space) else float("inf")
+
+    def offer(self, env_steps: int, observations_: np.ndarray) -> None:
+        """Take the newest of a rollout's `[T, B, ...]` if a picture is due: some milliseconds."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + PICTURE_INTERVAL_S
+            newest = as_given(observations_[-1, 0], self._space)
+            pixels = observations.picture(newest, self._space)
+            self._sink.image(env_steps, "input/observation", pixels)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(stream, "png")
+    return stream.getvalue()

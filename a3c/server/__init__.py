@@ -1,0 +1,1 @@
+"""The shared state on the ps, and the one exchange that reads and writes it."""

@@ -1,0 +1,117 @@
+"""A parameter server: hold the variables, and leave when the run is over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from a3c.cluster.topology import Cluster, Task, split_address
+from a3c.config import Config
+from a3c.errors import RetryableError
+from a3c.process.heartbeat import Heartbeat
+from a3c.process.listeners import has_loopback_only
+from a3c.process.signals import StopRequest
+from a3c.server.allocation import keep_freed_memory
+from a3c.server.flags import Flags
+from a3c.server.lasting import LastingSession
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.25
+LINGER_S = 8.0  # how long a ps that may leave waits for workers that still talk to it
+CHIEF_LINGER_S = 120.0  # and for a chief, which may be on its way back to save what is here
+
+
+def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
+    """The process's end of TensorFlow's runtime; it can't be stopped but by leaving."""
+    keep_freed_memory()
+    address = cluster.addresses(task.job)[task.index]
+    _, port = split_address(address)
+    if not has_loopback_only(os.getpid()):
+        log.warning("port %d is open to whoever reaches this machine, and lets them run code", port)
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(cluster.as_dict()),
+            job_name=task.job,
+            task_index=task.index,
+            config=_server_config(threads),
+        )
+    except tf.errors.OpError as error:
+        raise RetryableError(
+            f"{task.name} can't listen on port {port} ({error.message}): does another process?"
+        ) from None
+
+
+def _server_config(threads: int) -> Any:
+    """Few threads that sleep where they wait: looking for work of others took half of a ps's time.
+
+    A thread for each core and waiting awake are TensorFlow's defaults.
+    """
+    settings = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=threads,
+        device_count={"GPU": 0},
+    )
+    settings.experimental.disable_thread_spinning = True
+    return settings
+
+
+def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat: Heartbeat) -> None:
+    """Serve until the chief says that the run is finished, or a signal comes.
+
+    `Server.join` never returns, so the ps is a client of the first ps, which may be itself, and
+    polls there. When it may leave it waits for attached workers, but not for ever.
+    """
+    server = start_server(cluster, task, config.cluster.ps_threads)
+    poll = _Poll(server.target, cluster, task, config)
+    log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
+    began: float | None = None  # to wait for leave
+    while True:
+        beat.beat()
+        try:
+            finished, attached = poll()
+        except tf.errors.OpError as error:
+            if task.index and began:
+                break  # the first ps has left as well
+            raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
+        if finished or stop.requested:
+            began = began or time.monotonic()
+            waits_for_chief = finished and attached[0]
+            patience_s = CHIEF_LINGER_S if waits_for_chief else LINGER_S
+            if not any(attached) or time.monotonic() >= began + patience_s:
+                break
+        time.sleep(POLL_INTERVAL_S)
+    if task.index == 0 and len(cluster.ps) > 1:
+        time.sleep(4 * POLL_INTERVAL_S)  # the others read here that they may leave
+    log.info("leaving")
+
+
+class _Poll:
+    """Asks the first ps whether the run is finished, and which workers are attached."""
+
+    def __init__(self, target: str, cluster: Cluster, task: Task, config: Config) -> None:
+        with tf.Graph().as_default() as graph:
+            self._flags = Flags(len(cluster.workers))
+            initialized = [tf.compat.v1.is_variable_initialized(v) for v in self._flags.variables]
+            self._exist = tf.reduce_all(tf.stack(initialized))
+        self._session = LastingSession(
+            target,
+            graph=graph,
+            config=tf.compat.v1.ConfigProto(
+                device_filters=["/job:ps/task:0", f"/job:ps/task:{task.index}"],
+                operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
+            ),
+        )
+
+    def __call__(self) -> tuple[bool, list[bool]]:
+        """The answer; a blank ps is not finished and nobody is attached to it."""
+        if not self._session.run(self._exist):
+            return False, []
+        finished, attached = self._session.run(
+            [self._flags.read_finished, self._flags.read_attached]
+        )
+        return bool(finished), (attached != 0).tolist()

@@ -1,0 +1,301 @@
+"""The shared state of the cluster on the ps, and the calls that a worker makes to it.
+
+Everything global lives here: the parameters, the optimizer's statistics, `global_step`, the running
+observation statistics, the queue of episode reports and a few flags. One `exchange` pushes a
+gradient, counts the steps and pulls what is new; there is no lock and no barrier between workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from a3c.cluster.topology import Cluster, Task
+from a3c.config import Config
+from a3c.errors import FatalError, RetryableError
+from a3c.run.resume import Life
+from a3c.server.checkpoint_names import by_parameter, by_shard
+from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared
+from a3c.server.flags import FIRST_PS, Flags, never
+from a3c.server.lasting import LastingSession
+from a3c.server.layout import Layout
+from a3c.server.ps_loss_watch import Lifeline, leave_if_stuck, or_lost
+
+log = logging.getLogger(__name__)
+
+EPISODE_QUEUE_CAPACITY = 100_000
+EPISODE_FIELDS = 4  # worker, return, length, env step at its end
+SNAPSHOT_TRIES = 5
+_FOR_EVER_MS = 10**12
+ENDINGS = ("solved", "max_env_steps")  # why a run is over
+
+
+class Snapshot(NamedTuple):
+    """The variables that a checkpoint holds, and how many updates ended while they were read."""
+
+    values: dict[str, np.ndarray]
+    updates_during: int
+    samples_waiting: int  # gathered for a step that is not made yet; no checkpoint holds them
+
+
+class Store:
+    """The cluster's shared variables as one process sees them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        task: Task,
+        target: str,
+        layout: Layout,
+        statistics_size: int,
+        config: Config,
+    ) -> None:
+        self._layout = layout
+        self._task = task
+        self._config = config
+        self._timeout_s = config.cluster.connect_timeout_s
+        self._num_ps = len(cluster.ps)
+        self.graph = tf.Graph()
+        self._build(cluster, statistics_size)
+        session_config = _session_config(config, task)
+        self._session = LastingSession(target, graph=self.graph, config=session_config)
+        self._lifeline: Lifeline | None = None
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
+            self._exchange.connect(self._sessions_with_ps(cluster))
+        self._report = self._session.make_callable(self._enqueue, [self._reports_in])
+        self._drain = self._session.make_callable(self._dequeue)
+
+    def _build(self, cluster: Cluster, statistics_size: int) -> None:
+        """Everything in the graph."""
+        setter = _device_setter(cluster, self._layout)
+        with self.graph.as_default(), tf.compat.v1.device(setter):
+            shared = self._build_variables(statistics_size, len(cluster.workers))
+            self._exchange = Exchange(shared, self._layout, self._config, self._num_ps)
+            self._build_reports()
+            self._build_saving()
+        self.graph.finalize()
+
+    def _sessions_with_ps(self, cluster: Cluster) -> list[LastingSession]:
+        """A session with each ps's own master."""
+        config = _session_config(self._config, Task("ps", 0))
+        targets = [f"grpc://{ps}" for ps in cluster.ps]
+        return [LastingSession(target, graph=self.graph, config=config) for target in targets]
+
+    # --- the life of a worker -------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether the ps holds a whole model; where one variable is missing it counts as blank."""
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
+            if not self._session.run(self._all_exist):
+                return False
+            return bool(self._session.run(self._is_ready))
+
+    def initialize(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write a blank ps: every variable its initial value, then `values` over that.
+
+        This begins a life of the ps at the env step in `values`. `ready` is written last, so that
+        a chief that dies in here leaves a ps that counts as blank.
+        """
+        try:
+            held = by_shard(values, self._layout, self._inputs)
+        except KeyError as error:
+            raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
+        with or_lost():
+            self._session.run(self._initializer)
+            self._session.run(
+                [self._assigns[name] for name in held],
+                {self._inputs[name]: value for name, value in held.items()},
+            )
+            life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
+            self._session.run(self._flags.set_life, {self._flags.new_life: life})
+            self._session.run(self._flags.set_ready)
+
+    def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
+        """Say that this worker is at work, so that the ps waits for it; to which life of the ps.
+
+        `on_stuck` is called, in another thread, where the ps is lost and a call hangs.
+        """
+        with or_lost():
+            self._set_presence(1)
+            life = Life(*self._session.run(self._flags.read_life).tolist())
+        if on_stuck:
+            self._lifeline = Lifeline(self._wait_for_loss, on_stuck)
+        return life
+
+    def _wait_for_loss(self) -> None:
+        """Block until the ps is lost, and raise that."""
+        for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
+        with or_lost():
+            self._session.run(self._never, options=for_ever)
+
+    def _on_lifeline(self) -> contextlib.AbstractContextManager[None]:
+        return self._lifeline.calling() if self._lifeline else contextlib.nullcontext()
+
+    def detach(self) -> None:
+        """Say that this worker leaves; its last push is in."""
+        if self._lifeline:
+            self._lifeline.cut()
+        with or_lost():
+            self._set_presence(0)
+
+    def _set_presence(self, presence: int) -> None:
+        flags = self._flags
+        feed = {flags.worker: self._task.index, flags.presence: presence}
+        self._session.run(flags.set_attached, feed)
+
+    def pull(self) -> Reply:
+        """The newest of everything, without pushing."""
+        with self._on_lifeline(), or_lost():
+            return self._exchange.pull()
+
+    def push(self, push: Push) -> Reply:
+        """Push a gradient, count its steps, pull: one call to each ps."""
+        with self._on_lifeline(), or_lost():
+            return self._exchange.push(push)
+
+    def report(self, episodes: np.ndarray) -> bool:
+        """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
+        with or_lost():
+            return bool(self._report(episodes))
+
+    # --- the chief's calls ----------------------------------------------------------------------
+
+    def drain(self) -> np.ndarray:
+        """Take all episode reports out of the queue, `[N, 4]`. Only the chief may."""
+        with or_lost():
+            return self._drain()
+
+    def finish(self, reason: str) -> None:
+        """Tell every process that the run is over, and why."""
+        with or_lost():
+            why = {self._flags.why: 1 + ENDINGS.index(reason)}
+            self._session.run(self._flags.set_finished, why)
+
+    def ending(self) -> str | None:
+        """Why the run is over; None while it isn't."""
+        with or_lost():
+            why = int(self._session.run(self._flags.read_finished))
+        return ENDINGS[why - 1] if why else None
+
+    def attached(self) -> np.ndarray:
+        """Which workers are at work, `[num_workers]`."""
+        with or_lost():
+            return self._session.run(self._flags.read_attached) != 0
+
+    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every variable that a checkpoint holds, by name."""
+        blank = {n: np.empty(v.shape.as_list(), np.int8) for n, v in self._saved.items()}
+        return {name: value.shape for name, value in by_parameter(blank, self._layout).items()}
+
+    def snapshot(self) -> Snapshot:
+        """Every variable that a checkpoint holds; pushes go on meanwhile.
+
+        Each shard is whole. Between two of them there may be pushes: those that ended while they
+        were read, and at most one a worker that was under way. A few tries are made for none.
+        """
+        best: Snapshot | None = None
+        for _ in range(SNAPSHOT_TRIES):
+            with or_lost():
+                before, held, after, waiting = self._session.run(self._snapshot)
+            torn = int(after - before)
+            if best is None or torn < best.updates_during:
+                best = Snapshot(by_parameter(held, self._layout), torn, int(waiting))
+            if not torn:
+                break
+        assert best is not None
+        return best
+
+    # --- building -------------------------------------------------------------------------------
+
+    def _build_variables(self, statistics_size: int, num_workers: int) -> Shared:
+        parameters = {
+            shard.name: _variable(shard.name, (shard.size,), tf.float32)
+            for shard in self._layout.shards
+        }
+        self.global_step = _variable("global_step", (), tf.int64)
+        self._num_updates = _variable("num_updates", (), tf.int64)
+        statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
+        self._flags = Flags(num_workers)
+        self._never = never(self._num_ps)
+        return Shared(
+            parameters, self.global_step, self._num_updates, statistics, self._flags.finished
+        )
+
+    def _build_reports(self) -> None:
+        """The episode queue; no end of it blocks: a full one refuses, an empty one gives []."""
+        self._reports_in = tf.compat.v1.placeholder(tf.float64, [None, EPISODE_FIELDS])
+        with tf.device(FIRST_PS):
+            queue = tf.queue.FIFOQueue(
+                EPISODE_QUEUE_CAPACITY, [tf.float64], [[EPISODE_FIELDS]], shared_name="episodes"
+            )
+            room = EPISODE_QUEUE_CAPACITY - queue.size() >= tf.shape(self._reports_in)[0]
+
+            def put() -> Any:
+                with tf.control_dependencies([queue.enqueue_many([self._reports_in])]):
+                    return tf.constant(True)
+
+            self._enqueue = tf.cond(room, put, lambda: tf.constant(False))
+            waiting = queue.size()
+            self._dequeue = tf.cond(
+                waiting > 0,
+                lambda: queue.dequeue_many(waiting),
+                lambda: tf.zeros([0, EPISODE_FIELDS], tf.float64),
+            )
+
+    def _build_saving(self) -> None:
+        variables = tf.compat.v1.global_variables()
+        left_out = {v.op.name for v in self._flags.variables}
+        kept = [
+            v
+            for v in variables
+            if v.op.name not in left_out and not v.op.name.startswith(f"{GATHERED}/")
+        ]
+        before = self._num_updates.read_value()
+        with tf.control_dependencies([before]):
+            self._saved = {v.op.name: v.read_value() for v in kept}
+        with tf.control_dependencies(list(self._saved.values())):
+            after = self._num_updates.read_value()
+        self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
+        self._initializer = tf.compat.v1.variables_initializer(variables)
+        self._is_ready = self._flags.ready.read_value()
+        self._all_exist = tf.reduce_all(
+            tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
+        )
+        self._inputs = {v.op.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in kept}
+        self._assigns = {
+            v.op.name: v.assign(self._inputs[v.op.name], read_value=False) for v in kept
+        }
+
+
+def _device_setter(cluster: Cluster, layout: Layout) -> Callable[[Any], str]:
+    """Variables on the ps that the layout gives them, and everything else on the first one."""
+    place = {shard.name: shard.ps for shard in layout.shards}
+    return tf.compat.v1.train.replica_device_setter(
+        worker_device=FIRST_PS,
+        cluster=tf.train.ClusterSpec(cluster.as_dict()),
+        ps_strategy=lambda op: place.get(op.name, 0),
+    )
+
+
+def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    return tf.compat.v1.get_variable(
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=tf.compat.v1.zeros_initializer(),
+        use_resource=True,
+    )
+
+
+def _session_config(config: Config, task: Task) -> Any:
+    """Filters keep a session from waiting for peers that it never talks to."""
+    return tf.compat.v1.ConfigProto(
+        device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"],
+        operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
+    )

@@ -1,0 +1,282 @@
+"""A run at one moment, as a value, as plain data and as lines of text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from a3c.process.console import count
+from a3c.process.process_records import DEAD, ENDED_STATES
+from a3c.run.scores import beside
+
+STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
+WAITING = "waiting"  # planned, and its keeper has not started yet
+CHIEF = "worker-0"
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """One process of a run.
+
+    `state` is what its keeper says (starting, running, restarting, done, failed, stopped), "dead"
+    where process and keeper went without a word, or "waiting" where the keeper isn't there yet.
+    `pid` is given only where that process is believed to live. `episodes` counts the games that
+    reached the chief, over all lives of the process.
+    """
+
+    name: str
+    role: str
+    task: int
+    state: str
+    pid: int | None = None
+    keeper_pid: int | None = None
+    restarts: int = 0
+    address: str = ""
+    host: str = ""
+    log: str = ""
+    uptime_s: float | None = None
+    heartbeat_age_s: float | None = None
+    env_steps_per_s: float | None = None
+    episodes: int | None = None
+    cpu_percent: float | None = None  # of one core
+    memory_mb: float | None = None
+    memory_kind: str | None = None  # pss or rss
+    last_exit: dict[str, Any] | None = None
+    last_line: str | None = None
+    cut_off_s: float | None = None  # since the connection to its host was lost
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a keeper takes care of it."""
+        return self.state in LIVE_STATES
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether people should see it even where there is no room for all."""
+        return self.state in (RESTARTING, "failed", DEAD)
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """The newest checkpoint; its files are not verified here."""
+
+    path: str
+    step: int
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run at one moment. What isn't measured, or not any more, is None."""
+
+    run: str
+    run_dir: str
+    state: str  # starting, running, done, failed, stopped
+    solved: bool
+    env_id: str
+    workers: int
+    envs_per_worker: int
+    global_step: int
+    max_env_steps: int
+    mean_return_100: float | None
+    stop_at_return: float | None
+    env_steps_per_s: float | None
+    frames_per_s: float | None  # None where the game has no frames
+    updates_per_s: float | None
+    staleness: float | None  # steps of the optimizer
+    exchange_share: float | None  # of the workers' time, in which they wait for the ps
+    episodes: int | None
+    wall_s: float | None
+    processes: tuple[ProcessStatus, ...]
+    checkpoint: CheckpointStatus | None
+    checkpoint_interval_s: float
+    since_start_s: float  # the start of this session: resuming begins another
+    metrics_age_s: float | None  # since the chief's last row
+    metrics_interval_s: float
+    dropped_rollouts: int
+    dropped_reports: int
+    failed_saves: int = 0  # in a row
+    losses: tuple[str, ...] = ()  # what going back to checkpoints cost in this session
+    listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network that the process is in
+    exposed: tuple[str, ...] = ()  # those that other machines can reach
+    is_isolated: bool | None = None  # whether that network has no way out; None: nothing listens
+    damaged: tuple[str, ...] = ()  # files that can't be read, "processes/ps-0.json"
+    tensorboard: str | None = None  # where it is to be found while it runs
+    disk_trouble: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The snapshot as plain data, ready for JSON."""
+        return _plain(dataclasses.asdict(self))
+
+    def of_role(self, role: str) -> list[ProcessStatus]:
+        """The processes of one role."""
+        return [process for process in self.processes if process.role == role]
+
+    @property
+    def word(self) -> str:
+        """The state for people."""
+        return "solved" if self.solved else self.state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state in ENDED_STATES
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+# --- words for numbers ----------------------------------------------------------------------------
+
+NOTHING = "-"
+_LISTENERS = 4  # shown by name
+WILDCARDS = ("0.0.0.0", "[::]", "*")  # noqa: S104
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in at most two units: 8 s, 3 min 20 s, 2 h 5 min, 4 d 1 h."""
+    if seconds is None:
+        return NOTHING
+    whole = round(seconds)
+    for size, unit, smaller, small_unit in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def rate(value: float | None) -> str:
+    """A rate with at least three digits: 0.84, 71.3, 1,150."""
+    if value is None:
+        return NOTHING
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{digits}f}"
+
+
+def score(value: float | None, mark: float | None = None) -> str:
+    """A return, with a decimal where it is short, and more where a mark beside it needs them."""
+    if value is None:
+        return NOTHING
+    return beside(value, mark) if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def memory(process: ProcessStatus) -> str:
+    """The memory of a process; RSS counts what others share too, so it is a bound."""
+    if process.memory_mb is None:
+        return NOTHING
+    bound = "≤ " if process.memory_kind == "rss" else ""
+    return f"{bound}{process.memory_mb:,.0f} MB"
+
+
+def percent(value: float | None) -> str:
+    """A share of one core."""
+    return NOTHING if value is None else f"{value:.0f} %"
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+_COLUMNS = ("process", "state", "pid", "restarts", "CPU", "memory", "steps/s", "games", "heartbeat")
+
+
+def lines(status: Status) -> list[str]:
+    """What `status` shows."""
+    time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
+    shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
+    shown += [f"  {label:<13}{text}" for label, text in _facts(status)]
+    shown += ["", *("  " + line for line in _table(status.processes))]
+    if status.warnings:
+        shown += ["", *(f"  ! {line}" for line in status.warnings)]
+    return shown
+
+
+def _facts(status: Status) -> list[tuple[str, str]]:
+    share = 100 * status.global_step / status.max_env_steps
+    steps = f"{status.global_step:,} of {status.max_env_steps:,} ({share:.0f} %)"
+    if status.env_steps_per_s is not None:
+        steps += f", {rate(status.env_steps_per_s)}/s"
+    if status.frames_per_s is not None:
+        steps += f", {rate(status.frames_per_s)} frames/s"
+    mark = status.stop_at_return
+    goal = f", goal {score(mark, mark)}" if mark is not None else ""
+    games = f" ({count(status.episodes, 'game')} so far)" if status.episodes is not None else ""
+    mean = score(status.mean_return_100, mark)
+    facts = [("env steps", steps), ("mean return", f"{mean}{goal}{games}")]
+    if status.updates_per_s is not None:
+        facts.append(
+            ("updates", f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}")
+        )
+    newest = status.checkpoint
+    words = f"{printable(newest.path)}, {duration(newest.age_s)} old" if newest else "none yet"
+    facts.append(("checkpoint", words))
+    if status.tensorboard:
+        facts.append(("TensorBoard", printable(status.tensorboard)))
+    if status.listening:
+        facts.append(("listening", _listening(status)))
+    return facts
+
+
+def _listening(status: Status) -> str:
+    shown = ", ".join(_reached_at(place, status) for place in status.listening[:_LISTENERS])
+    more = len(status.listening) - _LISTENERS
+    rest = f" and {more} more" if more > 0 else ""
+    where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
+    return f"{shown}{rest}{where}"
+
+
+def _reached_at(place: str, status: Status) -> str:
+    """A listener by the address at which the others reach it, as the dashboard shows it.
+
+    TensorFlow's servers listen on all interfaces; a network of the run's own has only loopback.
+    """
+    name, _, listener = place.partition(" ")
+    host, _, port = listener.rpartition(":")
+    own = next((p.address for p in status.processes if p.name == name), "")
+    if host not in WILDCARDS or own.rpartition(":")[2] != port:
+        return place
+    return f"{name} {printable(own)}" + ("" if status.is_isolated else " (on all interfaces)")
+
+
+def _table(processes: Sequence[ProcessStatus]) -> list[str]:
+    rows = [_COLUMNS, *map(_cells, processes)]
+    if len({p.host for p in processes if p.host}) > 1:
+        hosts = ["host", *(printable(p.host) or NOTHING for p in processes)]
+        rows = [(row[0], host, *row[1:]) for row, host in zip(rows, hosts, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column <= rows[0].index("state") else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _cells(p: ProcessStatus) -> tuple[str, ...]:
+    return (
+        printable(p.name),
+        p.state,
+        NOTHING if p.pid is None else str(p.pid),
+        str(p.restarts),
+        percent(p.cpu_percent),
+        memory(p),
+        rate(p.env_steps_per_s),
+        NOTHING if p.episodes is None else f"{p.episodes:,}",
+        duration(p.heartbeat_age_s),
+    )

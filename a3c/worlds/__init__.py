@@ -1,1 +1,0 @@
-"""The environments that `envs.py` puts together."""

@@ -1,0 +1,412 @@
+"""The layers of a configuration and the command line, as users meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from a3c.config import SECTIONS, Config, command_line, sources
+from a3c.config import to_dict as plain
+from a3c.config.command_line import OPTIONS, Layer, Option
+from a3c.errors import UserError
+from a3c.run.rundir import REPOSITORY
+from tests.strategies import layers
+
+FLAGS = sorted({option.flag for option in OPTIONS.values()})
+ARGUMENTS = st.text(max_size=20) | st.sampled_from(
+    ["", " ", "nan", "-inf", "1e400", "-1e-3", "none", "{}", "[1", "--", "-", "\ud800", "1" * 5000]
+)
+
+
+def parse(*arguments: str) -> Config:
+    """The configuration of a command line."""
+    return command_line.parse_config(list(arguments), "launch_cluster.py", "test")[0]
+
+
+def value_of(config: Config, name: str) -> Any:
+    """A setting by name."""
+    return getattr(getattr(config, OPTIONS[name].section), name)
+
+
+def as_flags(layer: Layer) -> list[str]:
+    """A layer as a user would type it."""
+    arguments = []
+    for section, values in layer.items():
+        for name, value in values.items():
+            option = OPTIONS[name]
+            assert option.section == section
+            if isinstance(value, bool):
+                arguments.append(option.flag if value else "--no" + option.flag[1:])
+            elif isinstance(value, list):
+                arguments += [option.flag, *map(repr, value)]
+            else:
+                text = json.dumps(value) if option.kind is dict else str(value)
+                arguments.append(f"{option.flag}={'none' if value is None else text}")
+    return arguments
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line with which a command line is refused."""
+
+    def refuse(*arguments: str) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            parse(*arguments)
+        out, err = capsys.readouterr()
+        assert left.value.code == 2
+        assert out == ""
+        assert err.endswith("\n")
+        assert len(err.splitlines()) == 1
+        assert err.startswith("launch_cluster.py: ")
+        return err
+
+    return refuse
+
+
+@pytest.fixture
+def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of presets."""
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    monkeypatch.setattr(sources, "PRESETS", folder)
+    return folder
+
+
+NEEDS = {"epochs": "ratio_limit = 0.2\n"}  # what others than the default want beside them
+
+
+# --- precedence ---------------------------------------------------------------------------------
+
+
+def other_values(option: Option) -> tuple[Any, Any, Any]:
+    """Three values that differ from each other and from the default."""
+    if option.kind is bool:
+        default = option.field.default
+        return (not default, default, not default)
+    if option.choices:
+        return (option.choices * 3)[:3]  # type: ignore[return-value]
+    if option.kind is str:
+        return "one", "two", "three"
+    if option.kind is dict:
+        return {"a": 1}, {"b": 2}, {"c": 3}
+    if isinstance(option.kind, tuple):
+        return ([1, 2], [1, 3], [2, 3])
+    limits = option.field.metadata
+    low, high = limits["low"] if limits["above"] is None else limits["above"], limits["high"]
+    low, high = low or 0, 1000 if high is None else high
+    if option.kind is int:
+        return low + 1, low + 2, low + 3
+    return tuple(low + (high - low) * share for share in (0.25, 0.5, 0.75))  # type: ignore[return-value]
+
+
+def in_toml(value: Any) -> str:
+    """A value in TOML, which is JSON but for tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_default_then_preset_then_file_then_flags(name: str, presets: Path, tmp_path: Path) -> None:
+    option = OPTIONS[name]
+    in_preset, in_file, as_flag = other_values(option)
+    written = f"[{option.section}]\n{NEEDS.get(name, '')}{name} = "
+    (presets / "mine.toml").write_text(written + in_toml(in_preset))
+    file = tmp_path / "file.toml"
+    file.write_text(written + in_toml(in_file))
+    flags = as_flags({option.section: {name: as_flag}})
+    steps = (["--preset", "mine"], ["--config", str(file)], flags)
+    arguments: list[str] = []
+    for more, wanted in zip(steps, (in_preset, in_file, as_flag), strict=True):
+        arguments += more
+        shown = value_of(parse(*arguments), name)
+        assert (list(shown) if isinstance(shown, tuple) else shown) == wanted
+    assert value_of(parse("--preset", "none"), name) == value_of(Config(), name)
+
+
+def test_order_on_the_command_line_does_not_decide(presets: Path, tmp_path: Path) -> None:
+    (presets / "mine.toml").write_text("[run]\nseed = 2\nkeep_checkpoints = 2")
+    file = tmp_path / "file.toml"
+    file.write_text("[run]\nseed = 3")
+    config = parse("--seed", "4", "--config", str(file), "--preset", "mine")
+    assert (config.run.seed, config.run.keep_checkpoints) == (4, 2)
+
+
+@given(layers())
+def test_flags_say_whatever_a_file_can_say(layer: Layer) -> None:
+    layer.setdefault("env", {}).setdefault("env_id", "None-v0")
+    wanted = command_line.merge([command_line.from_tables(layer, "test")])
+    assert parse("--preset", "none", *as_flags(layer)) == wanted
+
+
+def test_a_run_of_an_earlier_version_goes_on_without_the_settings_that_are_no_more(
+    tmp_path: Path,
+) -> None:
+    tables = {**plain(Config()), "cluster": {"workers": 3, "overlap": True}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": tables}))
+    assert command_line.merge([command_line.read_file(path)]).cluster.workers == 3
+    assert command_line.from_dict(tables, "a manifest").cluster.workers == 3
+
+
+def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_path: Path) -> None:
+    before = parse("--env-id", "CartPole-v1", "--preset", "none", "--gamma", "0.9")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"config": plain(before), "versions": {}}))
+    after, namespace = command_line.parse_config(["--config", str(file)], "test", "test")
+    assert (after, namespace.preset) == (before, None)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rollout-length", "0"], ["--rollout-length = 0 ", "from 1 to 100000"]),
+        (["--envs-per-worker", "0"], ["--envs-per-worker = 0 ", "from 1 to 4096"]),
+        (["--learning-rate", "-0.1"], ["--learning-rate = -0.1 ", "above 0.0, at most 100.0"]),
+        (["--learning-rate", "-1e-3"], ["--learning-rate = -0.001 ", "above 0.0"]),
+        (["--learning-rate", "0"], ["--learning-rate = 0.0 ", "above 0.0"]),
+        (["--gamma", "nan"], ["--gamma = NaN ", "from 0.0 to 1.0"]),
+        (["--gamma", "inf"], ["--gamma = Infinity ", "from 0.0 to 1.0"]),
+        (["--gamma", "-inf"], ["--gamma = -Infinity ", "from 0.0 to 1.0"]),
+        (["--stop-at-return", "nan"], ["--stop-at-return = NaN ", "a number (or unset)"]),
+        (["--workers", "0"], ["--workers = 0 ", "from 1 to 100000"]),
+        (["--workers", "2.5"], ["--workers = 2.5 ", "a whole number"]),
+        (["--workers", "two"], ['--workers = "two" ', "a whole number"]),
+        (["--seed", "2147483648"], ["--seed = 2147483648 ", "to 2147483647"]),
+        (["--seed", "9" * 400], ["--seed = 999", "to 2147483647"]),
+        (["--seed", "9" * 5000], ["--seed = Infinity ", "to 2147483647"]),
+        (["--adam-beta2", "1"], ["--adam-beta2 = 1.0 ", "0.99999999"]),
+        (["--base-port", "65536"], ["--base-port = 65536 ", "from 1 to 65535"]),
+        (["--optimizer", "Adam"], ['--optimizer = "Adam" ', "one of adam, rmsprop, sgd"]),
+        (["--actions", "0", "-1"], ["--actions = [0, -1] ", "a list, each a whole number"]),
+        (["--actions", "1", "1"], ["actions [1, 1]"]),
+        (["--env-id", ""], ['--env-id = "" ', "a text"]),
+        (["--env-id", "a\nb"], ['--env-id = "a\\nb" ', "a text"]),
+        (["--env-kwargs", "[1]"], ["--env-kwargs = [1] ", "a JSON object"]),
+        (["--env-kwargs", "{"], ['--env-kwargs = "{" ', "a JSON object"]),
+        (["--env-kwargs", '{"a": NaN}'], ['{"a": NaN}', "finite numbers"]),
+        (["--env-kwargs", '{"a":' * 900 + "1" + "}" * 900], ["at most 32 deep"]),
+        (["--env-kwargs", "[" * 990 + "]" * 990], ["at most 32 deep"]),
+        (["--preset", "cartpol"], ["--preset cartpol is unknown", "cartpole"]),
+        (["--rollout-lenght", "5"], ["unknown argument --rollout-lenght", "--rollout-length"]),
+        (["--gamma"], ["--gamma", "expected one argument"]),
+        ([""], ["unknown argument ''", "--help"]),
+        (["--work", "3"], ["unknown argument --work"]),
+    ],
+)
+def test_a_wrong_flag_is_one_line_that_names_key_value_and_what_is_allowed(
+    refusal: Callable[..., str], arguments: list[str], said: list[str]
+) -> None:
+    line = refusal(*arguments)
+    assert all(part in line for part in said), line
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("[run]\nseed = true", ["run.seed = true ", "a whole number"]),
+        ('[run]\nseed = "3"', ['run.seed = "3" ', "a whole number"]),
+        ("[run]\nseed = 1" + "0" * 400, ["run.seed = 1000", "to 2147483647"]),
+        ("[learning]\ngamma = nan", ["learning.gamma = NaN ", "from 0.0 to 1.0"]),
+        ('[learning]\ngamma = "0.9"', ['learning.gamma = "0.9" ', "a number"]),
+        ("[learning]\nlearning_rate = -1", ["learning.learning_rate = -1 ", "above 0.0"]),
+        ("[learning]\ngamma = [0.9]", ["learning.gamma = [0.9] ", "a number"]),
+        ("[network]\nhidden_sizes = 3", ["network.hidden_sizes = 3 ", "a list"]),
+        ("[network]\nhidden_sizes = [[3]]", ["network.hidden_sizes = [[3]] ", "a list"]),
+        ("[network]\nnetwork = 1", ["network.network = 1 ", "one of auto, mlp"]),
+        ("[env]\nfire_on_reset = 1", ["env.fire_on_reset = 1 ", "true or false"]),
+        ("[env]\nenv_kwargs = {a = 1979-05-27}", ["env.env_kwargs = ", "1979"]),
+        ("[env]\nenv_kwargs = " + "{a = " * 40 + "1" + "}" * 40, ["at most 32 deep"]),
+        ("[run]\nsede = 3", ["unknown key run.sede", "did you mean seed?"]),
+        ("[env]\nseed = 3", ["unknown key env.seed", "known are env_id"]),
+        ('[env]\n"a\\nb" = 3', ["unknown key env.'a\\nb'"]),
+        ("[runs]\nseed = 3", ["unknown table 'runs'", "did you mean run?"]),
+        ("seed = 3", ["seed belongs in a table", "write [run] above it"]),
+        ("run = 3", ["run = 3 ", "give a table"]),
+        ("[run", ["is not valid TOML"]),
+        ("a = " + "[" * 5000, ["is not valid TOML"]),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_key_value_and_what_is_allowed(
+    refusal: Callable[..., str], tmp_path: Path, toml: str, said: list[str]
+) -> None:
+    file = tmp_path / "file.toml"
+    file.write_text(toml)
+    line = refusal("--config", str(file))
+    assert str(file) in line
+    assert all(part in line for part in said), line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("latin.toml", b'[env]\nenv_id = "\xe9"', "is not valid TOML"),
+        ("latin.json", b'{"env": "\xe9"}', "is not valid JSON"),
+        ("torn.json", b'{"env": {', "is not valid JSON"),
+        ("list.json", b"[1]", "give tables named env, network"),
+        ("deep.json", b"[" * 100_000, "is not valid JSON"),
+        ("inner.json", b'{"config": 3}', "give tables named env, network"),
+    ],
+)
+def test_a_file_that_can_not_be_read_is_refused(
+    refusal: Callable[..., str], tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert said in refusal("--config", str(tmp_path / name))
+
+
+def test_a_directory_and_a_missing_file_are_no_files(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    assert "Is a directory" in refusal("--config", str(tmp_path))
+    assert "No such file" in refusal("--config", str(tmp_path / "missing.toml"))
+
+
+def test_a_refused_start_writes_nothing_and_says_nothing_on_stdout(tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--learning-rate", "-1e-3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--learning-rate = -0.001 is refused: give a number above 0.0" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["1e6", "1000000", "1_000_000", "1000000.0"])
+def test_whole_numbers_may_be_written_as_people_write_them(text: str) -> None:
+    assert parse("--max-env-steps", text).run.max_env_steps == 1_000_000
+
+
+def test_numbers_below_zero_may_be_written_with_an_exponent() -> None:
+    assert parse("--stop-at-return", "-1.5e2").run.stop_at_return == -150.0
+    assert parse("--initial-log-deviation", "-.5").network.initial_log_deviation == -0.5
+
+
+def test_none_unsets_what_a_preset_sets(presets: Path) -> None:
+    (presets / "mine.toml").write_text("[run]\nstop_at_return = 475.0")
+    assert parse("--preset", "mine", "--stop-at-return", "none").run.stop_at_return is None
+
+
+@given(st.sampled_from(FLAGS), st.lists(ARGUMENTS, max_size=3))
+@example("--env-kwargs", ['{"a":' * 500])
+def test_no_text_of_a_flag_gives_a_traceback(flag: str, texts: list[str]) -> None:
+    for arguments in ([flag, *texts], [f"{flag}={texts[0] if texts else ''}"], texts):
+        try:
+            config = parse(*arguments)
+        except SystemExit as left:
+            assert left.code in (0, 2)  # noqa: PT017 both are fine
+        else:
+            json.dumps(plain(config), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["any.toml", "any.json"])
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda t: t.encode("utf-8", "replace")))
+@example(b"env = {}")
+@example(b'{"env": {"env_kwargs": {"a": 1e999}}}')
+def test_no_content_of_a_file_gives_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, name: str, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(content)
+    refusal = None
+    try:
+        command_line.merge([command_line.read_file(path)])
+    except UserError as error:
+        refusal = str(error)
+    assert refusal is None or len(refusal.splitlines()) == 1
+
+
+# --- presets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", command_line.preset_names())
+def test_every_preset_is_valid_and_says_where_it_comes_from(name: str) -> None:
+    file = sources.PRESETS / f"{name}.toml"
+    tables = tomllib.loads(file.read_text())
+    assert file.read_text().startswith("#")
+    assert set(tables) <= {"for_env_ids", *SECTIONS}
+    config = command_line.merge([command_line.read_preset(name)])
+    assert config != Config()
+    for pattern in tables.get("for_env_ids", []):
+        assert isinstance(pattern, str)
+    assert parse("--preset", name) == config
+
+
+def test_the_longest_pattern_picks_the_preset(presets: Path) -> None:
+    for name, patterns in {"any": ["*"], "pole": ["Cart*", "Foo"], "one": ["CartPole-v1"]}.items():
+        (presets / f"{name}.toml").write_text(f"for_env_ids = {json.dumps(patterns)}\n[run]\n")
+    chosen = {i: command_line.preset_for(i) for i in ("CartPole-v1", "CartPole-v0", "Foo", "foo")}
+    assert chosen == {"CartPole-v1": "one", "CartPole-v0": "pole", "Foo": "pole", "foo": "any"}
+
+
+def test_the_preset_goes_by_the_environment_that_is_asked_for(
+    presets: Path, tmp_path: Path
+) -> None:
+    (presets / "pole.toml").write_text('for_env_ids = ["CartPole-*"]\n[run]\nseed = 7')
+    file = tmp_path / "file.toml"
+    file.write_text('[env]\nenv_id = "CartPole-v1"')
+    for arguments in (["--env-id", "CartPole-v1"], ["--config", str(file)]):
+        config, namespace = command_line.parse_config(arguments, "test", "test")
+        assert (config.run.seed, namespace.preset) == (7, "pole")
+    assert parse("--env-id", "Acrobot-v1").run.seed == 1
+    assert parse("--env-id", "CartPole-v1", "--preset", "none").run.seed == 1
+
+
+def test_a_broken_preset_is_refused_by_name(presets: Path, refusal: Callable[..., str]) -> None:
+    (presets / "mine.toml").write_text("[run")
+    assert "preset mine is not valid TOML" in refusal("--preset", "mine")
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+def help_of(script: str, flag: str) -> list[str]:
+    """The lines that a script says about itself on a terminal of 80 columns."""
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / script), flag],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_every_option_has_help_and_a_flag_of_its_own() -> None:
+    assert len(FLAGS) == len(OPTIONS)
+    for option in OPTIONS.values():
+        assert option.field.metadata["help"], option.name
+        assert option.flag.startswith("--")
+        assert option.allowed
+
+
+@pytest.mark.parametrize("script", ["launch_cluster.py", "worker.py"])
+def test_help_fits_two_screens_and_help_all_shows_every_option(script: str) -> None:
+    short, complete = help_of(script, "--help"), help_of(script, "--help-all")
+    assert len(short) <= 100
+    assert max(map(len, short)) <= 80
+    words = set(" ".join(complete).replace(",", " ").split())
+    assert not {option.flag for option in OPTIONS.values()} - words
+    everyday = {o.flag for o in OPTIONS.values() if o.field.metadata["everyday"]}
+    assert everyday <= set(" ".join(short).replace(",", " ").split())
+
+
+@given(layers())
+def test_flags_give_the_same_configuration_elsewhere(layer: Layer) -> None:
+    config = command_line.from_dict(layer, "test")
+    again, arguments = command_line.parse_config(command_line.to_flags(config), "prog", "about")
+    assert (again, arguments.preset) == (config, None)

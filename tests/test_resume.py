@@ -1,0 +1,93 @@
+"""What files of metrics say about the time before: which past counts, and what was lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from a3c.run import resume
+from a3c.run.metrics import JsonlSink, read_rows
+from a3c.run.resume import Life, Memory
+from tests.snapshots import manifest
+
+SAVED = manifest(100)
+
+
+def attach(path: Path, life: Life, env_steps: int, **notes: int) -> JsonlSink:
+    """A worker that attaches, as a worker does it."""
+    sink = JsonlSink(path)
+    sink.restart(resume.restart_point(path, life, env_steps), ps_life=life.number, **notes)
+    return sink
+
+
+def test_the_last_mark_is_found_behind_torn_lines_and_long_files(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    assert resume.last_attached(path) is None
+    path.touch()
+    assert resume.last_attached(path) is None
+    sink = attach(path, Life(7, 0), 0)
+    for step in range(5000):
+        sink.write(step, {"loss/total": 0.5})
+    with path.open("a") as file:
+        file.write('\n{"event": "attached", "env_steps": 9')
+    found = resume.last_attached(path)
+    assert found
+    assert (found.env_steps, found.life) == (0, 7)
+    assert path.read_bytes()[: found.end].count(b"\n") == 1
+
+
+def test_a_worker_that_is_late_for_a_new_life_drops_the_past_that_was_lost(tmp_path: Path) -> None:
+    """The ps went back from 500 to 100; when this worker attaches others are at 900 already."""
+    path = tmp_path / "worker-1.jsonl"
+    sink = attach(path, Life(1, 0), 0)
+    for step in (50, 100, 300, 500):
+        sink.write(step, {})
+    attach(path, Life(2, 100), 900).write(950, {})
+    assert [row["env_steps"] for row in read_rows(path)] == [50, 100, 950]
+
+
+def test_a_worker_that_comes_back_to_the_same_life_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "worker-1.jsonl"
+    attach(path, Life(2, 100), 100).write(300, {})
+    attach(path, Life(2, 100), 900).write(950, {})
+    assert [row["env_steps"] for row in read_rows(path)] == [300, 950]
+
+
+def test_what_was_lost_is_counted_from_the_furthest_worker_of_that_life(tmp_path: Path) -> None:
+    assert resume.newest_step(tmp_path) is None
+    attach(tmp_path / "worker-2.jsonl", Life(1, 0), 0).write(9999, {})  # failed long ago
+    attach(tmp_path / "worker-0.jsonl", Life(2, 100), 100).write(300, {})
+    assert resume.newest_step(tmp_path) == 300
+    attach(tmp_path / "worker-1.jsonl", Life(2, 100), 100).write(350, {})
+    assert resume.newest_step(tmp_path) == 350
+    said = resume.loss(5000, 3200)
+    assert said == "went back from env step 5,000 to 3,200: 1,800 env steps lost"
+    rows = [{"from": 5000, "env_steps": 3200, "time": 9.0}, None, {"from": "x"}]
+    assert resume.losses(rows) == resume.losses(rows, since=9.0) == (said,)
+    assert resume.losses(rows, since=10.0) == ()
+
+
+def test_a_chief_that_comes_back_knows_what_happened_since_the_checkpoint(tmp_path: Path) -> None:
+    life = Life(2, 100)
+    attach(tmp_path / "worker-0.jsonl", life, 100).write(180, {"wall_s": 9.5})
+    reports = attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
+    for step in (120, 160):
+        reports.write(step, {"worker": 1, "return": step / 10, "length": 5})
+    known = resume.remember(tmp_path, SAVED, life)
+    assert known == Memory(9.5, 5, (12.0, 16.0), is_fresh=False)
+
+
+def test_a_chief_of_a_restored_ps_knows_what_the_checkpoint_says(tmp_path: Path) -> None:
+    attach(tmp_path / "worker-0.jsonl", Life(2, 100), 100).write(180, {"wall_s": 9.5})
+    restored = resume.remember(tmp_path, SAVED, Life(3, 100))
+    assert restored == Memory(1.5, 3, (1.0, -2.5), is_fresh=True)
+    assert resume.remember(tmp_path, None, Life(3, 0)) == Memory()
+
+
+def test_wall_time_never_goes_back_even_where_the_chief_died_before_its_first_row(
+    tmp_path: Path,
+) -> None:
+    life = Life(2, 100)
+    attach(tmp_path / "worker-0.jsonl", life, 100)
+    attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
+    known = resume.remember(tmp_path, SAVED, life)
+    assert (known.wall_s, known.episodes, known.is_fresh) == (1.5, 3, False)

@@ -1,0 +1,118 @@
+"""How the end of a run is summed up, with scripts that stand in for those that play and draw."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from a3c.cluster.plan import Plan
+from a3c.errors import EXIT_OK
+from a3c.launch import run_summary, run_view
+from a3c.launch.run_summary import Interruption
+from a3c.launch.supervisor import Outcome
+from tests.fake_runs import FakeRun, configure
+from tests.runs import wait_until
+from tests.test_report import SCORES
+
+
+def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
+    """The exit code of a run that has ended."""
+    with Interruption() as interruption:
+        return run_summary.conclude(made.run, made.config, outcome, interruption)
+
+
+def test_an_older_checkpoint_does_not_say_how_a_run_with_a_damaged_one_ended(
+    tmp_path: Path,
+) -> None:
+    """It was solved once, and resumed with no mark; what it came to then can't be read."""
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    newest = made.checkpoint(1000, 9.0, reason="max_env_steps")
+    (newest / "variables.index").write_text("damage")
+    assert conclude(made) == EXIT_OK
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("stopped", False)
+
+
+def test_a_run_that_was_solved_by_a_lower_mark_is_not_solved_by_its_new_one(
+    tmp_path: Path,
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=490))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    conclude(made)
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("stopped", False)
+
+
+def test_what_confirmed_a_run_is_its_evaluation_and_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    (tmp_path / "plot.py").write_text("print('curve.png')")
+    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without an evaluate.py
+    assert conclude(made) == EXIT_OK
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["solved"], summary["evaluation"]) == (True, SCORES)
+
+
+def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(env_id="CartPole-v1", workers=1, max_env_steps=900)
+    made = FakeRun(tmp_path / "run", config)
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    monkeypatch.setattr(run_view, "_end_elsewhere", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
+    monkeypatch.setattr(run_view, "Supervisor", lambda *_: run)
+    plan = Plan(str(made.run.path), ())
+    keepers: Any = None
+    assert run_view.see_through(plan, keepers, made.run, config) == 128 + signal.SIGTERM
+    assert json.loads(made.run.summary.read_text())["state"] == "done"
+
+
+def test_a_run_that_is_stopped_when_it_is_solved_already_is_solved(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
+    assert conclude(made, Outcome(130, stopped=True)) == 130
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["solved"]) == ("done", True)
+    assert summary["evaluation"] == SCORES
+
+
+def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(env_id="CartPole-v1", workers=1, max_env_steps=900)
+    made = FakeRun(tmp_path / "run", config)
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    started = tmp_path / "pid"
+    (tmp_path / "evaluate.py").write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(started)!r}).write_text(str(os.getpid()) + ' ')\n"
+        "time.sleep(600)"
+    )
+    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)
+
+    def end() -> None:
+        wait_until(lambda: started.exists() and started.read_text().endswith(" "), "the games")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    code = conclude(made)
+    thread.join()
+    assert code == 128 + signal.SIGTERM
+    summary = json.loads(made.run.summary.read_text())
+    assert (summary["state"], summary["evaluation"]) == ("done", None)
+    assert not psutil.pid_exists(int(started.read_text()))

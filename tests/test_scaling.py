@@ -1,0 +1,94 @@
+"""Workers that come and go in a run on one machine, in tmux, whatever TF_CONFIG says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from a3c.cluster import plan
+from a3c.cluster.plan import Plan
+from a3c.errors import UserError
+from a3c.launch import scaling
+from a3c.process import process_records
+from a3c.run.rundir import RunDir
+from tests.fake_runs import configure
+from tests.runs import everything_ended, is_training, wait_until
+from tests.tmux_runs import Tmux, panes_of
+
+OF_OTHERS = json.dumps(
+    {
+        "cluster": {"ps": ["10.9.9.9:1"], "chief": ["10.9.9.9:2"], "worker": ["10.9.9.9:3"]},
+        "task": {"type": "worker", "index": 0},
+    }
+)
+
+
+def state(path: Path, name: str) -> str | None:
+    """The state of a process, if it has a record."""
+    record = process_records.read_record(RunDir(path).record(name))
+    return process_records.live_state(record) if record else None
+
+
+def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> None:
+    path = tmux.start("run", "--workers", "1", "--max-workers", "2", TF_CONFIG=OF_OTHERS)
+    wait_until(lambda: is_training(path, workers=1), "training")
+    assert "worker-1" not in panes_of(tmux)
+
+    done = tmux.launch("add", "2", "--run", "run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 addresses of workers, of which 1 are free" in done.stderr
+    assert "worker-1 starts, at " in tmux.launch("add", "--run", "run").stdout
+    wait_until(lambda: "worker-1" in panes_of(tmux), "its pane, which has a title a little later")
+    wait_until(lambda: is_training(path, workers=2), "training of the newcomer")
+    assert len(tmux.status("run")["processes"]) == 3
+
+    assert tmux.launch("remove", "worker-0", "--run", "run").returncode == 2
+    assert tmux.launch("remove", "worker-1", "--run", "run").stdout == "worker-1 has left\n"
+    assert state(path, "worker-1") == "stopped"
+    assert state(path, "ps-0") == state(path, "worker-0") == "running"
+    assert tmux.launch("add", "--run", "run").returncode == 0
+    assert state(path, "worker-1") in ("starting", "running")
+    wait_until(lambda: len(panes_of(tmux)) == 4, "four panes")
+
+    assert tmux.launch("stop", "run").returncode == 0
+    wait_until(lambda: everything_ended(path), "the end")
+    assert tmux.launch("add", "--run", "run").returncode == 2
+    for script, *more in (("evaluate.py", "--episodes", "1"), ("plot.py", "--what", "return")):
+        subprocess.run(
+            [*tmux.python(script), str(path), *more],
+            env={**os.environ, "TF_CONFIG": OF_OTHERS},
+            check=True,
+            capture_output=True,
+        )
+
+
+def test_reserved_workers_have_addresses_that_everyone_knows(tmp_path: Path) -> None:
+    config = configure(workers=2, max_workers=5)
+    here = plan.choose_addresses(config)
+    made = plan.make(config, RunDir(tmp_path), here)
+    assert [process.name for process in made.of_role("worker")] == ["worker-0", "worker-1"]
+    assert [process.name for process in made.reserved] == ["worker-2", "worker-3", "worker-4"]
+    for process in (*made.processes, *made.reserved):
+        assert ",".join(here.workers) in process.argv
+
+
+def test_a_run_that_nobody_sees_through_takes_no_newcomers(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with pytest.raises(UserError, match="is not running: start it with --resume"):
+        next(scaling.add(RunDir(tmp_path), 1))
+    with pytest.raises(UserError, match="has no worker 'ps-0'"):
+        scaling.remove(RunDir(tmp_path), "ps-0")
+
+
+def test_a_plan_keeps_its_order_when_workers_come(tmp_path: Path) -> None:
+    config = configure(workers=2, max_workers=5)
+    made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config), tensorboard_port=6006)
+    moved = scaling.with_newcomers(made, made.reserved[1:2])
+    names = ["ps-0", "worker-0", "worker-1", "worker-3", "tensorboard-0"]
+    assert [process.name for process in moved.processes] == names
+    assert isinstance(moved, Plan)
+    assert [process.name for process in moved.reserved] == ["worker-2", "worker-4"]
