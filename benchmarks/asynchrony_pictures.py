@@ -241,7 +241,7 @@ def by_remedy(found: Sequence[Summary], workers: int) -> list[str]:
             *(one.task, one.remedy, one.kind, str(one)),
             f"{one.low / 1000:,.0f}k to {one.high / 1000:,.0f}k",
             f"{one.solved} of {one.runs}",
-            *(one.staleness, f"{one.updates:,.0f}", one.collapsed),
+            *(f"{one.staleness:.1f}", f"{one.updates:,.0f}", one.collapsed),
         )
         for one in found
         if one.workers == workers
