@@ -13,6 +13,9 @@ come from asynchrony_pictures.py.
 
 from __future__ import annotations
 
+if not __package__:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony")
+
 import argparse
 import collections
 import importlib

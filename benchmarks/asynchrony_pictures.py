@@ -8,6 +8,9 @@ that these take on so many cores, on paper) beside the table, and the tables in 
 
 from __future__ import annotations
 
+if not __package__:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_pictures")
+
 import argparse
 import itertools
 import statistics

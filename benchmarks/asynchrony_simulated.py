@@ -14,6 +14,9 @@ mean return of the last 100 games of all workers reaches `--stop-at-return`, or 
 
 from __future__ import annotations
 
+if not __package__:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_simulated")
+
 if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
     from a3c.process.import_tensorflow import import_tensorflow
 

@@ -10,6 +10,9 @@ as many as with two workers, or more by as much as CartPole takes more in the si
 
 from __future__ import annotations
 
+if not __package__:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.scale_solve")
+
 import argparse
 import statistics
 import sys

@@ -33,3 +33,10 @@ def test_nothing_imports_from_a_folder_above_its_own_or_from_the_scripts() -> No
                 if first in scripts or (up and ORDER.index(rest[0]) < ORDER.index(mine)):
                     wrong.append(f"{inside} imports {name}")
     assert not wrong
+
+
+def test_the_fixed_name_of_returns_stays() -> None:
+    from a3c.learn import returns as moved
+    from a3c.returns import gae
+
+    assert gae is moved.gae

@@ -18,8 +18,8 @@ _EAGER = "keras.src.optimizers"
 def import_tensorflow() -> None:
     """Import TensorFlow; what it says on the way is shown only if the import fails.
 
-    It greets on file descriptor 2 before its own logging is up. `tensorflow.keras` is there as ever,
-    imported by its first use.
+    It greets on file descriptor 2 before its own logging is up. `tensorflow.keras` is there as
+    ever, imported by its first use.
     """
     with _silence(), _without_keras(), _without_collections():
         import tensorflow  # noqa: F401
