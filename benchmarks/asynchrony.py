@@ -36,8 +36,8 @@ from typing import NamedTuple
 
 from a3c.config import Config, command_line
 from a3c.process.import_tensorflow import import_tensorflow
+from a3c.run import checkpoint
 from a3c.run.metrics import WINDOW
-from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.machine import RESULTS
 
@@ -191,12 +191,13 @@ def import_simulation() -> None:
 
 
 def run_real(case: Case, flags: Sequence[str]) -> Learned:
-    """One run of a real cluster on this machine, which the launcher starts."""
+    """One run of a real cluster on this machine, of forks of this process."""
+    from benchmarks.real_clusters import run_cluster
+
+    config, _ = command_line.parse_config([*_named(case), *flags], "", "", lambda _: None)
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "run"
-        launcher = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode=child"]
-        machine.launch([*launcher, *_named(case), f"--run-dir={path}", *flags])
-        return _learned(path, preset(case.task).run.stop_at_return)
+        run_cluster(config, Path(scratch) / "run")
+        return _learned(Path(scratch) / "run", preset(case.task).run.stop_at_return)
 
 
 def _named(case: Case) -> list[str]:
@@ -205,9 +206,9 @@ def _named(case: Case) -> list[str]:
 
 def _learned(run: Path, mark: float | None) -> Learned:
     """What the files of a run say."""
-    summary = json.loads((run / "summary.json").read_text())
-    checkpoints = sorted((run / "checkpoints").iterdir(), key=lambda folder: folder.name)
-    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in checkpoints]
+    found = checkpoint.newest_valid(run / "checkpoints")
+    assert found is not None
+    end = found[1]
     stale = [
         row["train/staleness"]
         for file in (run / "metrics").glob("worker-*.jsonl")
@@ -219,11 +220,11 @@ def _learned(run: Path, mark: float | None) -> Learned:
     judge.add(row["return"] for row in games if "return" in row)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)  # each run has a process of its own
     return Learned(
-        solved=summary["solved"],
-        env_steps=summary["env_steps"],
+        solved=end.reason == "solved",
+        env_steps=end.step,
         staleness=round(statistics.fmean(stale), 2) if stale else 0.0,
-        updates=max(manifest["num_updates"] for manifest in manifests),
-        wall_s=round(summary["wall_s"], 1),
+        updates=end.num_updates,
+        wall_s=round(end.wall_s, 1),
         cpu_s=round(spent.ru_utime + spent.ru_stime, 1),
         collapsed=judge.collapsed,
     )

@@ -76,7 +76,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
     )
     with tempfile.TemporaryDirectory(prefix="a3c-real-", ignore_cleanup_errors=True) as folder:
         run_dir = Path(folder) / "run"
-        _cluster(config, run_dir)
+        run_cluster(config, run_dir)
         found = checkpoint.newest_valid(run_dir / "checkpoints")
         if found is None:
             raise SystemExit(f"no checkpoint: {_last_words(run_dir)}")
@@ -119,7 +119,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
         )
 
 
-def _cluster(config: Config, run_dir: Path) -> None:
+def run_cluster(config: Config, run_dir: Path) -> None:
     """Be the parent of a cluster until all of it has ended; SystemExit where a process fails."""
     (run_dir / "logs").mkdir(parents=True)
     ports = [f"127.0.0.1:{port}" for port in free_ports(config.cluster.workers + 1)]
