@@ -59,7 +59,7 @@ class Gradient(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether the gradient may be pushed: one NaN or Inf would stay on the ps for good."""
+        """Whether the gradient may be pushed: one NaN or Inf would stay on the ps forever."""
         return bool(np.isfinite(self.norm) and np.isfinite(self.parts["loss/total"]))
 
 

@@ -73,7 +73,7 @@ class Policy(abc.ABC):
         """The log-probability of `actions`, each random with probability `epsilon`; `[...]`."""
         by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
         at_random = self.random_log_probability(actions) + tf.math.log(epsilon)  # -inf at 0
-        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # not both -inf
+        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # if both are -inf
         return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
 
     @abc.abstractmethod

@@ -124,7 +124,7 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistic
     """The contribution of a rollout's raw observations `[T, B, ...]` to the statistics.
 
     An observation counts only if `mask` `[T, B]` is true and all its numbers are finite in float32,
-    because a single NaN would stay in the sums for good.
+    because a single NaN would stay in the sums forever.
     """
     if is_image(space) and space.dtype == np.uint8:
         return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))

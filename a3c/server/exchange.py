@@ -193,7 +193,7 @@ class Exchange:
         1 if there was a step, else 0, and on the first ps the counters after that.
         """
         sums = {s.name: _gathered(f"{s.name}", [s.size], tf.float32) for s in shards}
-        totals = _gathered(f"totals_{ps}", [3], tf.float64)  # samples; squares, times samples
+        totals = _gathered(f"totals_{ps}", [3], tf.float64)  # samples; both squares × samples
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
         counters: list[Any] = []
