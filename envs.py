@@ -1,13 +1,13 @@
-"""The environments that the cluster plays: edit `make` to bring your own.
+"""The environments that the cluster plays: edit `make` to add your own.
 
-Whatever `make` returns is trained on, as long as it is a Gymnasium VectorEnv with
+`make` must return a Gymnasium VectorEnv with
 
 - Box observations: vectors, or images with channels first or last;
 - Discrete, MultiDiscrete or Box actions;
-- rewards as they are: clipping, scaling and the end of episodes at lost lives are for the rollout
-  to do, so that the returns it reports are those of whole games.
+- unchanged rewards: the rollout clips and scales rewards and ends episodes at lost lives, so that
+  it can report the returns of whole games.
 
-An environment of your own that is registered with Gymnasium needs no change here: play it with
+If your environment is registered with Gymnasium, no change is needed here: play it with
 `--env-id package.module:Id-v0`.
 """
 
@@ -26,11 +26,11 @@ from a3c.errors import UserError
 def make(
     env_id: str, num_envs: int, seed: int, config: EnvConfig, render_mode: str | None = None
 ) -> VectorEnv[Any, Any, Any]:
-    """`num_envs` copies of an environment, stepped together and restarted when an episode ends.
+    """Make `num_envs` copies of an environment, stepped together and reset when an episode ends.
 
-    The seed given to their `reset` is what makes play reproducible; `seed` here is for
-    `action_space.sample()`. With `render_mode` "rgb_array" or "human" the copies can be seen, and
-    their observations are the same as without. The caller closes them.
+    `seed` only affects `action_space.sample()`; for reproducible play, give a seed to `reset`.
+    With `render_mode` "rgb_array" or "human" the copies can be rendered, and their observations
+    stay the same. The caller closes them.
     """
     name = environments.import_module_of(env_id)
     game = atari.find(name)
@@ -48,13 +48,13 @@ def make(
 
 
 def is_atari(env_id: str) -> bool:
-    """Whether settings for Atari games do something here."""
+    """Whether this is an Atari game, so that the settings for Atari games apply."""
     return atari.find(environments.import_module_of(env_id)) is not None
 
 
 def check(config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
-    """The spaces of one observation and one action, once an environment was made and played a step.
+    """Make an environment and play a step; returns its observation space and action space.
 
-    Raises UserError, one line, for whatever the cluster can't work with.
+    Raises UserError, one line, if the cluster can't use the environment.
     """
     return environments.check(make, config)

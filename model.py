@@ -1,16 +1,15 @@
-"""The networks: edit this file to bring your own.
+"""The networks: edit this file to add your own.
 
-`build` is what the workers call. Each network is a function that turns prepared observations into
-features; the policy's head and the value's head go on top of it. Change one of those functions, or
-write a `build` of your own and name it with `--network package.module:build` (an example is
-`examples/own_network.py`).
+The workers call `build`. Each network is a function from prepared observations to features; `build`
+adds the policy head and the value head. Change one of these functions, or write your own `build`
+and name it with `--network package.module:build` (see the example `examples/own_network.py`).
 
     python model.py --preset pong        prints the layers and draws them to a PNG file
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
+if __name__ == "__main__":  # must be the first import of TensorFlow, to silence its messages
     from a3c.process.import_tensorflow import import_tensorflow
 
     import_tensorflow()
@@ -47,7 +46,7 @@ def mlp(x: Any, config: NetworkConfig) -> Any:
 
 
 def paper(x: Any, config: NetworkConfig) -> Any:
-    """The network of the A3C paper (Mnih et al. 2016), first that of Mnih et al. 2013."""
+    """The network of the A3C paper (Mnih et al. 2016), taken from Mnih et al. 2013."""
     init = config.initialization
     x = layers.conv2d(x, 16, 8, 4, "conv1", initialization=init)
     x = layers.conv2d(x, 32, 4, 2, "conv2", initialization=init)
@@ -74,11 +73,11 @@ def universe(x: Any, config: NetworkConfig) -> Any:
 
 
 class Architecture(NamedTuple):
-    """A network by name: its features, and whether an LSTM comes after them."""
+    """A named network: its feature function, and whether an LSTM follows."""
 
     features: Callable[[Any, NetworkConfig], Any]
     recurrent: bool = False
-    min_side: int = 0  # pixels; 0: takes vectors too
+    min_side: int = 0  # smallest image side in pixels; with 0 vectors work too
 
 
 NETWORKS = {
@@ -92,11 +91,11 @@ NETWORKS = {
 }
 
 
-# --- building one -------------------------------------------------------------------------------
+# --- building a network -------------------------------------------------------------------------
 
 
 def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:
-    """The network that `config` names, for these spaces; raises UserError where it doesn't fit."""
+    """Build the network that `config` names; raises UserError if it doesn't fit the spaces."""
     if ":" in config.network:
         return own_network.build(config.network, observation_space, action_space, config)
     name = resolve(config.network, observation_space)
@@ -125,7 +124,7 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
 
 
 def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> tuple[Any, Any]:
-    """All of a network below its heads: features `[T, B, F]`, and the state after the last step."""
+    """The network below its heads: features `[T, B, F]`, and the state after the last step."""
     x = NETWORKS[name].features(x, config)
     if not NETWORKS[name].recurrent:
         return x, state
@@ -133,16 +132,16 @@ def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> 
 
 
 def value_head(features: Any, config: NetworkConfig) -> Any:
-    """A dense layer `value` of one unit, as `[T, B]`."""
+    """A dense layer `value` of one unit, with output `[T, B]`."""
     init = config.initialization
     values = layers.dense(features, 1, "value", gain=layers.VALUE_GAIN, initialization=init)
     return values[..., 0]
 
 
 def resolve(name: str, observation_space: Box) -> str:
-    """The network that a name stands for; raises UserError where it can't take the observations.
+    """The name of the network to build; raises UserError if it can't take the observations.
 
-    `auto` is a3c-ff for images that are large enough for it, and mlp for everything else.
+    `auto` becomes a3c-ff for images that are large enough for it, and mlp otherwise.
     """
     if name == "auto":
         shape = prepared_shape(observation_space)
@@ -157,7 +156,7 @@ def resolve(name: str, observation_space: Box) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the layers of the configured network and draw them to a PNG file."""
-    # Workers import this module too, and need neither of these from it.
+    # Imported here, because workers import this module too and don't need these.
     import envs
     from a3c.plot import diagram
 

@@ -1,12 +1,12 @@
-"""One process of a cluster: `worker.py --job ps|worker --task I` and who else there is.
+"""One process of a cluster: `worker.py --job ps|worker --task I`, and the hosts of all processes.
 
-The launcher starts these; by hand it is, in a terminal each:
+The launcher starts these processes. To start them by hand, use one terminal for each:
 
     python worker.py --job ps --task 0 --ps-hosts localhost:2222 --worker-hosts localhost:2223
     python worker.py --job worker --task 0 --ps-hosts localhost:2222 --worker-hosts localhost:2223
 
-Exit codes: 0 the run is over; 1 the environment raised; 2 bad usage; 70 a fault that a restart
-can't mend; 75 worth starting again (the ps is lost, a peer is not there yet); 128+n by signal n.
+Exit codes: 0 the run is over; 1 the environment raised; 2 bad usage; 70 an error that a restart
+can't fix; 75 retry (the ps is lost, a peer has not started yet); 128+n after signal n.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STARTED = time.monotonic()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which process of which cluster this is."""
+    """Add the arguments that identify the cluster and this process in it."""
     group = parser.add_argument_group("this process (or TF_CONFIG in the environment)")
     add_task_arguments(group)
     add_host_arguments(group)
@@ -53,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
-    """Be that process until the run is over; the exit code."""
+    """Run as `task` until the run is over; returns the exit code."""
     stop = signals.StopRequest()
     stop.install()
     heartbeat = Heartbeat.from_environment()
     first = task.job == "ps" or task.is_chief
     processes = len(cluster.ps) + len(cluster.workers)
     with start_in_order(run_dir / "processes", first=first, processes=processes):
-        import_tensorflow()  # seconds, and only once the usage is right
+        import_tensorflow()  # takes seconds, so only after the arguments were checked
     log.info("TensorFlow is there, %.1f s after the start", time.monotonic() - STARTED)
     try:
         if task.job == "ps":
@@ -70,7 +70,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
         else:
             _work(cluster, task, config, run_dir, stop, heartbeat)
     except RetryableError:
-        if stop.signal is None:  # else it was on its way out anyway
+        if stop.signal is None:  # after a signal the process exits anyway
             raise
     return EXIT_OK if stop.signal is None else 128 + stop.signal
 
@@ -86,7 +86,7 @@ def _work(
     import envs
     import model
 
-    # Before TensorFlow does anything: a fork has no threads but one.
+    # Fork before TensorFlow starts threads, because a fork copies only the calling thread.
     games = _fork_games(config, envs.make, model.build) if task.is_chief else None
     start_eager_runtime()
     from a3c.learn.training import Worker
@@ -107,7 +107,7 @@ def _work(
 def _fork_games(
     config: Config, make_envs: Callable[..., Any], build_network: Callable[..., Any]
 ) -> Games | None:
-    """The process that plays evaluation games while others train; None where there are none."""
+    """Fork the process that plays evaluation games during training; None if none are needed."""
     if config.run.stop_at_return is None or not config.run.evaluation_episodes:
         return None
     return Games(
@@ -117,7 +117,7 @@ def _fork_games(
 
 @contextlib.contextmanager
 def _hint_at_isolation() -> Iterator[None]:
-    """Say why the network is missing where an environment fails for want of it."""
+    """Log a hint if an environment fails because isolation blocks the network."""
     try:
         yield
     except Exception as error:
@@ -137,13 +137,13 @@ def _misses_network(error: BaseException) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one process; every way out gives the exit code that its keeper goes by."""
+    """Run one process; returns the exit code, by which its keeper decides about a restart."""
     config, arguments = command_line.parse_config(
         argv, "worker.py", "Run one process of an A3C cluster.", add_arguments
     )
     try:
         cluster, task = place(arguments, config)
-        if config.cluster.max_workers is None:  # then every worker of the cluster is there at once
+        if config.cluster.max_workers is None:  # then all workers are present from the start
             config = config.with_cluster(workers=len(cluster.workers))
         logging.basicConfig(
             level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"

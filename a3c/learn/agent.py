@@ -1,8 +1,7 @@
 """The worker's own copy of the network: acting and gradients in a plain local session.
 
-Nothing here talks to the cluster. A session on a server's target would pay the distributed master
-for every call, so acting and differentiating happen in this process's own session, and only
-`a3c.server.store` goes over the wire.
+Nothing here uses the network. In a session on a server's target every call would go through the
+distributed master, so a local session is faster. Only `a3c.server.store` talks to the ps.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SCOPE = "network"
 
 
 class Action(NamedTuple):
-    """What the network does about `[B]` observations."""
+    """The network's output for `[B]` observations."""
 
     actions: np.ndarray  # [B, ...], as the policy stores them
     values: np.ndarray  # [B]
@@ -37,35 +36,35 @@ class Action(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What the gradient is taken of, all `[T, B]` but the state."""
+    """The input of one gradient; all arrays are `[T, B]` except the state."""
 
-    observations: np.ndarray  # [T, B, ...], as the environment or `a3c.net.frames` gives them
+    observations: np.ndarray  # [T, B, ...], from the environment or from `a3c.net.frames`
     actions: np.ndarray  # [T, B, ...]
     advantages: np.ndarray
     returns: np.ndarray
     mask: np.ndarray  # 1 where the row trains
     starts: np.ndarray  # bool, true at the first observation of an episode
     state: np.ndarray  # [B, S], before the first row
-    policy_parameters: np.ndarray  # [T, B, P], as the actions were drawn
-    epsilon: np.ndarray  # the chance with which actions were random ones instead
+    policy_parameters: np.ndarray  # [T, B, P], of the distribution the actions were drawn from
+    epsilon: np.ndarray  # the probability of a uniformly random action
 
 
 class Gradient(NamedTuple):
     """The gradient of one batch, clipped, and the parts of its loss."""
 
-    packed: np.ndarray  # [P], in the layout's order, as it travels
-    unit: float  # what to multiply it by
+    packed: np.ndarray  # [P], in the layout's order, in the wire dtype
+    unit: float  # the gradient is `packed` times this
     norm: float  # before clipping
     parts: dict[str, float]
 
     @property
     def is_finite(self) -> bool:
-        """Whether it may be pushed: one NaN or Inf would stay on the ps for good."""
+        """Whether the gradient may be pushed: one NaN or Inf would stay on the ps forever."""
         return bool(np.isfinite(self.norm) and np.isfinite(self.parts["loss/total"]))
 
 
 class Agent:
-    """A network with its own weights, which acts and differentiates on this process's CPU."""
+    """A network with local weights that acts and computes gradients on this process's CPU."""
 
     def __init__(
         self,
@@ -114,14 +113,14 @@ class Agent:
         return Action(*self._act(as_fed(observations_, self._space), state, starts))
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Values of `[B, ...]` observations; the caller's recurrent state stays as it is."""
+        """Values of `[B, ...]` observations; the recurrent state is not advanced."""
         (values,) = self._value(as_fed(observations_, self._space), state, starts)
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The clipped gradient of the loss over one batch, with respect to the local weights.
 
-        `ratio_limit` has no effect unless the configuration has one.
+        `ratio_limit` has no effect unless the configuration sets one.
         """
         fed = as_fed(batch.observations, self._space)
         packed, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
@@ -129,7 +128,7 @@ class Agent:
         return Gradient(packed, unit, norm, dict(zip(self._part_names, parts, strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
-        """Take over parameters and observation statistics as the ps sent them."""
+        """Load the parameters and observation statistics that the ps sent."""
         self._assign[flat.dtype](flat, statistics)
 
     def parameters(self) -> dict[str, np.ndarray]:
@@ -138,18 +137,18 @@ class Agent:
         return self._session.run({name: named[name] for name in self.layout.names})
 
     def graph_def(self) -> Any:
-        """What it computes to act, from observations to actions and values, to be looked at."""
+        """The acting part of the graph, from observations to actions and values, for display."""
         return _upstream(self._graph, self._outputs)
 
     @property
     def statistics_size(self) -> int:
-        """Length of the observation statistics vector: a count, sums, sums of squares."""
+        """Length of the observation statistics vector: a count, sums and sums of squares."""
         if not self._config.env.normalize_observations:
             return 0
         return 1 + 2 * int(np.prod(observations.statistics_shape(self._space), dtype=int))
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """What a rollout adds to the observation statistics, as one float64 vector."""
+        """The rollout's contribution to the observation statistics, as one float64 vector."""
         if not self.statistics_size:
             return np.zeros(0)
         count, total, squares = observations.moments(observations_, mask, self._space)
@@ -174,7 +173,7 @@ class Agent:
         return tf.reshape(count, []), tf.reshape(total, shape), tf.reshape(squares, shape)
 
     def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
-        with tf.name_scope("prepare"):  # here and below: for who looks at the graph
+        with tf.name_scope("prepare"):  # name scopes only make the graph readable
             prepared = observations.prepare(inputs, fed_space(self._space), statistics)
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             return self.network.forward(prepared, state, starts)
@@ -188,7 +187,7 @@ class Agent:
         with tf.name_scope("policy"):
             policy, parameters = self.network.policy, output.policy_parameters[0]
             actions = policy.mode(parameters) if greedy else policy.sample(parameters)
-        after = tf.identity(output.state)  # or it is the input itself, where nothing recurs
+        after = tf.identity(output.state)  # without recurrence it is the input, not fetchable
         action = Action(actions, output.values[0], after, tf.identity(parameters))
         return [inputs, state, starts], action
 
@@ -221,7 +220,7 @@ class Agent:
         loss = self._loss(batch, output, *annealed)
         gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-        # What is gathered from many pushes is clipped on the ps, where their mean is known.
+        # With gathered pushes the ps clips instead, because only the ps knows their mean.
         gathers = self._config.samples_per_step > 0
         max_norm = 0.0 if gathers else self._config.learning.max_gradient_norm
         flat, norm = optimizers.clip_flat(flat, max_norm)
@@ -230,7 +229,7 @@ class Agent:
         parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
         parts |= {"entropy": loss.entropy, **loss.extras}
         self._part_names = tuple(f"loss/{name}" for name in parts)
-        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch costs less than ten
+        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch is cheaper than ten
         return [*batch, *annealed], [packed, numbers]
 
     def _fed_batch(self) -> Batch:
@@ -278,7 +277,7 @@ def _short_name(variable: Any) -> str:
 
 
 def _upstream(graph: Any, outputs: Iterable[Any]) -> Any:
-    """The part of a graph that some tensors are computed from, with its shapes."""
+    """The part of a graph that computes the `outputs`, with its shapes."""
     whole = graph.as_graph_def(add_shapes=True)
     nodes = {node.name: node for node in whole.node}
     waiting, wanted = [tensor.op.name for tensor in outputs], set()
@@ -306,7 +305,7 @@ def _session_config(config: Config) -> Any:
                 "device gpu: TensorFlow sees no GPU here: install tensorflow[and-cuda] and a "
                 "driver, or give --device cpu"
             )
-        settings.gpu_options.allow_growth = True  # workers on one machine share it
+        settings.gpu_options.allow_growth = True  # workers on one machine share the GPU
     else:
         settings.device_count["GPU"] = 0
     return settings

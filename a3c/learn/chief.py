@@ -1,4 +1,4 @@
-"""What worker 0 does besides working: collect episodes, judge the run, write checkpoints."""
+"""Worker 0's extra tasks: collect episodes, decide when the run ends, write checkpoints."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from a3c.server.store import ENDINGS, Snapshot, Store
 log = logging.getLogger(__name__)
 
 DRAIN_INTERVAL_S = 0.5
-_LAST_PUSHES_S = 10.0  # for those that are under way when the run is over
+_LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 
 def prepare(
     store: Store, config: Config, run_dir: Path, initial: Callable[[], dict[str, np.ndarray]]
 ) -> Manifest | None:
-    """Make the ps ready: attach to an initialised one, else restore, else initialise.
+    """Make the ps ready: attach to an initialised ps, else restore it, else initialise it.
 
-    An initialised ps is never written: a chief that comes back must not undo what the others
-    learned meanwhile. Returns the manifest of the newest checkpoint, if there is one.
+    An initialised ps is never overwritten, because a restarted chief must not undo what the other
+    workers learned meanwhile. Returns the manifest of the newest checkpoint, or None.
     """
     checkpoints = run_dir / "checkpoints"
     checkpoint.clear_unfinished(checkpoints)
@@ -67,7 +67,7 @@ def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> No
     checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
     try:
         values = tensors.load(path / checkpoint.PREFIX)
-    except tensors.UNREADABLE as error:  # though every byte is as it was written
+    except tensors.UNREADABLE as error:  # possible although the checksums match
         reason = str(error).splitlines()[0]
         raise FatalError(f"{path} can't be read ({reason}): take it away to go on") from None
     expected = store.saved_shapes()
@@ -78,7 +78,7 @@ def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> No
 
 
 class Chief:
-    """Judges the run from all workers' episodes and keeps it on disk."""
+    """Decides from all workers' episodes when the run ends, and writes checkpoints."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Chief:
         life: Life,
         games: Games | None,
     ) -> None:
-        """`games` plays what confirms a run; None where nothing is to be confirmed."""
+        """`games` plays the evaluation games; None skips the confirmation."""
         now = time.monotonic()
         self._store = store
         self._config = config
@@ -99,9 +99,9 @@ class Chief:
         self._candidates = run_dir / confirmation.FOLDER
         shutil.rmtree(self._candidates, ignore_errors=True)
         self._games = games
-        self._candidate: Path | None = None  # which is being played
-        self._frozen: Manifest | None = None  # of what is being confirmed
-        self._judge_at = 0  # games after which to look again
+        self._candidate: Path | None = None  # the checkpoint being evaluated
+        self._frozen: Manifest | None = None  # the candidate's manifest
+        self._judge_at = 0  # the episode count before which no new candidate is tried
         self._restored = manifest
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
@@ -119,7 +119,7 @@ class Chief:
         )
         self._began = now
         self._drained = now
-        # Nobody has saved since the last chief: what is due is due now.
+        # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf
 
     @property
@@ -128,7 +128,7 @@ class Chief:
         return self._wall_before + time.monotonic() - self._began
 
     def tick(self, reply: Reply) -> str | None:
-        """Do what is due; the reason to end the run, or None."""
+        """Collect reports and save when due; returns the reason to end the run, or None."""
         now = time.monotonic()
         if now - self._drained >= DRAIN_INTERVAL_S:
             self._drained = now
@@ -140,9 +140,9 @@ class Chief:
         return "max_env_steps" if reply.global_step >= self._config.run.max_env_steps else None
 
     def _is_solved(self) -> bool:
-        """Whether frozen weights have reached the mark in games of their own; begin such games.
+        """Whether evaluation games with frozen weights reached the goal; starts them when due.
 
-        A run that goes on from weights that did so is solved at once.
+        A run that resumes from a solved checkpoint is solved at once.
         """
         if self._restored is not None and confirmation.is_solved(self._restored, self._config.run):
             return True
@@ -171,7 +171,7 @@ class Chief:
         return False
 
     def _look_at_confirmation(self, candidate: Path) -> bool:
-        """Whether the games are over and solved the run; if not, when to judge again."""
+        """Whether the games have ended and solved the run; otherwise sets the next attempt."""
         assert self._games is not None
         assert self._frozen is not None
         mark = self._config.run.stop_at_return
@@ -202,7 +202,7 @@ class Chief:
         return solved
 
     def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> bool:
-        """Make the frozen snapshot the run's last checkpoint; False where the disk refuses it."""
+        """Make the frozen snapshot the run's last checkpoint; False if writing it fails."""
         assert self._frozen is not None
         manifest = dataclasses.replace(self._frozen, evaluation=scores)
         try:
@@ -223,7 +223,7 @@ class Chief:
         return True
 
     def give_up_confirmation(self) -> None:
-        """End the games that are being played, if any are, and play no more."""
+        """End evaluation games that are under way, and start no more."""
         if self._games is not None:
             self._games.close()
             self._games = None
@@ -238,7 +238,7 @@ class Chief:
         return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}
 
     def _at_work(self) -> np.ndarray:
-        """Which workers are attached and have not been killed since, as far as this host knows."""
+        """Which workers are attached and, as far as this host knows, still alive."""
         at_work = self._store.attached()
         for record in process_records.read_records(self._run_dir):
             if record.role == "worker" and process_records.live_state(record) != "running":
@@ -246,21 +246,21 @@ class Chief:
         return at_work
 
     def save_for_leaving(self) -> None:
-        """Save once before this process leaves, whichever thread of it comes first.
+        """Save once before this process exits; the first thread to call this does it.
 
-        That of the signal does where the loop is held up, as by an env step that takes long.
+        That is the signal's thread where the loop is blocked, for example by a long env step.
         """
         with self._leaving:
             if not self._has_left:
                 self._has_left = self.save("interrupted") is not None
 
     def save(self, reason: str) -> Path | None:
-        """Write a checkpoint; on a full or broken disk say so and let training go on."""
+        """Write a checkpoint; if that fails, log an error and let training go on."""
         self._saved = time.monotonic()
         snapshot = self._store.snapshot()
         before = self._restored
         if before and before.reason in ENDINGS and before.step == snapshot.values["global_step"]:
-            return None  # nothing is new, and that checkpoint says how the run had ended
+            return None  # nothing is new, and that checkpoint records how the run ended
         path = self._write(self._checkpoints, self._manifest(snapshot, reason), snapshot)
         if path is None:
             return None
@@ -269,7 +269,7 @@ class Chief:
         return path
 
     def _write(self, root: Path, manifest: Manifest, snapshot: Snapshot) -> Path | None:
-        """Write a checkpoint into a folder; None where that fails, for whatever reason."""
+        """Write a checkpoint into a folder; None if that fails for any reason."""
         try:
             path = checkpoint.write(
                 root, manifest, lambda prefix: tensors.save(prefix, snapshot.values)
@@ -286,10 +286,10 @@ class Chief:
         return None
 
     def end_run(self, reason: str, go_on: Callable[[], bool]) -> None:
-        """Tell everyone that it is over, wait for their last pushes, and save.
+        """Tell all processes that the run is over, wait for their last pushes, and save.
 
-        Games that are still being played decide first: `go_on` pauses, and says whether to wait.
-        What solved the run has been saved already.
+        First it waits for evaluation games that are under way: `go_on` pauses, and returns whether
+        to keep waiting. A solved run was already saved with the weights that solved it.
         """
         while self._candidate is not None and go_on():
             if self._is_solved():

@@ -1,8 +1,8 @@
-"""Play evaluation games in a fork of a process that has imported TensorFlow and nothing else yet.
+"""Play evaluation games in a fork, made when the process has only imported TensorFlow.
 
 The import takes 1.3 of the 2 seconds that 20 games of CartPole cost, and ten times as long where
-many workers share the cores. So the chief forks before its first graph, while it has one thread
-that matters; that fork waits, and forks once more for each request.
+many workers share the cores. So the chief forks before its first graph, while it has only one
+relevant thread. The fork waits for requests, and forks again for each of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 from a3c.errors import RetryableError
 from a3c.keeper import spawn
 
-Play = Callable[[Path, int], dict[str, Any]]  # a checkpoint and the number of games; their scores
+Play = Callable[[Path, int], dict[str, Any]]  # from a checkpoint and a number of games to scores
 
 
 class Games:
-    """The fork that plays; it ends with this process, whatever ends that."""
+    """The fork that plays; the kernel ends it when this process ends for any reason."""
 
     def __init__(self, play: Play) -> None:
         source, self._requests = os.pipe()
@@ -43,14 +43,14 @@ class Games:
         os.set_blocking(self._answers, False)
 
     def start(self, checkpoint: Path, games: int) -> None:
-        """Begin to play; RetryableError where the fork is gone."""
+        """Begin to play; raises RetryableError if the fork has ended."""
         try:
             os.write(self._requests, json.dumps([str(checkpoint), games]).encode() + b"\n")
         except BrokenPipeError:
             raise RetryableError("the process that plays evaluation games is lost") from None
 
     def poll(self) -> dict[str, Any] | None:
-        """The scores, or why there are none under `error`; None while games are played."""
+        """The scores, or a dictionary with the key `error`; None while games are played."""
         while select.select([self._answers], [], [], 0)[0]:
             chunk = os.read(self._answers, 1 << 16)
             if not chunk:
@@ -64,10 +64,10 @@ class Games:
         return answer
 
     def close(self) -> None:
-        """End the fork, with the games that it plays."""
+        """End the fork and the games that it plays."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # which is in its group only a moment later
+        with contextlib.suppress(ProcessLookupError):  # killpg can't find it before its setsid
             os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         os.close(self._requests)
@@ -75,8 +75,8 @@ class Games:
 
 
 def _serve(play: Play, requests: int, answers: int, parent: int) -> None:
-    """Play what is asked for, a fork each, until the other end of the pipe is gone."""
-    os.setsid()  # a session of its own: Linux shares the cores out by sessions
+    """Play each request in a fork of its own until the other end of the pipe is closed."""
+    os.setsid()  # a new session, because Linux schedules CPU time by session
     spawn.die_with(parent)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):

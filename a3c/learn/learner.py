@@ -1,4 +1,4 @@
-"""One asynchronous update: gradient of the local weights, push, count, pull."""
+"""One asynchronous update: compute the gradient, push it, count the steps, pull the weights."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ REMEDIES = {
 
 
 class Update(NamedTuple):
-    """What learning from one rollout did."""
+    """The result of learning from one rollout."""
 
-    reply: Reply  # the newest answer of the ps
-    pushed: bool  # everything: nothing was dropped
+    reply: Reply  # the newest reply of the ps
+    pushed: bool  # true if no minibatch was dropped
     metrics: dict[str, float]  # means over its minibatches
 
 
 class Learner:
-    """Keeps a worker's agent in step with the ps."""
+    """Pushes an agent's gradients to the ps and loads the new weights into the agent."""
 
     def __init__(
         self, agent: Agent, store: Store, config: Config, stopwatch: Stopwatch, *, seed: int
     ) -> None:
-        """`seed` is this worker's own: it draws the minibatches."""
+        """`seed`, a different one for each worker, determines the minibatches."""
         self._agent = agent
         self._store = store
         self._config = config
@@ -52,7 +52,7 @@ class Learner:
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights.
 
-        A minibatch whose loss or gradient is not finite is dropped: one NaN would stay on the ps.
+        A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
         """
         annealed = schedules.after(self._config, self.reply.global_step)
         gradients = list(self.pushes(rollout))
@@ -69,7 +69,7 @@ class Learner:
         return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
-        """Learn from one rollout push by push: a gradient is yielded once its answer is loaded."""
+        """Learn from one rollout; yield each gradient after the reply to its push is loaded."""
         annealed = schedules.after(self._config, self.reply.global_step)
         learning = self._config.learning
         whole = _batch(rollout, learning.gae_lambda)
@@ -84,7 +84,7 @@ class Learner:
         return self._load(self._store.pull())
 
     def _learn(self, batch: Batch, annealed: Annealed, *, is_new: bool) -> Gradient:
-        """Push the gradient of a batch and load the answer; only new samples count env steps."""
+        """Push a batch's gradient and load the reply; env steps count in the first epoch only."""
         gradient = self._agent.gradient(batch, annealed.entropy_weight, annealed.ratio_limit)
         self._stopwatch.lap("learn")
         known = self.reply.num_updates
@@ -117,7 +117,7 @@ def _means(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
-    """What is at the bottom of a loss that isn't finite: one of the keys of `REMEDIES`."""
+    """The cause of a loss that isn't finite: one of the keys of `REMEDIES`."""
     for name, values in (
         (WEIGHTS, parameters),
         ("observations", rollout.observations),

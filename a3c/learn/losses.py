@@ -1,11 +1,11 @@
-"""The actor-critic loss of a rollout, and the parts it is made of, in TensorFlow.
+"""The actor-critic loss of a rollout and its parts, in TensorFlow.
 
 Every loss is a mean over the samples that train. Arguments are float tensors `[T, B]`; `mask` is 1
-where a sample trains and 0 where it does not (the dead transition of an environment that resets
-itself in the next step). Masked samples add exactly nothing to a loss, its gradient or its extras,
-whatever advantages, returns or values they hold.
+where a sample trains and 0 where it does not (the step that only resets an environment with
+next-step autoreset). Samples with mask 0 add exactly nothing to a loss, its gradient or its extras,
+even if they hold NaN.
 
-Each loss gives `(loss, extras)`: a scalar to minimise, and scalars to report by name, so that
+Each loss returns `(loss, extras)`: a scalar to minimise, and named scalars to report, so that
 metrics need no second computation. Advantages and returns are constants: no gradient flows into
 them. The equations are those of Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement
 Learning", arXiv:1602.01783.
@@ -17,26 +17,26 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Deviations this small are rounding: advantages that are all alike must not be blown up to
-# deviation 1, nor a critic of constant returns be called infinitely bad.
+# Deviations this small are rounding errors. Equal advantages must not be scaled to deviation 1,
+# and constant returns must not give an explained variance of minus infinity.
 _ROUNDING = 1e-6
 _LARGEST_LOG_RATIO = 20.0  # e^20 is 5e8
 
 
 class LossParts(NamedTuple):
-    """A loss to minimise and what to report about it."""
+    """A loss to minimise and named scalars to report."""
 
     loss: Any  # []
     extras: dict[str, Any]  # name -> []
 
 
 class ActorCriticLoss(NamedTuple):
-    """The scalar that training minimises, its parts before weighting, and what to report."""
+    """The scalar to minimise, its parts before weighting, and named scalars to report."""
 
     total: Any  # [], policy + value_loss_weight × value - entropy_weight × entropy
     policy: Any  # []
     value: Any  # []
-    entropy: Any  # [], the mean entropy: more is more random
+    entropy: Any  # [], the mean entropy: higher is more random
     extras: dict[str, Any]  # name -> []
 
 
@@ -45,9 +45,9 @@ def policy_gradient(
 ) -> LossParts:
     """The policy-gradient loss: the mean of -A·log π(a|s), with A constant.
 
-    Its gradient is minus that of Mnih et al. 2016, section 4, ∇log π(a|s; θ')·(R - V(s)), meaned
-    over samples. `normalize` first brings the advantages to mean 0 and deviation 1 over the
-    samples that train. The extras `mean_advantage` and `advantage_deviation` are from before that.
+    Its gradient is minus the mean over samples of ∇log π(a|s; θ')·(R - V(s)), Mnih et al. 2016,
+    section 4. `normalize` first scales the advantages to mean 0 and deviation 1 over the samples
+    that train; the extras `mean_advantage` and `advantage_deviation` describe them before scaling.
     Raises ValueError on shapes that don't fit.
     """
     _check_shapes(log_probabilities=log_probabilities, advantages=advantages, mask=mask)
@@ -64,13 +64,13 @@ def clipped_surrogate(
     ratio_limit: float | Any,
     normalize: bool = False,
 ) -> LossParts:
-    """The loss for samples learned from more than once: the mean of -min(ρA, clip(ρ)A).
+    """The loss for samples that are used more than once: the mean of -min(ρA, clip(ρ)A).
 
     Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, equation 7: ρ
-    is π(a|s) over what it was when a was played, and clip keeps it within 1 ± `ratio_limit`. Where
-    nothing has changed since, the gradient is that of `policy_gradient`. The extras besides:
-    `clipped_share`, how many samples were clipped, and `divergence`, the mean of ρ - 1 - log ρ,
-    which estimates the Kullback-Leibler divergence of the one from the other.
+    is π(a|s) divided by its value when a was played, and clip limits ρ to 1 ± `ratio_limit`. While
+    the policy is unchanged (ρ = 1), the gradient equals that of `policy_gradient`. Two more extras:
+    `clipped_share`, the share of clipped samples, and `divergence`, the mean of ρ - 1 - log ρ,
+    an estimate of the Kullback-Leibler divergence between the old and the new policy.
     Raises ValueError on shapes that don't fit.
     """
     _check_shapes(
@@ -82,7 +82,7 @@ def clipped_surrogate(
     mask = tf.cast(mask, advantages.dtype)
     used, extras = _used_advantages(advantages, mask, normalize)
     log_ratio = _kept(log_probabilities - tf.stop_gradient(played_log_probabilities), mask)
-    # Beyond, the minimum's other branch would be infinite, and 0 times that is NaN.
+    # Beyond this limit the minimum's other branch would be infinite, and 0 × infinity is NaN.
     log_ratio = tf.clip_by_value(log_ratio, -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
     ratio = tf.exp(log_ratio)  # [T, B]
     within = tf.clip_by_value(ratio, 1 - ratio_limit, 1 + ratio_limit)
@@ -95,10 +95,10 @@ def clipped_surrogate(
 def value(values: Any, returns: Any, mask: Any) -> LossParts:
     """The value loss: the mean of 0.5·(R - V(s))², with R constant.
 
-    Mnih et al. 2016, algorithm S3, without the half: with it the gradient of a sample is V(s) - R.
+    Mnih et al. 2016, algorithm S3, has no factor 0.5; with 0.5 a sample's gradient is V(s) - R.
     Extras: `mean_value`, `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R) over the
-    samples that train: 1 is a perfect critic, 0 one as good as a constant (and the answer where
-    all returns are the same). Raises ValueError on shapes that don't fit.
+    samples that train: 1 means a perfect critic, 0 a critic no better than a constant. It is also
+    0 where all returns are equal. Raises ValueError on shapes that don't fit.
     """
     _check_shapes(values=values, returns=returns, mask=mask)
     mask = tf.cast(mask, values.dtype)
@@ -120,7 +120,7 @@ def entropy(entropies: Any, mask: Any) -> LossParts:
     """The entropy loss: minus the mean entropy, so that minimising it keeps the policy random.
 
     Mnih et al. 2016, section 4, after Williams and Peng 1991. The extra `entropy` is the mean
-    itself. Raises ValueError on shapes that don't fit.
+    entropy. Raises ValueError on shapes that don't fit.
     """
     _check_shapes(entropies=entropies, mask=mask)
     mean = _mean(entropies, tf.cast(mask, entropies.dtype))
@@ -143,9 +143,10 @@ def total(
 ) -> ActorCriticLoss:
     """The whole loss: policy + value_loss_weight × value - entropy_weight × mean entropy.
 
-    The policy's loss is the `clipped_surrogate` where there is a `ratio_limit`. That and
-    `entropy_weight` may be scalar tensors, fed as they are annealed. The extras are those of the
-    parts and `num_samples`, how many samples trained. Raises ValueError on shapes that don't fit.
+    The policy loss is `clipped_surrogate` if `ratio_limit` is given, else `policy_gradient`.
+    `ratio_limit` and `entropy_weight` may be scalar tensors, so that they can be annealed. The
+    extras are those of the policy loss and the value loss, and `num_samples`, the number of samples
+    that trained. Raises ValueError on shapes that don't fit.
     """
     if ratio_limit is not None:
         policy_parts = clipped_surrogate(
@@ -172,7 +173,7 @@ def total(
 
 
 def _used_advantages(advantages: Any, mask: Any, normalize: bool) -> tuple[Any, dict[str, Any]]:
-    """Advantages as a loss takes them, constant, and their moments from before that."""
+    """Constant advantages for a loss, normalised if asked, and their moments before that."""
     advantages = tf.stop_gradient(advantages)  # [T, B]
     mean, deviation = _moments(advantages, mask)
     used = (advantages - mean) / (deviation + _ROUNDING) if normalize else advantages
@@ -180,12 +181,12 @@ def _used_advantages(advantages: Any, mask: Any, normalize: bool) -> tuple[Any, 
 
 
 def _kept(samples: Any, mask: Any) -> Any:
-    """`samples` with masked ones replaced by 0: unlike a product, this stops NaN too."""
+    """`samples`, with 0 where the mask is 0; unlike a product with the mask, this removes NaN."""
     return tf.where(mask > 0, samples, tf.zeros_like(samples))
 
 
 def _mean(samples: Any, mask: Any) -> Any:
-    """The mean over the samples that train, 0 where none does."""
+    """The mean over the samples that train, or 0 if there are none."""
     return tf.reduce_sum(mask * _kept(samples, mask)) / tf.maximum(tf.reduce_sum(mask), 1)
 
 
@@ -196,7 +197,7 @@ def _moments(samples: Any, mask: Any) -> tuple[Any, Any]:
 
 
 def _check_shapes(**tensors: Any) -> None:
-    """Raise ValueError, naming every shape, unless all tensors are `[T, B]` and may be alike."""
+    """Raise ValueError, naming every shape, unless all tensors are `[T, B]` and compatible."""
     shapes = [tensor.shape for tensor in tensors.values()]
     fits = all(shape.rank == 2 and shape.is_compatible_with(shapes[0]) for shape in shapes)
     if not fits:

@@ -1,4 +1,4 @@
-"""The parts that a rollout is learned in, one update from each."""
+"""Split a rollout into minibatches; the learner makes one update from each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from a3c.learn.agent import Batch
 
 
 def cut(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[Batch]:
-    """`count` parts of a batch, drawn anew at every call, which together have each sample once.
+    """Split a batch at random into `count` parts; every sample is in exactly one of them.
 
-    Samples are mixed over steps and environments where the network remembers nothing: those that
-    follow each other are much alike. With a memory, whole environments stay together.
+    Without a recurrent network, samples are mixed over steps and environments, because successive
+    samples are similar. With a recurrent network each minibatch keeps whole environments.
     """
     if count == 1:
         return iter([whole])
@@ -33,7 +33,7 @@ def _by_sample(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[B
 
 
 def _by_environment(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[Batch]:
-    """Parts of shape `[T, N]`, with the states that they began with."""
+    """Parts of shape `[T, N]`, with their initial recurrent states."""
     steps = whole._asdict()
     state = steps.pop("state")
     for chosen in np.array_split(rng.permutation(whole.mask.shape[1]), count):

@@ -1,7 +1,7 @@
-"""A network of the user's own: its `build` called, and what it gives checked.
+"""Build a user's own network and check the result.
 
-A mistake in there is one line that names the file and what was expected, not a traceback from
-somewhere in TensorFlow.
+A mistake in the user's code gives one line that names the network and what was expected, instead of
+a traceback from inside TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from a3c.net.network import Network, NetworkOutput
 
 _SIGNATURE = "(observation_space, action_space, config)"
 _FORWARD = "(observations, state, starts)"
-_ROWS = 2  # of the trial update
+_ROWS = 2  # batch size of the trial update
 
 
 def build(
     place: str, observation_space: Box, action_space: Space[Any], config: NetworkConfig
 ) -> Network:
-    """The network that the function at `package.module:function` builds; raises UserError."""
+    """Build the network with the function at `package.module:function`; raises UserError."""
     function = find(place)
     _check_signature(place, function, _SIGNATURE)
     try:
@@ -44,7 +44,7 @@ def build(
 
 
 def find(place: str) -> Callable[..., Any]:
-    """The function at `package.module:function`, from here or from the current folder."""
+    """Import the function at `package.module:function`; the current folder is searched too."""
     module, _, name = place.partition(":")
     subject, remedy = f"network {place}", "give package.module:function"
     if not module or not name:
@@ -60,7 +60,7 @@ def find(place: str) -> Callable[..., Any]:
 def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # builtins that have none
+    except (TypeError, ValueError):  # some builtins have no signature
         return
     try:
         signature.bind(*wanted.split(", "))
@@ -91,7 +91,7 @@ def _check_network(place: str, network: Any) -> None:
 
 
 def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkOutput]:
-    """The network's `forward`, whose faults are the user's to mend."""
+    """The network's `forward`, with errors and wrong results turned into UserError."""
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
         try:
@@ -126,7 +126,7 @@ def _check_tensor(place: str, name: str, tensor: Any, shape: list[int | None]) -
 
 
 def check(network: Network, observation_space: Box, config: Config) -> None:
-    """Act and learn once: some mistakes show only when numbers flow. Raises UserError."""
+    """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
     place = config.network.network
     try:

@@ -1,8 +1,8 @@
-"""Rewards and values of a rollout to returns and advantages, in NumPy.
+"""Compute returns and advantages from a rollout's rewards and values, in NumPy.
 
-Arrays are `[T, B]`: step t of environment b. The last step of an episode has discount 0, whether it
-terminated or was truncated; a truncated one first has the value of its final observation added to
-its reward by `bootstrap_truncations`, since truncation is not termination.
+Arrays are `[T, B]`: step t of environment b. The last step of an episode has discount 0, both after
+termination and after truncation. A truncated episode would have gone on, so `bootstrap_truncations`
+first adds the value of its final observation to its last reward.
 
 Mnih et al. 2016 is "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783;
 Schulman et al. 2016 is "High-Dimensional Continuous Control Using Generalized Advantage
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float32]
 
-_ROUNDING = 1e-6  # deviations this small are rounding, and must not be blown up to 1
+_ROUNDING = 1e-6  # deviations this small are rounding errors and must not be scaled to 1
 
 
 def gae(
@@ -31,20 +31,20 @@ def gae(
 ) -> tuple[FloatArray, FloatArray]:
     """Generalised advantage estimates and the returns that the critic learns, both `[T, B]`.
 
-    With d_t the discounts and V_T the `bootstrap_value` `[B]`, the value of the observation after
-    the last step (Schulman et al. 2016, equations 11 to 16, cut off at the end of the rollout):
+    Here d_t are the discounts, and V_T is the `bootstrap_value` `[B]`: the value of the observation
+    after the last step (Schulman et al. 2016, equations 11 to 16, cut off at the rollout's end):
 
         δ_t = r_t + d_t V_{t+1} - V_t
         A_t = δ_t + d_t λ A_{t+1},  A_T = 0
         R_t = A_t + V_t
 
-    `discounts` is γ where the episode goes on and 0 at its last step: nothing that comes after
-    that step, not even a NaN, changes what comes before. λ = 1 gives the n-step returns of Mnih et
-    al. 2016, algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD (Schulman et
-    al. 2016, equations 17 and 18).
+    `discounts` is γ where the episode goes on and 0 at its last step. Later steps, even NaN ones,
+    do not affect the steps of an ended episode. λ = 1 gives the n-step returns of Mnih et al. 2016,
+    algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD (Schulman et al. 2016,
+    equations 17 and 18).
 
-    Sums are taken in float64 and rounded once, to float32. Non-finite input gives non-finite
-    output without a warning: the learner drops such a rollout. Raises ValueError on shapes that
+    Sums are computed in float64 and rounded once, to float32. Non-finite input gives non-finite
+    output without a warning, and the learner drops such a rollout. Raises ValueError on shapes that
     don't fit.
     """
     r, v, d = (np.asarray(array, np.float64) for array in (rewards, values, discounts))
@@ -62,7 +62,7 @@ def gae(
     with np.errstate(invalid="ignore", over="ignore"):
         for t in reversed(range(len(r))):
             future = next_values[t] + lambda_ * advantage
-            # 0 × NaN is NaN: an ended episode must not even look at the future.
+            # 0 × NaN is NaN, so at an episode's end the future must be replaced, not multiplied.
             advantage = r[t] - v[t] + np.where(d[t] == 0.0, 0.0, d[t] * future)
             advantages[t] = advantage
         returns = advantages + v
@@ -74,11 +74,11 @@ def bootstrap_truncations(
 ) -> FloatArray:
     """Rewards with γ·V(final observation) added where an episode was truncated.
 
-    Arrays are of one shape, `[T, B]` for a rollout or `[B]` for a step.
-    `truncated` is true at the last step of an episode that was cut off but did not terminate; a
-    step that did both is terminated, so the caller leaves it out. `final_values` is the value of
-    the episode's own last observation (not of the next episode's first) and is looked at only
-    where `truncated` is true. Raises ValueError on shapes that don't fit.
+    All arrays have the same shape, `[T, B]` for a rollout or `[B]` for a step.
+    `truncated` is true at the last step of an episode that was truncated and not terminated; the
+    caller passes false where both happened. `final_values` holds the value of the episode's last
+    observation (not of the next episode's first) and is read only where `truncated` is true.
+    Raises ValueError on shapes that don't fit.
     """
     r, v = np.asarray(rewards, np.float64), np.asarray(final_values, np.float64)
     is_cut = np.asarray(truncated, bool)
@@ -88,11 +88,11 @@ def bootstrap_truncations(
 
 
 class RunningMoments:
-    """Brings advantages to about mean 0 and deviation 1, by moments that run over many rollouts.
+    """Scales advantages to about mean 0 and deviation 1, with running moments over many rollouts.
 
-    Moments of a short rollout are noise: one in which nothing was won has hardly any deviation, and
-    its noise would be blown up to 1. Running moments do not depend either on how samples are split
-    into rollouts. A sample's weight falls by 1/e with every `horizon` samples that follow.
+    The moments of one short rollout are noisy: without rewards its deviation is almost 0, and
+    scaling to 1 would amplify noise. Running moments also do not depend on how samples are split
+    into rollouts. A sample's weight falls to 1/e after every `horizon` later samples.
     """
 
     def __init__(self, horizon: int) -> None:
@@ -100,9 +100,9 @@ class RunningMoments:
         self._sums = np.zeros(3)  # weight, mean and mean square, each times the weight so far
 
     def normalize(self, advantages: FloatArray, mask: NDArray[Any]) -> FloatArray:
-        """Take samples where `mask` is 1 into the moments, and normalise all by them."""
+        """Add the samples where `mask` is 1 to the moments, then normalise all samples."""
         samples = advantages[mask > 0].astype(np.float64)
-        if samples.size and np.isfinite(samples).all():  # or one NaN would stay for good
+        if samples.size and np.isfinite(samples).all():  # one NaN would stay in the moments
             keep = math.exp(-samples.size / self._horizon)
             own = np.array([1.0, samples.mean(), np.square(samples).mean()])
             self._sums = keep * self._sums + (1 - keep) * own
@@ -115,7 +115,7 @@ class RunningMoments:
 
 
 def _check_shapes(**arrays: NDArray) -> None:
-    """Raise ValueError, naming every shape, unless all are the same."""
+    """Raise ValueError, naming every shape, unless all shapes are equal."""
     if len({array.shape for array in arrays.values()}) != 1:
         listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise ValueError(f"expected equal shapes, got {listed}")

@@ -1,7 +1,7 @@
-"""Play environments with a policy whose weights stand still, and yield rollouts.
+"""Play environments with fixed weights and yield rollouts.
 
-Any Gymnasium vector environment will do, whichever way it resets itself: in the same step, in the
-next one (the step that only resets never trains), or when told to.
+All autoreset modes of Gymnasium vector environments work: same step, next step (the step that only
+resets never trains), and disabled.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from a3c.run.scores import Episode
 
 
 class Actor(Protocol):
-    """What a rollout needs of an agent."""
+    """The part of an agent's interface that rollouts need."""
 
     def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
         """Actions, values and recurrent state for `[B, ...]` observations."""
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Values alone; nothing else changes."""
+        """Values of `[B, ...]` observations; the recurrent state is not advanced."""
 
     def initial_state(self, batch: int) -> np.ndarray:
         """The recurrent state at the start of an episode."""
 
 
 class Rollout(NamedTuple):
-    """T steps of B environments; its arrays hold until the next rollout is asked for."""
+    """T steps of B environments; its arrays are reused by the next rollout."""
 
-    observations: np.ndarray  # [T, B, ...], as networks read them: `a3c.net.frames`
+    observations: np.ndarray  # [T, B, ...], channels last: `a3c.net.frames`
     actions: np.ndarray  # [T, B, ...]
-    rewards: np.ndarray  # [T, B], for learning; V(final observation) is in where an episode was cut
-    discounts: np.ndarray  # [T, B], gamma, or 0 where the return of a step ends with it
+    rewards: np.ndarray  # [T, B], for learning; with γ·V(final observation) added at truncations
+    discounts: np.ndarray  # [T, B], gamma, or 0 at the last step of a return
     values: np.ndarray  # [T, B]
     bootstrap_value: np.ndarray  # [B]
     mask: np.ndarray  # [T, B], 1 where the row trains
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
-    epsilon: float  # the chance with which they are random ones instead
-    episodes: list[Episode]  # games that ended in here
+    epsilon: float  # the probability of a uniformly random action
+    episodes: list[Episode]  # games that ended in this rollout
 
     @property
     def num_env_steps(self) -> int:
-        """Steps that were really played."""
+        """The number of env steps without those that only reset."""
         return int(np.count_nonzero(self.mask))
 
 
 class Stopwatch:
-    """Adds up where the time of the loop goes, by name."""
+    """Adds up the loop's time by name."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class Stopwatch:
         self._totals: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """Count the time since the last lap towards `name`."""
+        """Add the time since the last lap to `name`."""
         now = self._clock()
         self._totals[name] = self._totals.get(name, 0.0) + now - self._last
         self._last = now
@@ -78,7 +78,7 @@ class Stopwatch:
 
 
 class BlamingTheEnvironment:
-    """Tells what an environment raises from our own bugs: it may do better when started again."""
+    """Turns an environment's exceptions into PlayError, to tell them from our own bugs."""
 
     def __enter__(self) -> None:
         pass
@@ -89,7 +89,7 @@ class BlamingTheEnvironment:
 
 
 class Player:
-    """Plays on where it left off: `rollouts` never ends, and weights may change between two."""
+    """Plays environments continuously; the weights may change between two rollouts."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Player:
         stopwatch: Stopwatch | None = None,
         go_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`go_on` is called after every env step; where it says no, the rollout is abandoned."""
+        """`go_on` is called after every env step; if it returns False, the rollout is dropped."""
         self._envs = envs
         self._go_on = go_on
         assert isinstance(envs.single_observation_space, Box)
@@ -128,17 +128,17 @@ class Player:
         self._observations = as_fed(observations, self._space)
         self._state = self._actor.initial_state(size)
         self._starts = np.ones(size, bool)
-        self._dead = np.zeros(size, bool)  # the coming step only resets
+        self._dead = np.zeros(size, bool)  # true where the next step only resets
         self._lives = np.zeros(size, int)
         self._lives = self._lives_left(info)
         self._returns = np.zeros(size)
         self._lengths = np.zeros(size, int)
 
     def rollouts(self) -> Iterator[Rollout]:
-        """Yield rollouts until it is told not to go on."""
+        """Yield rollouts until `go_on` returns False."""
         buffer = self._new_buffer()
         while True:
-            # A poisoned state would poison every rollout after it; the observation decides anew.
+            # Reset non-finite states: they would make every later rollout non-finite.
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
             buffer.state[:] = self._state
             buffer.episodes.clear()
@@ -173,8 +173,9 @@ class Player:
     def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:
         """Play one step of every environment into row `t`.
 
-        What can be done for all rows at once is left to `_complete`: with one environment a worker,
-        Python takes a good part of a step. Until then rewards are raw, and discounts say what ends.
+        `_complete` does the rest for all rows at once, because with one environment per worker,
+        Python takes a large part of a step's time. Until then rewards are raw and `discounts` is
+        nonzero where a return ends.
         """
         action = self._actor.act(self._observations, self._state, self._starts)
         actions = self._explore(action.actions, epsilon)
@@ -199,7 +200,7 @@ class Player:
         self._move_on(observations, action.state, done, info)
 
     def _complete(self, buffer: Rollout) -> None:
-        """Make rewards and discounts what they are for learning."""
+        """Scale and clip rewards, bootstrap truncations, and fill in the discounts."""
         learning = self._learning
         buffer.rewards[:] *= np.float32(learning.reward_scale)
         if learning.reward_clip > 0:
@@ -214,7 +215,7 @@ class Player:
     def _move_on(
         self, observations: np.ndarray, state: np.ndarray, done: np.ndarray, info: dict[str, Any]
     ) -> None:
-        """Take up the state that the environments are in after a step."""
+        """Store the state of the environments after a step, and reset them if needed."""
         starts = done
         self._lives = self._lives_left(info)
         if self._reset_mode == AutoresetMode.NEXT_STEP:
@@ -227,7 +228,7 @@ class Player:
         self._state, self._starts = state, starts
 
     def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
-        """Replace each action by a uniformly random one with the chance of the schedule."""
+        """Replace each action by a uniformly random one with probability `epsilon`."""
         if epsilon <= 0:
             return actions
         chosen = self._rng.random(len(actions)) < epsilon
@@ -235,11 +236,11 @@ class Player:
         return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
 
     def _lost_life(self, info: dict[str, Any]) -> np.ndarray | bool:
-        """Where a life was lost and that ends the episode for learning; the game goes on."""
+        """Where a lost life ends the episode for learning, though the game goes on."""
         return self._episodic_life and self._lives_left(info) < self._lives
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
-        """Lives by game, `[B]`; as before where a game doesn't say, for which Gymnasium puts 0."""
+        """Lives by game, `[B]`; unchanged where a game reports none (Gymnasium then puts 0)."""
         if not self._episodic_life:
             return self._lives
         return np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
@@ -262,7 +263,7 @@ class Player:
     def _final_observations(
         self, observations: np.ndarray, info: dict[str, Any], cut: np.ndarray
     ) -> np.ndarray:
-        """The observations that cut episodes ended with, not those of the next ones' start."""
+        """The last observations of truncated episodes, not the first ones of the next."""
         if self._reset_mode != AutoresetMode.SAME_STEP:
             return observations
         final = np.array(observations)

@@ -1,4 +1,4 @@
-"""A worker's whole life: join the cluster, play and learn, leave."""
+"""A worker from start to end: join the cluster, play and learn, leave."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 REPORT_INTERVAL_S = 0.5
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
-STAND_IN_S = 61.0  # more than what a keeper calls a healthy life
+STAND_IN_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
 IDLE_S = 10.0
 
 
@@ -87,7 +87,7 @@ class Worker:
         self._sinks, self._pictures = self._open_sinks(run_dir, space)
 
     def _player_maker(self, envs: Any, network: Network, seed: int) -> Callable[[], Player]:
-        """What makes the player, and makes it anew."""
+        """A function that makes a new player."""
         config = self._config
         return functools.partial(
             Player,
@@ -102,12 +102,12 @@ class Worker:
         )
 
     def _go_on(self) -> bool:
-        """Say that this worker is alive; whether it may play on."""
+        """Send a heartbeat; returns whether this worker may play on."""
         self._heartbeat.beat()
         return not self._stop.requested
 
     def _open_sinks(self, run_dir: Path, space: Any) -> tuple[list[Sink], Pictures | None]:
-        """Where rows go to; the chief shows the network and what it sees besides."""
+        """Open the metrics files; the chief also shows the network and its observations."""
         board = TensorBoardSink(run_dir / "events" / self._task.name)
         sinks: list[Sink] = [JsonlSink(self._rows), board]
         if not self._task.is_chief:
@@ -116,7 +116,7 @@ class Worker:
         return sinks, Pictures(board, space)
 
     def _wait_until_ready(self, run_dir: Path) -> Any:
-        """The chief makes the ps ready; the others wait for it and say so."""
+        """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
             return prepare(self._store, self._config, run_dir, self._agent.parameters)
         said = False
@@ -129,10 +129,10 @@ class Worker:
         return None
 
     def run(self) -> None:
-        """Play and learn until the run is over or a signal comes; then leave in order."""
+        """Play and learn until the run is over or a signal comes; then save and detach."""
         self._restart_sinks()
         tracker = WorkerTracker(time.monotonic())
-        # How far it came, to tell what was lost.
+        # The last row records how far this worker came, so that lost steps can be reported.
         self._last_words = functools.partial(self._log_row, tracker, whole_cluster=False)
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
@@ -145,20 +145,20 @@ class Worker:
             self._stand_in(tracker, error)
 
     def _leave_stuck(self, error: RetryableError) -> None:
-        """Leave from another thread where that of `run` hangs in a call to a lost ps."""
+        """Exit from another thread when the thread of `run` hangs in a call to a lost ps."""
         self._last_words()
         log.error("%s; leaving with %d", error, error.exit_code)
         leave_now(error.exit_code)
 
     def _play(self, tracker: WorkerTracker) -> str | None:
-        """Play and learn until it is over; the chief's reason for that, if it has one."""
+        """Play and learn until the run is over; returns the chief's reason, or None."""
         reporter = _Reporter(self._store, self._task.index)
         rollouts = self._make_player().rollouts()
         self._stopwatch.lap("start")
         self._stopwatch.take()
         while not self._is_over(reason := self._judge()):
             rollout = next(rollouts, None)
-            if rollout is None:  # abandoned: this worker has been asked to leave
+            if rollout is None:  # dropped, because this worker was asked to leave
                 break
             update = self._learner.update(rollout)
             self._heartbeat.beat()
@@ -174,10 +174,10 @@ class Worker:
         return reason
 
     def _stand_in(self, tracker: WorkerTracker, error: PlayError | UnplayableError) -> None:
-        """Leave with the error; the chief goes on as chief first, so that others can play on.
+        """Exit with the error; the chief first goes on without playing, for the other workers.
 
-        For long enough that its keeper starts it again however often its environment raises; to the
-        end where no start could mend it.
+        After a PlayError it does so for `STAND_IN_S`, so that its keeper never gives up on
+        restarts. After an UnplayableError it does so until the end, because a restart can't help.
         """
         if self._chief:
             patience_s = STAND_IN_S if isinstance(error, PlayError) else math.inf
@@ -189,7 +189,7 @@ class Worker:
         raise error
 
     def _judge_for_others(self, tracker: WorkerTracker, error: A3CError, until: float) -> bool:
-        """Be chief without playing, while others push updates; whether the run is over."""
+        """Act as chief without playing while others push; returns whether the run is over."""
         others = _Progress(self._learner.reply.global_step)
         if self._has_others:
             log.error("%s; not playing any more, but saving for the others", error)
@@ -203,7 +203,7 @@ class Worker:
         return False
 
     def _judge(self) -> str | None:
-        """The chief's reason to end the run for everyone, if it has one."""
+        """The chief's reason to end the run for all workers, or None."""
         return self._chief.tick(self._learner.reply) if self._chief else None
 
     def _is_over(self, reason: str | None) -> bool:
@@ -231,13 +231,13 @@ class Worker:
         tracker.dropped_reports = reporter.dropped
 
     def _has_dropped_enough(self, update: Update) -> bool:
-        """Whether rollouts were dropped for so long that this worker will never learn again."""
+        """Whether so many rollouts in a row were dropped that learning will not recover."""
         self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
         limit = self._config.learning.max_dropped_rollouts
         return 0 < limit <= self._dropped_in_a_row
 
     def _give_up(self, rollout: Rollout) -> NoReturn:
-        """Leave for good, and say what was not finite; no restart can mend it."""
+        """Raise an error that names what was not finite; a restart can't help."""
         culprit = not_finite(rollout, self._learner.reply.parameters)
         lost = culprit == WEIGHTS
         if lost:
@@ -249,9 +249,9 @@ class Worker:
         )
 
     def _leave(self, reason: str | None) -> None:
-        """Save and say good-bye; the chief ends the run for everyone where it has a reason to.
+        """Save and detach; if the chief has a reason, it first ends the run for all workers.
 
-        A chief that died while it ended the run does so again.
+        A chief that died while ending the run ends it again after its restart.
         """
         if self._chief and self._learner.reply.finished:
             reason = self._store.ending()
@@ -264,7 +264,7 @@ class Worker:
         self._store.detach()
 
     def _pause(self) -> bool:
-        """Wait a little, alive; False where this worker has been asked to leave."""
+        """Send a heartbeat and wait `PAUSE_S`; False if this worker was asked to leave."""
         self._heartbeat.beat()
         return not self._stop.wait(PAUSE_S)
 
@@ -291,21 +291,21 @@ class Worker:
 
 
 class _Progress:
-    """Whether the others push, as the count of env steps shows."""
+    """Watches the env step counter to see whether other workers push."""
 
     def __init__(self, global_step: int) -> None:
         self._global_step = global_step
         self._moved_at = time.monotonic()
 
     def go_on(self, reply: Reply) -> bool:
-        """Whether there was a push lately."""
+        """Whether there was a push in the last `IDLE_S` seconds."""
         if reply.global_step > self._global_step:
             self._global_step, self._moved_at = reply.global_step, time.monotonic()
         return time.monotonic() - self._moved_at < IDLE_S
 
 
 class _Reporter:
-    """Collects ended games and sends them to the chief now and then."""
+    """Collects ended games and sends them to the chief, at most twice a second."""
 
     def __init__(self, store: Store, worker: int) -> None:
         self._store = store
@@ -315,13 +315,13 @@ class _Reporter:
         self.dropped = 0
 
     def add(self, episodes: list[Episode], env_steps: int) -> None:
-        """Take note of games that ended; they travel at most twice a second."""
+        """Add ended games; send all that wait if the last report is old enough."""
         self._waiting += [(self._worker, e.episode_return, e.length, env_steps) for e in episodes]
         if time.monotonic() - self._sent >= REPORT_INTERVAL_S:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send all games that wait to be reported."""
         self._sent = time.monotonic()
         if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
             self.dropped += len(self._waiting)
@@ -349,7 +349,7 @@ def _connect(
 
 
 def _line(env_steps: int, row: dict[str, float]) -> str:
-    """The row for people."""
+    """The row as one readable log line."""
     parts = [f"env steps {env_steps:,}"]
     for label, name, form in (
         ("cluster/s", "cluster/env_steps_per_s", ",.0f"),

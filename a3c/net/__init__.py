@@ -1,1 +1,1 @@
-"""What computes: layers, distributions, networks, observations."""
+"""Layers, action distributions, networks and observation preprocessing."""

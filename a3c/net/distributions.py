@@ -1,9 +1,9 @@
-"""Policies: what a network's policy parameters mean as a distribution over actions.
+"""Policies: distributions over actions, given a network's policy parameters.
 
-A policy makes its own output layer (`head`), and from that layer's parameters `[..., P]` samples,
-modes, log-probabilities and entropies. Actions are stored in rollouts in the policy's own form,
-`action_dtype` and `action_shape`; `to_env` turns them into what the environment takes. Whatever a
-diverged network says, NaN included, `to_env` gives an action of the space.
+A policy makes its own output layer (`head`), and computes samples, modes, log-probabilities and
+entropies from that layer's parameters `[..., P]`. Rollouts store actions in the policy's own form
+(`action_dtype`, `action_shape`); `to_env` converts them to the environment's action space. `to_env`
+returns a valid action even if a diverged network outputs NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from a3c.config import NetworkConfig
 from a3c.errors import UserError
 from a3c.net import layers
 
-# Deviations from 4.5e-5 to 148: beyond, densities leave what float32 can tell apart.
+# Deviations from 4.5e-5 to 148; beyond that float32 can't represent densities well enough.
 LOG_DEVIATION_RANGE = (-10.0, 5.0)
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
@@ -59,21 +59,21 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Stored actions `[..., *action_shape]` as the environment takes them."""
+        """Convert stored actions `[..., *action_shape]` to the environment's action space."""
 
     @abc.abstractmethod
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """Stored actions, uniform over the action space: `[batch, *action_shape]`."""
+        """Draw uniformly random actions in stored form, `[batch, *action_shape]`."""
 
     @abc.abstractmethod
     def random_log_probability(self, actions: Any) -> Any:
-        """The log of the probability or density with which `random_actions` draws them, `[...]`."""
+        """The log-probability or log-density of `actions` under `random_actions`, `[...]`."""
 
     def played_log_probability(self, parameters: Any, actions: Any, epsilon: Any) -> Any:
-        """The log of what actions were drawn with: `epsilon` of them, `[...]`, were random ones."""
+        """The log-probability of `actions`, each random with probability `epsilon`; `[...]`."""
         by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
         at_random = self.random_log_probability(actions) + tf.math.log(epsilon)  # -inf at 0
-        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # not both -inf
+        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # if both are -inf
         return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
 
     @abc.abstractmethod
@@ -82,7 +82,7 @@ class Policy(abc.ABC):
 
 
 def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
-    """The policy for an action space; raises UserError for a space that has none."""
+    """The policy for an action space; raises UserError for a space without a policy."""
     if isinstance(space, Discrete):
         return Categorical(space, config)
     if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
@@ -110,7 +110,7 @@ class MultiCategorical(Policy):
         self.action_shape = (len(self._sizes),)
 
     def head(self, features: Any) -> Any:
-        """A dense layer `policy` that gives the logits of all choices, side by side."""
+        """A dense layer `policy` for the concatenated logits of all choices."""
         return _logits(features, self.num_parameters, self._initialization)
 
     def sample(self, parameters: Any, seed: int | None = None) -> Any:
@@ -132,7 +132,7 @@ class MultiCategorical(Policy):
         return tf.add_n([_categorical_entropy(part) for part in self._split(parameters)])
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Indices moved to where the space starts."""
+        """Indices plus the space's `start`."""
         valid = np.clip(actions, 0, self._space.nvec - 1)
         return (valid + self._space.start).astype(self._space.dtype)
 
@@ -141,7 +141,7 @@ class MultiCategorical(Policy):
         return rng.integers(self._space.nvec, size=(batch, len(self._sizes)), dtype=np.int64)
 
     def random_log_probability(self, actions: Any) -> Any:
-        """The same for all actions."""
+        """Minus the log of the number of combined actions, for all of them."""
         return tf.fill(tf.shape(actions)[:-1], -sum(math.log(n) for n in self._sizes))
 
     def describe(self) -> str:
@@ -163,7 +163,7 @@ class Categorical(Policy):
         self.action_shape: tuple[int, ...] = ()
 
     def head(self, features: Any) -> Any:
-        """A dense layer `policy` that gives the logits."""
+        """A dense layer `policy` for the logits."""
         return _logits(features, self.num_parameters, self._initialization)
 
     def sample(self, parameters: Any, seed: int | None = None) -> Any:
@@ -171,7 +171,7 @@ class Categorical(Policy):
         return self.mode(_perturbed(parameters, seed))
 
     def mode(self, parameters: Any) -> Any:
-        """The index of the highest logit, the first of equal ones."""
+        """The index of the highest logit; of equal logits the first."""
         return tf.argmax(parameters, axis=-1)
 
     def log_probability(self, parameters: Any, actions: Any) -> Any:
@@ -183,7 +183,7 @@ class Categorical(Policy):
         return _categorical_entropy(parameters)
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Indices moved to where the space starts."""
+        """Indices plus the space's `start`."""
         valid = np.minimum(np.maximum(actions, 0), self._space.n - 1)  # a third of np.clip's time
         return (valid + self._space.start).astype(self._space.dtype, copy=False)
 
@@ -192,7 +192,7 @@ class Categorical(Policy):
         return rng.integers(self._space.n, size=batch, dtype=np.int64)
 
     def random_log_probability(self, actions: Any) -> Any:
-        """The same for all actions."""
+        """Minus the log of the number of actions, for all of them."""
         return tf.fill(tf.shape(actions), -math.log(self.num_parameters))
 
     def describe(self) -> str:
@@ -207,10 +207,10 @@ def _logits(features: Any, num_logits: int, initialization: layers.Initializatio
 
 
 def _perturbed(logits: Any, seed: int | None) -> Any:
-    """Logits plus Gumbel noise: their argmax is a sample, and a valid index even for NaN.
+    """Logits plus Gumbel noise: the argmax is a sample, and a valid index even for NaN logits.
 
-    `tf.random.categorical` answers NaN logits with an index past the last one. In float64, so that
-    the noise's tail is long enough for actions of tiny probability.
+    `tf.random.categorical` returns an index past the last one for NaN logits. The noise is float64,
+    because its tail must be long enough for actions of tiny probability.
     """
     uniform = tf.random.uniform(
         tf.shape(logits), np.finfo(np.float64).tiny, 1.0, tf.float64, seed=seed
@@ -231,12 +231,12 @@ def _categorical_entropy(logits: Any) -> Any:
 
 
 class Gaussian(Policy):
-    """A diagonal Gaussian for Box actions; parameters are means and log-deviations, side by side.
+    """A diagonal Gaussian for Box actions; parameters are means, then log-deviations.
 
-    With `clip`, actions are unbounded and the environment gets them clipped to the bounds; log-
-    probabilities are those of the unclipped ones. With `squash`, the environment gets the bounds'
-    centre plus half their distance times tanh(u), and rollouts store u, from which log-
-    probabilities (of the squashed action) are exact where tanh has long saturated.
+    With `clip`, actions are unbounded, and `to_env` clips them to the bounds; log-probabilities are
+    those of the unclipped actions. With `squash`, `to_env` gives the bounds' centre plus half their
+    distance times tanh(u). Rollouts store u, so that log-probabilities of the squashed action stay
+    exact even where tanh saturates.
     """
 
     def __init__(self, space: Box, config: NetworkConfig) -> None:
@@ -255,10 +255,11 @@ class Gaussian(Policy):
         self.action_shape = (self._size,)
 
     def head(self, features: Any) -> Any:
-        """A dense layer `policy` for the means, and the log-deviations beside them.
+        """A dense layer `policy` for the means, concatenated with the log-deviations.
 
-        State-independent deviations are one variable, `policy/log_deviation`; state-dependent ones
-        a second dense layer, `policy/deviation`. Both are kept within `LOG_DEVIATION_RANGE`.
+        State-independent deviations are one variable, `policy/log_deviation`; state-dependent
+        deviations are a dense layer, `policy/deviation`. Both are kept within
+        `LOG_DEVIATION_RANGE`.
         """
         means = _logits(features, self._size, self._config.initialization)
         with tf.compat.v1.variable_scope("policy"):
@@ -284,12 +285,12 @@ class Gaussian(Policy):
         return deviations
 
     def sample(self, parameters: Any, seed: int | None = None) -> Any:
-        """Draw an action; before tanh, with `squash`."""
+        """Draw an action; with `squash`, its value before tanh."""
         mean, log_deviation = tf.split(parameters, 2, axis=-1)
         return mean + tf.exp(log_deviation) * tf.random.normal(tf.shape(mean), seed=seed)
 
     def mode(self, parameters: Any) -> Any:
-        """The mean; with `squash` that is the squashed action's median."""
+        """The mean; with `squash`, the squashed mean is the action's median."""
         return tf.split(parameters, 2, axis=-1)[0]
 
     def log_probability(self, parameters: Any, actions: Any) -> Any:
@@ -302,12 +303,12 @@ class Gaussian(Policy):
         return tf.reduce_sum(log_density, axis=-1)
 
     def entropy(self, parameters: Any) -> Any:
-        """The entropy; with `squash` an estimate that is the same for the same parameters.
+        """The entropy; with `squash` a deterministic estimate.
 
         Clipped: 0.5·log(2πe) + log σ, exact for the unclipped action. Squashed: that plus
-        E[log |da/du|] by Gauss-Hermite quadrature with 32 nodes: within 1e-4 nats a dimension for
-        σ ≤ 1, within 3% of σ above. It has a highest value (that of the uniform distribution),
-        so an entropy bonus can't widen σ for ever.
+        E[log |da/du|] by Gauss-Hermite quadrature with 32 nodes, with an error of at most 1e-4 nats
+        per dimension for σ ≤ 1, and of 3% of σ above. The squashed entropy is bounded by that of
+        the uniform distribution, so an entropy bonus can't increase σ without limit.
         """
         mean, log_deviation = tf.split(parameters, 2, axis=-1)
         entropy = 0.5 + _HALF_LOG_TAU + log_deviation
@@ -329,7 +330,7 @@ class Gaussian(Policy):
         return within.reshape(*actions.shape[:-1], *self._shape)
 
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """Uniform within the bounds, as stored; Gaussian in dimensions that lack a bound."""
+        """Uniform within the bounds; standard normal in dimensions that lack a bound."""
         size = (batch, self._size)
         if self._squash:
             return np.arctanh(rng.uniform(-1.0, 1.0, size) * (1.0 - 1e-6)).astype(np.float32)
@@ -339,9 +340,9 @@ class Gaussian(Policy):
         return np.where(bounded, uniform, rng.standard_normal(size)).astype(np.float32)
 
     def random_log_probability(self, actions: Any) -> Any:
-        """Uniform within the bounds, none outside; Gaussian in dimensions that lack a bound."""
+        """Uniform within the bounds, -inf outside; standard normal where a bound is missing."""
         if self._squash:
-            log_range = math.log(2.0) + self._log_half_range()  # actions are squashed into bounds
+            log_range = math.log(2.0) + self._log_half_range()  # squashed actions are within bounds
             return tf.fill(tf.shape(actions)[:-1], -float(log_range.sum()))
         bounded = np.isfinite(self._low) & np.isfinite(self._high)
         low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 1.0)
@@ -358,13 +359,13 @@ class Gaussian(Policy):
         return f"Gaussian over {numbers}, {kind}, {self._config.gaussian_deviation} deviation"
 
     def _finite_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds in float64; infinite ones become the dtype's largest numbers."""
+        """The bounds in float64; infinite bounds become the dtype's largest numbers."""
         limits = np.finfo(self._dtype)
         low, high = self._low.astype(np.float64), self._high.astype(np.float64)
         return np.maximum(low, limits.min), np.minimum(high, limits.max)
 
     def _log_half_range(self) -> np.ndarray:
-        """Log of half the distance of the bounds; finite where the two are the same."""
+        """Log of half the distance of the bounds; finite even where the bounds are equal."""
         low, high = self._finite_bounds()
         return np.log(np.maximum(0.5 * high - 0.5 * low, 1e-8)).astype(np.float32)
 
@@ -380,9 +381,9 @@ def _log_tanh_slope(u: Any) -> Any:
 
 
 def _keep_within(values: Any, low: float, high: float) -> Any:
-    """Clip, but let gradient descent back in: only gradients that lead further out are stopped.
+    """Clip, and stop only those gradients that would move a value further out of range.
 
-    Past its limits `tf.clip_by_value` has no gradient, so a deviation that overshoots would stay.
+    `tf.clip_by_value` has no gradient outside its limits, so a value there would never come back.
     """
 
     @tf.custom_gradient

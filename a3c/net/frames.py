@@ -1,7 +1,7 @@
-"""Frames in the order in which networks read them: channels last.
+"""Convert frames to channels-last order, which networks need.
 
-Environments give most stacks of frames as `[channels, height, width]`. TensorFlow takes six times
-as long as NumPy to turn them, and would do it twice: to act, and to learn.
+Most environments give stacks of frames as `[channels, height, width]`. TensorFlow takes six times
+as long as NumPy to transpose them, and would do so twice: for acting and for learning.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def channels_first(space: Box) -> bool:
 
 
 def turns(space: Box) -> bool:
-    """Whether observations of this space have to be turned."""
+    """Whether observations of this space must be transposed."""
     return len(space.shape) == 3 and channels_first(space)
 
 
 def fed_space(space: Box) -> Box:
-    """The space of what `as_fed` gives."""
+    """The space of the observations that `as_fed` returns."""
     if not turns(space):
         return space
     low, high = (np.moveaxis(edge, 0, -1) for edge in (space.low, space.high))
@@ -33,7 +33,7 @@ def fed_space(space: Box) -> Box:
 
 
 def as_fed(observations: np.ndarray, space: Box) -> np.ndarray:
-    """Observations `[..., *space.shape]` with channels last; what is so already stays as it is."""
+    """Observations `[..., *space.shape]` with channels last; unchanged if they already are."""
     if not turns(space) or observations.shape[-3:] != space.shape:
         return observations
     turned = np.empty((*observations.shape[:-3], *space.shape[1:], space.shape[0]), space.dtype)
@@ -43,7 +43,7 @@ def as_fed(observations: np.ndarray, space: Box) -> np.ndarray:
 
 
 def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
-    """The other way round, as a view."""
+    """The inverse of `as_fed`, as a view."""
     is_turned = turns(space) and observations.shape[-3:] != space.shape
     return np.moveaxis(observations, -1, -3) if is_turned else observations
 
@@ -68,7 +68,7 @@ def prepared_shape(space: Box) -> tuple[int, ...]:
 
 
 def check_side(network: str, needed: int, space: Box) -> None:
-    """Raise UserError where a network takes images, and observations are none, or too small."""
+    """Raise UserError if a network needs images, and observations are not images or too small."""
     side = min(prepared_shape(space)[:2]) if is_image(space) else 0
     if side < needed:
         raise UserError(

@@ -1,12 +1,12 @@
-"""Layers for TensorFlow graphs: a few lines each over `tf.nn` and `get_variable`.
+"""Layers for TensorFlow graphs, built on `tf.nn` and `get_variable`.
 
 Keras layers do not work in graphs of `tf.compat.v1`. Each layer here makes its variables in a
-variable scope of its name (`conv1/weights`, `conv1/biases`), so whoever calls a network twice under
-`reuse=tf.compat.v1.AUTO_REUSE` shares them. Tensors keep their leading `[T, B]` axes throughout.
+variable scope of its name (`conv1/weights`, `conv1/biases`), so two calls of a network under
+`reuse=tf.compat.v1.AUTO_REUSE` share them. Tensors keep their leading `[T, B]` axes throughout.
 
-Initial values come in two kinds. `orthogonal`: orthogonal weights times a gain, biases zero (Saxe
-et al. 2014, as in OpenAI's baselines). `paper`: weights and biases uniform within ±1/sqrt(fan-in),
-the default of Torch, which DeepMind's networks for Atari came from.
+There are two kinds of initial values. `orthogonal`: orthogonal weights times a gain, biases zero
+(Saxe et al. 2014, as in OpenAI's baselines). `paper`: weights and biases uniform within
+±1/sqrt(fan-in), the default of Torch, in which DeepMind's networks for Atari were written.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def recording() -> Iterator[list[Record]]:
 
 
 def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, output: Any) -> None:
-    """Make a layer known to `recording`; `name` is relative to the current variable scope.
+    """Add a layer to `recording`; `name` is relative to the current variable scope.
 
-    A name that was there before, as when a layer is used twice, gets a number.
+    A repeated name, for example of a layer that is used twice, gets a number.
     """
     records = _records.get()
     if records is None:
@@ -125,9 +125,9 @@ def conv2d(
     padding: Literal["VALID", "SAME"] = "VALID",
     initialization: Initialization = "orthogonal",
 ) -> Any:
-    """A convolution with a square kernel over images, channels last, with any leading axes.
+    """A convolution with a square kernel over channels-last images with any leading axes.
 
-    Raises UserError where a VALID kernel is larger than its input.
+    Raises UserError if the padding is VALID and the kernel is larger than the input.
     """
     height, width, channels = inputs.shape[-3:].as_list()
     if padding == "VALID" and min(height, width) < kernel:
@@ -161,7 +161,7 @@ def flatten(inputs: Any, name: str = "flatten") -> Any:
 
 
 def add(left: Any, right: Any, name: str) -> Any:
-    """The sum of two tensors, as a layer of its own in tables and diagrams."""
+    """The sum of two tensors, shown as a separate layer in tables and diagrams."""
     outputs = left + right
     record(name, "sum", tuple(outputs.shape[2:].as_list()), [left, right], outputs)
     return outputs
@@ -178,15 +178,15 @@ def lstm(
 ) -> tuple[Any, Any]:
     """An LSTM over time, `[T, B, features]` to `[T, B, units]` and the state after the last step.
 
-    `state` is `[B, 2 * units]`, the cell and the output side by side; it is zero before a step
-    whose `starts` `[T, B]` is true. Gates are in the order input, forget, candidate, output, and
-    the forget gates' biases start at 1 (Jozefowicz et al. 2015). A static T of 1, as when acting,
-    needs no loop; any other runs in TensorFlow's, which is as fast as an unrolled graph.
+    `state` is `[B, 2 * units]`, the cell and the output concatenated; it is reset to zero before a
+    step whose `starts` `[T, B]` is true. Gates are in the order input, forget, candidate, output,
+    and the forget gates' biases start at 1 (Jozefowicz et al. 2015). A static T of 1, as in acting,
+    needs no loop. Any other T uses TensorFlow's loop, which is as fast as an unrolled graph.
     """
     features = inputs.shape[-1]
     with tf.compat.v1.variable_scope(name):
         weights, recurrent, biases = _lstm_variables(features, units, initialization)
-        # One product for all steps: only the recurrent one has to wait for the step before.
+        # One product for all steps: only the recurrent product depends on the previous step.
         rows = tf.matmul(_rows(inputs, 1), weights) + biases
         projected = _unrows(rows, inputs, 1)  # [T, B, 4 * units]
         starts = tf.cast(starts, tf.bool)[..., None]  # [T, B, 1]
@@ -220,7 +220,7 @@ def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any,
 
 
 def _lstm_variables(features: int, units: int, kind: Initialization) -> tuple[Any, Any, Any]:
-    # Torch's LSTM takes the number of units as the fan-in of all of its weights.
+    # Torch's LSTM uses the number of units as the fan-in of all its weights.
     weights_start, biases_start = initial_values(kind, 1.0, units)
 
     def each_gate(shape: Any, dtype: Any) -> Any:
@@ -261,10 +261,10 @@ def _all_steps(step: _Step, carry: Any, projected: Any, starts: Any) -> tuple[An
 
 
 def _convolve(images: Any, weights: Any, stride: int, padding: str) -> Any:
-    """`tf.nn.conv2d`; where columns come out even, with as many of them as a stride in one.
+    """`tf.nn.conv2d`, with `stride` adjacent columns joined into channels where widths allow it.
 
-    `[h, w, c]` read as `[h, w / stride, stride * c]`, and the kernel likewise, have the same
-    products and sums without a copy, and more channels, which processors are quicker with.
+    Reshaping images from `[h, w, c]` to `[h, w / stride, stride * c]`, and the kernel likewise,
+    gives the same products and sums without a copy. More channels are faster on CPUs.
     """
     height, width, channels = images.shape[1:].as_list()
     kernel, filters = weights.shape[0], weights.shape[-1]

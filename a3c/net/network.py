@@ -1,4 +1,4 @@
-"""What a network is to the rest of the house: the shape of `model.build`'s answer."""
+"""The interface of a network: the type that `model.build` returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from a3c.net.distributions import Policy
 
 
 class NetworkOutput(NamedTuple):
-    """What a network says about `[T, B]` observations."""
+    """A network's output for `[T, B]` observations."""
 
     policy_parameters: Any  # float32 [T, B, policy.num_parameters]
     values: Any  # float32 [T, B]
@@ -23,9 +23,10 @@ class Network:
 
     `forward(observations, state, starts)` adds the network to the current graph. It makes its
     variables with `tf.compat.v1.get_variable`, so that a second call in the same scope shares them.
-    `observations` is float32 `[T, B, ...]` as `a3c.net.observations.prepare` gives it (images
-    channels last, in 0..1), `state` float32 `[B, state_size]`, `starts` bool `[T, B]`: true where
-    the observation is the first of an episode, where a recurrent network forgets.
+    `observations` is float32 `[T, B, ...]` from `a3c.net.observations.prepare` (images have
+    channels last and values in 0..1). `state` is float32 `[B, state_size]`. `starts` is bool
+    `[T, B]`, true at the first observation of an episode, where a recurrent network resets its
+    state.
     """
 
     forward: Callable[[Any, Any, Any], NetworkOutput]

@@ -1,13 +1,13 @@
-"""Observations as networks get them: images in 0..1 with channels last, all else flat float32.
+"""Prepare observations for networks: images in 0..1 with channels last, others as flat float32.
 
-A Box of three or four dimensions is an image, and so is a two-dimensional one of uint8. Of the
-first and the last axis of a frame the shorter one holds the channels (the last one where they are
-equal); the first axis of a four-dimensional Box is a stack of frames, folded into the channels, the
-oldest frame's first. Images are divided by the highest value that their space allows: 255 for
-frames. Every other Box is flattened to `[features]`.
+A Box of three or four dimensions is an image, and so is a two-dimensional Box of uint8. Channels
+are the shorter of a frame's first and last axes (the last axis if both are equal). The first axis
+of a four-dimensional Box is a stack of frames, which is folded into the channels, oldest frame
+first. Images are divided by the highest value of their space: 255 for frames. Every other Box is
+flattened to `[features]`.
 
-Running normalisation works on what comes out of that, with one mean and deviation per feature, or
-one of each for all pixels of an image.
+Running normalisation is applied after that, with a mean and deviation for each feature, or one mean
+and deviation for all pixels of an image.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from a3c.net.frames import channels_first
 from a3c.net.frames import is_image as is_image
 from a3c.net.frames import prepared_shape as prepared_shape
 
-# Fewer samples than this give a deviation too rough to divide by.
+# With fewer samples the deviation is too inaccurate to divide by.
 MIN_COUNT = 100
 CLIP = 10.0
-_BLOCK = 32  # frames or stacks of them whose floats are in memory at a time
+_BLOCK = 32  # how many frames, or stacks of frames, are converted to float at a time
 _EPSILON = 1e-8
 
 
 class Statistics(NamedTuple):
-    """Sums over observations, float64, which add up over rollouts and workers."""
+    """Float64 sums over observations, which can be added over rollouts and workers."""
 
     count: Any  # []
     sum: Any  # statistics_shape
@@ -46,7 +46,8 @@ def image_axes(space: Box) -> tuple[int, int]:
 def frames(observation: np.ndarray, space: Box) -> np.ndarray:
     """The frames of one image observation, oldest first, `[N, height, width, channels]`.
 
-    Colours are three channels of one frame, last; other channels are frames of one channel each.
+    Three colour channels stay together as the last axis of one frame. Every other channel becomes a
+    frame with one channel.
     """
     if len(space.shape) == 2:
         return observation[None, :, :, None]
@@ -60,8 +61,8 @@ def frames(observation: np.ndarray, space: Box) -> np.ndarray:
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     """Turn raw observations `[T, B, *space.shape]` into float32 `[T, B, *prepared_shape(space)]`.
 
-    `statistics` is a `Statistics`, or its three tensors or arrays in order; None leaves prepared
-    observations as they are.
+    `statistics` is a `Statistics`, or its three tensors or arrays in order; None means no
+    normalisation.
     """
     leading = tf.shape(observations)[:2]
     static = observations.shape[:2].as_list()
@@ -81,7 +82,7 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
 
 
 class _Normal(NamedTuple):
-    """What is subtracted, multiplied by and clipped to, float32."""
+    """The float32 constants of the normalisation: clip((x - mean) * scale, ±limit)."""
 
     mean: Any
     scale: Any
@@ -89,13 +90,13 @@ class _Normal(NamedTuple):
 
 
 def _normal(statistics: Any) -> _Normal:
-    """Mean, 1 / sqrt(variance + 1e-8) and ±10; what changes nothing where samples are few."""
+    """Mean, 1 / sqrt(variance + 1e-8) and ±10; no normalisation below `MIN_COUNT` samples."""
     count, total, squares = (tf.cast(part, tf.float64) for part in statistics)
     safe_count = tf.maximum(count, 1.0)
     mean = total / safe_count
     variance = tf.maximum(squares / safe_count - mean**2, 0.0)
     scale = 1.0 / tf.sqrt(variance + _EPSILON)
-    # Here, on few numbers: to choose among features takes longer than a convolution.
+    # `tf.where` on these few numbers is cheap; on features it takes longer than a convolution.
     are_few = count < MIN_COUNT
     normal = _Normal(
         tf.where(are_few, tf.zeros_like(mean), mean),
@@ -106,7 +107,7 @@ def _normal(statistics: Any) -> _Normal:
 
 
 def _from_bytes(images: Any, highest: float, normal: _Normal | None) -> Any:
-    """Scale bytes, and normalise them, in one go: a pass for each step takes twice as long."""
+    """Scale and normalise bytes in one pass; two passes take twice as long."""
     mean, scale, limit = normal or _Normal(0.0, 1.0, np.inf)
     low, high = -mean * scale, (255.0 / highest - mean) * scale
     codes = tf.bitcast(images, tf.quint8)
@@ -115,22 +116,22 @@ def _from_bytes(images: Any, highest: float, normal: _Normal | None) -> Any:
 
 
 def statistics_shape(space: Box) -> tuple[int, ...]:
-    """The shape of the sums: one number a feature of a vector, a single one for an image."""
+    """The shape of the sums: one number per feature of a vector, one number for an image."""
     return () if is_image(space) else prepared_shape(space)
 
 
 def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistics:
-    """What a rollout's raw observations `[T, B, ...]` add to the statistics.
+    """The contribution of a rollout's raw observations `[T, B, ...]` to the statistics.
 
-    Only observations where `mask` `[T, B]` is true count, and of those only the ones that are
-    finite in float32: a single NaN would stay in the sums for good.
+    An observation counts only if `mask` `[T, B]` is true and all its numbers are finite in float32,
+    because a single NaN would stay in the sums forever.
     """
     if is_image(space) and space.dtype == np.uint8:
         return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))
     features = math.prod(space.shape)
     shape = statistics_shape(space)
     count, total, squares = 0, np.zeros(shape), np.zeros(shape)
-    # One time step after the other: float64 copies of a whole rollout of frames take much memory.
+    # One time step at a time, because a float64 copy of a rollout of frames takes much memory.
     for step, kept in zip(observations, np.asarray(mask) > 0, strict=True):
         rows = step[kept].reshape(np.count_nonzero(kept), features).astype(np.float64)
         rows = rows[(np.abs(rows) <= np.finfo(np.float32).max).all(axis=1)]
@@ -143,10 +144,10 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistic
 
 
 def _byte_moments(frames: np.ndarray, highest: float) -> Statistics:
-    """Moments of `[N, ...]` bytes, a block of rows at a time.
+    """Moments of `[N, ...]` bytes, computed in blocks of rows.
 
-    Sums in float32 are as much as 1e-5 off, which no deviation of frames shows, and take a third of
-    the time of counting how often each value occurs.
+    Float32 sums have an error of up to 1e-5, which is negligible beside the deviation of frames.
+    They take a third of the time of a histogram of the values.
     """
     total = squares = 0.0
     for first in range(0, len(frames), _BLOCK):
@@ -159,10 +160,10 @@ def _byte_moments(frames: np.ndarray, highest: float) -> Statistics:
 
 
 def picture(observation: np.ndarray, space: Box) -> np.ndarray:
-    """One raw observation of an image space for people: uint8 `[height, width, 1 or 3]`.
+    """One raw observation of an image space as a picture: uint8 `[height, width, 1 or 3]`.
 
-    The frames of a stack are side by side, the oldest at the left; so are channels, unless they are
-    three: those are colours.
+    The frames of a stack are side by side, the oldest at the left. So are channels, except that
+    three channels are colours.
     """
     assert is_image(space)
     if len(space.shape) == 2:
@@ -189,6 +190,6 @@ def _channels_last(images: Any, space: Box) -> Any:
 
 
 def _highest(space: Box) -> float:
-    """What images of this space are divided by: their upper bound, or 1 where they have none."""
+    """The divisor for images of this space: their upper bound, or 1 if there is none."""
     highest = float(np.max(space.high))
     return highest if np.isfinite(highest) and highest > 0 else 1.0

@@ -1,1 +1,1 @@
-"""The shared state on the ps, and the one exchange that reads and writes it."""
+"""The shared state on the ps, and the exchange that reads and writes it."""

@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed."""
+"""Settings of the C library for freed memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TU
 
 
 def keep_freed_memory() -> None:
-    """Keep what is freed for the next message, instead of giving it back to the kernel.
+    """Keep freed memory for the next message, instead of returning it to the kernel.
 
-    Every exchange needs the same buffers, as large as all parameters. With 677,172 parameters a
-    third of the CPU time that an exchange took a worker, and a tenth of the ps's, went into asking
-    the kernel for their pages anew. Where the library is not glibc, or the user has told it
-    otherwise, nothing changes.
+    Every exchange needs the same buffers, as large as all parameters. With 677,172 parameters,
+    getting their pages from the kernel again took a third of a worker's CPU time for an exchange,
+    and a tenth of the ps's. Nothing changes if the library is not glibc, or if the user has set
+    glibc's own variables.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):

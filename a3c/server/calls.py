@@ -1,7 +1,7 @@
-"""Calls of a TensorFlow session without what `Session.run` does in Python for each of them.
+"""Calls of a TensorFlow session without the Python overhead of `Session.run`.
 
-`Session.make_callable` is no short cut where something is fed: it goes through `Session.run`, which
-looks at every feed and fetch anew. The runtime's own callables take the feeds in order.
+With feeds, `Session.make_callable` is not faster: it goes through `Session.run`, which checks every
+feed and fetch at each call. The runtime's own callables take the feeds in order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-_CALLERS_THREAD = -1  # of RunOptions: no pool, so that no operation waits for a thread to wake up
+_CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
 
 
 def prepare(
@@ -22,10 +22,10 @@ def prepare(
     outputs: Sequence[Any] = (),
     targets: Sequence[Any] = (),
 ) -> Callable[..., list[Any]]:
-    """A function of the values of `inputs` that gives those of `outputs`, and runs `targets`.
+    """Make a function from the values of `inputs` to those of `outputs`, which also runs `targets`.
 
-    Values are cast to the types of the inputs, as `Session.run` does. Operations run in the thread
-    that calls. An output can't be an input as well, nor come twice.
+    Values are cast to the inputs' dtypes, as in `Session.run`. Operations run in the calling
+    thread. An output must not be an input too, and must not occur twice.
     """
     dtypes = [tensor.dtype.as_numpy_dtype for tensor in inputs]
     options = config_pb2.CallableOptions()

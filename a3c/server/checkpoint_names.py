@@ -1,8 +1,8 @@
-"""What the ps holds, by the names of checkpoints: a variable a parameter, not a stretch a ps.
+"""Convert between the ps's variables and a checkpoint's: one variable per parameter, not per shard.
 
-So a run can go on with another number of ps. The optimizer's slots go by the parameter that they
-belong to, `conv1/weights/Adam`. Each stretch has counters of its own, of which one set is saved:
-they count the same pushes.
+A run can therefore resume with another number of ps. An optimizer slot is named after its
+parameter, as in `conv1/weights/Adam`. Each shard has its own optimizer counters; only one set is
+saved, because all of them count the same pushes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values = dict[str, np.ndarray]
 
 
 def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
-    """Values by the names of the ps's variables, as values by the names of checkpoints."""
+    """Turn values named as on the ps into values named as in checkpoints."""
     shards = {shard.name for shard in layout.shards}
     slots: dict[str, Values] = {}
     named: Values = {}
@@ -36,9 +36,10 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
 
 
 def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str]) -> Values:
-    """The other way round: what `named` gives for those of the ps's variables that `keys` names.
+    """Turn values named as in checkpoints into values for the ps's variables in `keys`.
 
-    Raises KeyError where only a part of a vector is given, or something that the ps doesn't have.
+    Variables that `named` lacks are left out. Raises KeyError if `named` holds only a part of a
+    vector, or a value that the ps has no variable for.
     """
     shards = {shard.name: shard for shard in layout.shards}
     keys, left = list(keys), dict(named)
@@ -61,7 +62,7 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
 
 
 def _take_apart(key: str) -> tuple[str, str]:
-    """The variable and the slot of it that a key names: `parameters_0` and `Adam_1`."""
+    """Split a key into variable and slot: `parameters_0` and `Adam_1`, for example."""
     name, _, slot = key.partition("/")
     return name, slot
 
@@ -71,8 +72,8 @@ def _join(name: str, slot: str) -> str:
 
 
 def _saved(key: str) -> str:
-    """What a variable that is no stretch and no slot is called in checkpoints.
+    """The name in checkpoints of a variable that is neither a shard nor a slot.
 
-    `counters/parameters_1/Adam/beta1_power` is `Adam/beta1_power`.
+    `counters/parameters_1/Adam/beta1_power` becomes `Adam/beta1_power`.
     """
     return key.split("/", 2)[2] if key.startswith(f"{COUNTERS}/") else key

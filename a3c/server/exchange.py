@@ -1,16 +1,17 @@
-"""The one call of an update: push a gradient, count its steps, pull what is new.
+"""One update in one call: push a gradient, count its steps, pull the new parameters.
 
-The parameters lie on the ps as shards (`a3c.server.layout`). Each ps gets its shards' part of a
-gradient with a header of numbers, makes a step of the optimizer, and answers with its shards; the
-first ps counts besides, and answers with the counters. A call goes to a ps's own master, which does
-it in one round trip, and to all ps at once; no ps waits for another.
+The ps hold the parameters as shards (`a3c.server.layout`). Each ps receives its shards' part of a
+gradient with a header of numbers, makes an optimizer step, and replies with its shards. The first
+ps also holds the counters and sends them too. A worker calls all ps at once, each through that ps's
+own master, which takes one round trip. No ps waits for another.
 
-Gradients are gathered first: a ps adds them up, weighted by their samples, until these come nearest
-to `samples_per_step`, and makes one step of their mean, clipped. The push that brings the last of
-them makes the step; none waits. With 0 samples a step every push makes a step of its own.
+Gradients are gathered first: a ps adds them up, weighted by their samples, until the number of
+samples is nearest to `samples_per_step`. It then makes one step with their clipped mean. The push
+that completes the samples makes the step, and no push waits. With `samples_per_step` 0 every push
+makes its own step.
 
-A call to a ps that is gone may hang: `a3c.server.ps_loss_watch` ends it. A call whose connection
-breaks is repeated, and refused by a ps that has had it already: no gradient counts twice.
+A call to a lost ps may hang; `a3c.server.ps_loss_watch` then ends the process. If a connection
+breaks, the call is repeated; a ps that received it before refuses it, so no gradient counts twice.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ from a3c.config import Config
 from a3c.server import calls, optimizers, precision
 from a3c.server.layout import Layout, Shard
 
-GATHERED = "gathered"  # what the names of variables for that begin with
+GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients
 
-_NUMBERS = 6  # in a header, before the moments of the observations
+_NUMBERS = 6  # header entries before the observation moments
 _Values = list[np.ndarray]
 
 
 class Push(NamedTuple):
-    """What a worker pushes."""
+    """The content of one push."""
 
-    gradient: np.ndarray  # [P], as it travels: a multiple of `unit`
+    gradient: np.ndarray  # [P], in the wire dtype, divided by `unit`
     unit: float
     learning_rate: float
-    num_samples: int  # that the gradient is the mean of
+    num_samples: int  # the gradient is their mean
     num_steps: int  # env steps to count
     moments: np.ndarray  # to add to the observation statistics
 
 
 class Reply(NamedTuple):
-    """What the ps answers."""
+    """The reply of the ps."""
 
-    parameters: np.ndarray  # [P], as they travel, read after this worker's own push
+    parameters: np.ndarray  # [P], in the wire dtype, read after this worker's own push
     statistics: np.ndarray
     global_step: int
     num_updates: int
     finished: bool
-    stepped: bool  # this worker's own push made, or completed, a step of the optimizer
+    stepped: bool  # this worker's own push made, or completed, an optimizer step
 
 
 class Shared(NamedTuple):
     """The variables on the ps that an exchange touches."""
 
-    parameters: Mapping[str, Any]  # by the name of their shard
+    parameters: Mapping[str, Any]  # by shard name
     global_step: Any
     num_updates: Any
     statistics: Any
@@ -68,13 +69,13 @@ class _Part(NamedTuple):
     """One ps's part of the graph."""
 
     shards: list[Shard]
-    inputs: list[Any]  # the header, and a gradient a shard
-    pushed: list[Any]  # the counters, on the first ps; the parameters of each shard
-    pulled: list[Any]  # the same without a push
+    inputs: list[Any]  # the header, then one gradient per shard
+    pushed: list[Any]  # after a push: the counters (first ps only), then each shard's parameters
+    pulled: list[Any]  # the same, without a push
 
 
 class Exchange:
-    """Adds its operations to the current graph; works once it is connected."""
+    """Adds its operations to the current graph; call `connect` before use."""
 
     def __init__(self, shared: Shared, layout: Layout, config: Config, num_ps: int) -> None:
         self._shared = shared
@@ -82,21 +83,21 @@ class Exchange:
         self._samples_per_step = config.samples_per_step
         self._wire_dtype = config.cluster.wire_dtype
         self._num_parameters = layout.num_parameters
-        self.samples_waiting: Any = tf.constant(0.0, tf.float64)  # for the next step
+        self.samples_waiting: Any = tf.constant(0.0, tf.float64)  # gathered for the next step
         self._parts = [
             self._build_part(ps, [shard for shard in layout.shards if shard.ps == ps])
             for ps in range(num_ps)
         ]
 
     def connect(self, sessions: Sequence[tf.compat.v1.Session]) -> None:
-        """Prepare the calls, a session a ps; waits for ps that are not there yet."""
+        """Prepare the calls, with one session per ps; waits for ps that have not started yet."""
         pairs = list(zip(sessions, self._parts, strict=True))
         self._push = [calls.prepare(session, part.inputs, part.pushed) for session, part in pairs]
         self._pull = [calls.prepare(session, [], part.pulled) for session, part in pairs]
         self._pool = ThreadPoolExecutor(max(1, len(pairs) - 1), "exchange")
 
     def push(self, push: Push) -> Reply:
-        """Push, and pull what is there after that."""
+        """Push, and return the state after that push."""
         fed = [[push.gradient[s.start : s.stop] for s in part.shards] for part in self._parts]
         numbers = [push.learning_rate, push.num_steps, push.unit, push.num_samples]
         for gradients, squares in zip(fed, self._squares(fed, push.unit), strict=True):
@@ -104,13 +105,13 @@ class Exchange:
         return self._reply(self._call(self._push, fed))
 
     def pull(self) -> Reply:
-        """The newest of everything."""
+        """Return the newest parameters, statistics and counters."""
         return self._reply(self._call(self._pull, [[]] * len(self._parts)))
 
     def _call(
         self, prepared: Sequence[Callable[..., _Values]], fed: Sequence[_Values]
     ) -> list[_Values]:
-        """Call all ps at once: the first one in this thread."""
+        """Call all ps at once, the first one in this thread."""
         waiting = [
             self._pool.submit(call, *values)
             for call, values in zip(prepared[1:], fed[1:], strict=True)
@@ -118,7 +119,7 @@ class Exchange:
         try:
             first = prepared[0](*fed[0])
         finally:
-            wait(waiting)  # or a call would go on that nobody watches any more
+            wait(waiting)  # otherwise an unwatched call could go on after this returns
         return [first, *(each.result() for each in waiting)]
 
     def _reply(self, answers: Sequence[_Values]) -> Reply:
@@ -128,10 +129,11 @@ class Exchange:
         return Reply(parameters, statistics, step, updates, bool(finished), bool(stepped))
 
     def _squares(self, fed: Sequence[_Values], unit: float) -> list[tuple[float, float]]:
-        """The squared norms of the whole gradient and of each ps's part of it.
+        """For each ps: the squared norm of the whole gradient, and of that ps's part of it.
 
-        A ps clips by the norm of the whole mean, of which it has a part only: with several ps it
-        takes the rest to be as much longer as in the gradients that it gathered.
+        A ps clips by the norm of the whole mean gradient, but holds only a part of it. It estimates
+        the whole norm from its part, with the ratio of the two in the gradients that it gathered.
+        With one ps the ratio is 1.
         """
         if len(fed) == 1:
             return [(1.0, 1.0)]
@@ -142,7 +144,7 @@ class Exchange:
         return [(sum(squares), square) for square in squares]
 
     def _joined(self, held: Sequence[_Values]) -> np.ndarray:
-        """The whole vector from what each ps holds."""
+        """Join the shards from all ps into the whole vector."""
         if len(held) == len(held[0]) == 1:
             return held[0][0]
         flat = np.empty(self._num_parameters, held[0][0].dtype)
@@ -173,7 +175,7 @@ class Exchange:
     def _build_steps(
         self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
     ) -> tuple[Any, Any]:
-        """Make a step of this push; 1 after it, and the counters of the first ps after it."""
+        """Make one step per push; returns 1, and on the first ps the counters, after the step."""
         steps = [
             self._step(shard, self._unpacked(gradient, header), header)
             for shard, gradient in zip(shards, gradients, strict=True)
@@ -185,13 +187,13 @@ class Exchange:
     def _build_gathered(
         self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
     ) -> tuple[Any, Any]:
-        """Add this push to what was gathered, and make a step where that is enough.
+        """Add this push to the gathered gradients, and make a step if that is enough.
 
-        All in a critical section, or two pushes could complete one step. Whether there was a step,
-        and the counters of the first ps after it.
+        A critical section covers it all; otherwise two pushes could complete the same step. Returns
+        1 if there was a step, else 0, and on the first ps the counters after that.
         """
         sums = {s.name: _gathered(f"{s.name}", [s.size], tf.float32) for s in shards}
-        totals = _gathered(f"totals_{ps}", [3], tf.float64)  # samples; squares, times samples
+        totals = _gathered(f"totals_{ps}", [3], tf.float64)  # samples; both squares × samples
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
         counters: list[Any] = []
@@ -210,7 +212,8 @@ class Exchange:
             added.append(totals.assign_add(more, read_value=False))
             with tf.control_dependencies(added):
                 gathered = totals.read_value()
-            # Nearest, as a rollout in which a game ended holds fewer samples: it would wait else.
+            # Step at the count nearest to the goal: a rollout in which a game ended holds fewer
+            # samples, and the step would otherwise wait for one more push.
             stepped = tf.cond(
                 gathered[0] + samples / 2 >= self._samples_per_step,
                 lambda: self._step_of_mean(sums, totals, gathered, shards, header),
@@ -232,7 +235,7 @@ class Exchange:
         shards: Sequence[Shard],
         header: Any,
     ) -> Any:
-        """One step of the mean of all that was gathered, clipped; 1 after it."""
+        """Make one step with the clipped mean of the gathered gradients; returns 1 after it."""
         numbers = tf.cast(gathered, tf.float32)
         squares = tf.add_n([2 * tf.nn.l2_loss(sums[shard.name].read_value()) for shard in shards])
         whole = tf.math.divide_no_nan(squares * numbers[1], numbers[2])
@@ -251,7 +254,7 @@ class Exchange:
         return precision.unpack(gradient, tf.cast(header[2], tf.float32), self._wire_dtype)
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
-        """One step of the optimizer in a shard."""
+        """One optimizer step in a shard."""
         learning_rate = tf.cast(header[0], tf.float32)
         if shard.apart:
             learning_rate *= self._learning.critic_learning_rate_scale
@@ -259,7 +262,7 @@ class Exchange:
         return optimizers.step(self._learning, learning_rate, gradient, variable)
 
     def _count(self, header: Any, stepped: Any) -> Any:
-        """Count a push, and the step that it made; the counters after that."""
+        """Count a push and the step that it made; returns the counters after that."""
         shared = self._shared
         with tf.control_dependencies([stepped]):
             counts = [
@@ -271,13 +274,13 @@ class Exchange:
             return self._counters(stepped)
 
     def _read(self, shard: Shard, after: Sequence[Any]) -> Any:
-        """The parameters of a shard as they travel."""
+        """The parameters of a shard in the wire dtype."""
         with tf.control_dependencies(after):
             value = self._shared.parameters[shard.name].read_value()
             return precision.narrow(value, self._wire_dtype)
 
     def _counters(self, stepped: Any) -> Any:
-        """The counters and, bit by bit, the observation statistics: one int64 vector."""
+        """The counters and the observation statistics (bitcast from float64): one int64 vector."""
         shared = self._shared
         counters = (shared.global_step, shared.num_updates, shared.finished)
         numbers = tf.stack([*(variable.read_value() for variable in counters), stepped])
@@ -286,7 +289,7 @@ class Exchange:
 
 
 def _gathered(name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """A variable for what is gathered; `Store` saves none of these."""
+    """A variable for gathered gradients; `Store` does not save these."""
     return tf.compat.v1.get_variable(
         f"{GATHERED}/{name}",
         shape=shape,

@@ -1,4 +1,4 @@
-"""The few variables on the first ps by which the processes of a run agree on its state."""
+"""Variables on the first ps that hold the state of the run for all processes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FIRST_PS = "/job:ps/task:0"
 
 
 class Flags:
-    """`ready`, `finished` (why), who is `attached`, the ps's `life`, added to the current graph.
+    """`ready`, `finished` (why), `attached` (by worker) and the ps's `life`, in the current graph.
 
-    They are found by name, so that processes with different graphs share them, and are never saved:
-    a restored run is neither finished nor attached to.
+    Processes with different graphs share these variables by name. They are never saved: after a
+    restore the run is not finished, and no worker is attached.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -38,7 +38,7 @@ class Flags:
 
     @property
     def variables(self) -> list[Any]:
-        """All of them."""
+        """All flags."""
         return [self.ready, self.finished, self.attached, self.life]
 
     @staticmethod
@@ -54,7 +54,7 @@ class Flags:
 
 
 def never(num_ps: int) -> list[Any]:
-    """What waits on each ps for what nobody ever puts there, added to the current graph."""
+    """Add a dequeue per ps that never completes; it fails when that ps dies."""
     waiting = []
     for ps in range(num_ps):
         with tf.device(f"/job:ps/task:{ps}"):

@@ -1,4 +1,4 @@
-"""A session on the cluster that only the end of its process ends."""
+"""A session on the cluster that is never closed before its process ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tensorflow as tf
 
 
 class LastingSession(tf.compat.v1.Session):
-    """A session that is not closed when it goes out of use, and whose callables are not released.
+    """A session that Python never closes, and whose callables are never released.
 
-    Both talk to the ps, and wait for it where it is lost or was started anew: a process that wants
-    to leave because of just that would hang.
+    Closing and releasing both call the ps, and wait if the ps is lost or was restarted. A process
+    that exits because the ps is lost would hang there.
     """
 
     _callables: ClassVar[list[Any]] = []
@@ -22,4 +22,4 @@ class LastingSession(tf.compat.v1.Session):
         return made
 
     def __del__(self) -> None:
-        """Do nothing, where TensorFlow would close the session."""
+        """Do nothing; TensorFlow's own method would close the session."""

@@ -1,9 +1,9 @@
-"""Where each parameter lies: its place in the flat vector, and which ps holds which stretch of it.
+"""The place of each parameter in the flat vector, and the ps that holds each shard of the vector.
 
-The ps keep the parameters as one vector, cut into as many stretches of equal length: a stretch is
-one variable with one step of the optimizer, one message to the ps and one back. Ten variables would
-cost the ps ten of each, and one layer may hold nearly all parameters, so that sharing out whole
-variables would leave one ps with nearly all of the work.
+The parameters form one vector, cut into one shard of equal length per ps. A shard is one variable,
+so an update needs one optimizer step, one message to the ps and one back. Ten variables would need
+ten of each. Whole variables can't be shared out evenly either: one layer may hold nearly all
+parameters, and its ps would do nearly all of the work.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from a3c.errors import UserError
 
 @dataclass(frozen=True)
 class Shard:
-    """A stretch of the flat vector: one variable on one ps."""
+    """A contiguous part of the flat vector: one variable on one ps."""
 
     name: str
     ps: int
     start: int
     stop: int
-    apart: bool  # of the parameters that learn at a rate of their own
+    apart: bool  # holds the parameters with their own learning rate
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """The number of elements."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The parameters in the order of the flat vector, and the shards that it is cut into.
+    """The parameters in the order of the flat vector, and the shards of that vector.
 
-    `names` and `shapes` run in parallel; shards follow each other without gaps.
+    `names` and `shapes` have the same order; shards follow each other without gaps.
     """
 
     names: tuple[str, ...]
@@ -47,26 +47,26 @@ class Layout:
 
     @property
     def sizes(self) -> list[int]:
-        """Elements of each parameter."""
+        """The number of elements of each parameter."""
         return [math.prod(shape) for shape in self.shapes]
 
     @property
     def num_parameters(self) -> int:
-        """Elements of all parameters."""
+        """The number of elements of all parameters."""
         return sum(self.sizes)
 
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
-        """Views of the flat vector, one a shard."""
+        """Views of the flat vector, one per shard."""
         return [flat[shard.start : shard.stop] for shard in self.shards]
 
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        """Views of the flat vector, one a parameter, by name."""
+        """Views of the flat vector, one per parameter, by name."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1])
         named = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.reshape(shape) for name, part, shape in named}
 
     def flatten(self, named: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The flat vector of parameters by name."""
+        """Join parameters given by name into the flat vector."""
         return np.concatenate([np.ravel(named[name]) for name in self.names])
 
 
@@ -75,10 +75,10 @@ def cut(
     num_ps: int,
     is_apart: Callable[[str], bool] = lambda _: False,
 ) -> Layout:
-    """Lay the parameters out in their order and cut them into `num_ps` stretches of equal length.
+    """Put the parameters in order and cut them into `num_ps` shards of equal length.
 
-    Those that are apart come last and are cut by themselves. Raises UserError where a ps would get
-    nothing.
+    Parameters that `is_apart` selects come last and are cut separately. Raises UserError if a ps
+    would get no parameters.
     """
     together = [name for name in shapes if not is_apart(name)]
     apart = [name for name in shapes if is_apart(name)]
@@ -92,7 +92,7 @@ def cut(
 
 
 def _stretches(start: int, stop: int, num_ps: int, apart: bool) -> list[tuple[int, int, int, bool]]:
-    """`num_ps` stretches from `start` to `stop`, as (ps, start, stop, apart); no empty ones."""
+    """Cut `start` to `stop` into one part per ps, as (ps, start, stop, apart); no empty parts."""
     edges = [start + (stop - start) * ps // num_ps for ps in range(num_ps + 1)]
     return [
         (ps, *edge, apart) for ps, edge in enumerate(itertools.pairwise(edges)) if edge[0] < edge[1]

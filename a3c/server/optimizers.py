@@ -1,12 +1,12 @@
-"""The step that a gradient makes in the variables on the ps, with statistics that workers share.
+"""Optimizer steps on the ps, with statistics that all workers share.
 
-Slots are variables beside the one they belong to, on its ps. Every worker builds the same graph
-over the same names, so all of them update one set of statistics: the "shared" of Mnih et al. 2016,
-"Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
+Each slot is on the same ps as its variable. Every worker builds the same graph with the same names,
+so all workers update one set of statistics: the "shared" of Mnih et al. 2016, "Asynchronous Methods
+for Deep Reinforcement Learning", arXiv:1602.01783.
 
-Variables must be resource variables (`use_resource=True`): TensorFlow then makes a step of one
-variable and its slots as a whole even with `use_locking=False`, so no worker's step is lost, while
-nothing orders the steps of different variables.
+Variables must be resource variables (`use_resource=True`): TensorFlow then updates a variable and
+its slots atomically even with `use_locking=False`, so no worker's step is lost. The steps of
+different variables are not ordered.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import tensorflow as tf
 
 from a3c.config.learning import LearningConfig
 
-COUNTERS = "counters"  # what the names of those that belong to a whole variable begin with
+COUNTERS = "counters"  # name prefix of an optimizer's scalar variables, such as beta1_power
 
 
 class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
-    """RMSProp without momentum whose mean squares start where they are told to.
+    """RMSProp without momentum, with a configurable initial mean square.
 
     Mnih et al. 2016, section 4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε).
-    TensorFlow's own starts g at 1; its fused step insists on a momentum slot, of no effect here.
+    TensorFlow's optimizer starts g at 1. Its fused step needs a momentum slot, which has no effect
+    here.
     """
 
     def __init__(self, learning_rate: Any, config: LearningConfig) -> None:
@@ -48,13 +49,13 @@ class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
 
 
 def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
-    """The operation that makes one step in `variable` at a rate that is a scalar or a tensor.
+    """The operation that makes one step in `variable`; `learning_rate` is a scalar or a tensor.
 
-    It is wholly on that variable's device, with counters of its own: on a cluster, whatever lies
-    elsewhere would travel in each step.
+    All of it is on the variable's device, with separate counters for each variable. Anything on
+    another ps would be sent over the network in each step.
     """
     with tf.device(variable.device):
-        # Or the names of the counters would depend on where in the graph this is called.
+        # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
             optimizer = _make(config, learning_rate)
         return optimizer.apply_gradients([(gradient, variable)])
@@ -66,12 +67,12 @@ def is_value_only(name: str) -> bool:
 
 
 def clip_flat(gradient: Any, max_norm: float) -> tuple[Any, Any]:
-    """A flat gradient scaled down to norm `max_norm` where it is longer, and its norm before that.
+    """Clip a flat gradient to norm `max_norm`; returns it and its norm before clipping.
 
-    `max_norm` 0 never clips (Pascanu et al. 2013, "On the difficulty of training recurrent neural
-    networks", algorithm 1, over all parameters at once). A gradient whose norm is not finite comes
-    back as it is, so that the norm tells and nothing is hidden; that includes a finite one so long
-    that the sum of its squares overflows.
+    Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1,
+    over all parameters at once. `max_norm` 0 never clips. A gradient with a non-finite norm is
+    returned unchanged, so that the caller can detect it; that includes a finite gradient whose
+    squared norm overflows.
     """
     norm = tf.sqrt(tf.reduce_sum(tf.square(gradient)))  # []
     if max_norm == 0.0:
@@ -80,7 +81,7 @@ def clip_flat(gradient: Any, max_norm: float) -> tuple[Any, Any]:
 
 
 def clipped(norm: Any, max_norm: float) -> Any:
-    """What to multiply a gradient of that norm by; 1 where the norm is not finite."""
+    """The factor that clips a gradient of this norm; 1 where the norm is not finite."""
     if max_norm == 0.0:
         return tf.ones_like(norm)
     is_long = tf.logical_and(norm > max_norm, tf.math.is_finite(norm))

@@ -1,8 +1,8 @@
-"""How a worker learns that a ps is lost, and what it does about calls that hang.
+"""Detect a lost ps, and end calls that hang because of it.
 
-A call to a ps's own master that is gone waits for another ps in its place, until the session's
-time-out. So one call through this process's own master, which never returns while all ps are there,
-tells at once when one is lost.
+A call to the master of a lost ps waits for a new ps at that address, until the session's time-out.
+So this process also makes a call through its own master that does not return while all ps are
+alive. That call fails at once when a ps is lost.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from a3c.errors import EXIT_RETRY, RetryableError
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.3  # for a call to fail by itself
+PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss
 _POLL_S = 0.05
 
-# What the ps says, by letting go of the connection or of its memory, when it is gone.
+# TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
 LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -37,10 +37,10 @@ LOST = (
 
 
 class Lifeline:
-    """Waits in a thread for the loss of a ps.
+    """Watches for the loss of a ps in its own thread.
 
-    Afterwards there are no more calls, and `on_stuck` is called if one is under way that doesn't
-    end: its thread can't be woken.
+    After a loss, new calls raise. If a call is under way and doesn't end, `on_stuck` is called,
+    because the thread of that call can't be interrupted.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Lifeline:
         threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
 
     def cut(self) -> None:
-        """The ps may go from now on."""
+        """Stop watching: from now on a ps may exit."""
         self._is_cut = True
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Around each exchange."""
+        """Context around each exchange; raises if a ps is already lost."""
         if self._lost:
             raise self._lost
         self._calling_since = time.monotonic()
@@ -83,7 +83,7 @@ class Lifeline:
 
 @contextlib.contextmanager
 def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
-    """End this process where the runtime would wait for its peer forever."""
+    """End this process if the body takes longer, because the runtime may wait forever."""
 
     def leave() -> None:
         log.error("%s within %g s; leaving with %d", reason, timeout_s, EXIT_RETRY)
@@ -101,7 +101,7 @@ def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def or_lost() -> Iterator[None]:
-    """Turn the runtime's ways of saying that the ps is gone into one."""
+    """Turn TensorFlow's errors for a lost ps into RetryableError."""
     try:
         yield
     except LOST as error:

@@ -1,4 +1,4 @@
-"""A parameter server: hold the variables, and leave when the run is over."""
+"""A parameter server: hold the variables, and exit when the run is over."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from a3c.server.lasting import LastingSession
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.25
-LINGER_S = 8.0  # how long a ps that may leave waits for workers that still talk to it
-CHIEF_LINGER_S = 120.0  # and for a chief, which may be on its way back to save what is here
+LINGER_S = 8.0  # how long a ps waits for attached workers before it exits
+CHIEF_LINGER_S = 120.0  # the same for the chief, which may be restarting in order to save
 
 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
-    """The process's end of TensorFlow's runtime; it can't be stopped but by leaving."""
+    """Start TensorFlow's server in this process; only the end of the process stops it."""
     keep_freed_memory()
     address = cluster.addresses(task.job)[task.index]
     _, port = split_address(address)
@@ -47,9 +47,9 @@ def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
 
 
 def _server_config(threads: int) -> Any:
-    """Few threads that sleep where they wait: looking for work of others took half of a ps's time.
+    """Few threads, and no spinning: with TensorFlow's defaults spinning took half of a ps's time.
 
-    A thread for each core and waiting awake are TensorFlow's defaults.
+    The defaults are one thread per core, which spins while it waits for work.
     """
     settings = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
@@ -63,20 +63,20 @@ def _server_config(threads: int) -> Any:
 def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat: Heartbeat) -> None:
     """Serve until the chief says that the run is finished, or a signal comes.
 
-    `Server.join` never returns, so the ps is a client of the first ps, which may be itself, and
-    polls there. When it may leave it waits for attached workers, but not for ever.
+    `Server.join` never returns. So every ps polls the first ps (the first ps polls itself). At the
+    end the ps waits for attached workers, for `LINGER_S` or `CHIEF_LINGER_S` at most.
     """
     server = start_server(cluster, task, config.cluster.ps_threads)
     poll = _Poll(server.target, cluster, task, config)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
-    began: float | None = None  # to wait for leave
+    began: float | None = None  # when the wait for attached workers began
     while True:
         beat.beat()
         try:
             finished, attached = poll()
         except tf.errors.OpError as error:
             if task.index and began:
-                break  # the first ps has left as well
+                break  # the first ps has exited too
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
         if finished or stop.requested:
             began = began or time.monotonic()
@@ -86,7 +86,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
                 break
         time.sleep(POLL_INTERVAL_S)
     if task.index == 0 and len(cluster.ps) > 1:
-        time.sleep(4 * POLL_INTERVAL_S)  # the others read here that they may leave
+        time.sleep(4 * POLL_INTERVAL_S)  # the other ps poll this one to learn that they may exit
     log.info("leaving")
 
 
@@ -108,7 +108,7 @@ class _Poll:
         )
 
     def __call__(self) -> tuple[bool, list[bool]]:
-        """The answer; a blank ps is not finished and nobody is attached to it."""
+        """(finished, attached); an uninitialised ps gives (False, [])."""
         if not self._session.run(self._exist):
             return False, []
         finished, attached = self._session.run(

@@ -1,8 +1,8 @@
 """The shared state of the cluster on the ps, and the calls that a worker makes to it.
 
-Everything global lives here: the parameters, the optimizer's statistics, `global_step`, the running
+The global state is the parameters, the optimizer's statistics, `global_step`, the running
 observation statistics, the queue of episode reports and a few flags. One `exchange` pushes a
-gradient, counts the steps and pulls what is new; there is no lock and no barrier between workers.
+gradient, counts the steps and pulls the new state, without a lock or barrier between workers.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from a3c.server.ps_loss_watch import Lifeline, leave_if_stuck, or_lost
 log = logging.getLogger(__name__)
 
 EPISODE_QUEUE_CAPACITY = 100_000
-EPISODE_FIELDS = 4  # worker, return, length, env step at its end
+EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
 ENDINGS = ("solved", "max_env_steps")  # why a run is over
 
 
 class Snapshot(NamedTuple):
-    """The variables that a checkpoint holds, and how many updates ended while they were read."""
+    """The variables of a checkpoint, and how many updates ended while they were read."""
 
     values: dict[str, np.ndarray]
     updates_during: int
-    samples_waiting: int  # gathered for a step that is not made yet; no checkpoint holds them
+    samples_waiting: int  # gathered for the next step; a checkpoint does not hold their gradients
 
 
 class Store:
@@ -72,7 +72,7 @@ class Store:
         self._drain = self._session.make_callable(self._dequeue)
 
     def _build(self, cluster: Cluster, statistics_size: int) -> None:
-        """Everything in the graph."""
+        """Build the whole graph."""
         setter = _device_setter(cluster, self._layout)
         with self.graph.as_default(), tf.compat.v1.device(setter):
             shared = self._build_variables(statistics_size, len(cluster.workers))
@@ -87,20 +87,20 @@ class Store:
         targets = [f"grpc://{ps}" for ps in cluster.ps]
         return [LastingSession(target, graph=self.graph, config=config) for target in targets]
 
-    # --- the life of a worker -------------------------------------------------------------------
+    # --- the worker's calls ---------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether the ps holds a whole model; where one variable is missing it counts as blank."""
+        """Whether the ps are initialised; False if any variable is missing."""
         with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
             if not self._session.run(self._all_exist):
                 return False
             return bool(self._session.run(self._is_ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write a blank ps: every variable its initial value, then `values` over that.
+        """Initialise the ps: set every variable to its initial value, then write `values`.
 
-        This begins a life of the ps at the env step in `values`. `ready` is written last, so that
-        a chief that dies in here leaves a ps that counts as blank.
+        This starts a new life of the ps at the env step in `values`. `ready` is written last, so
+        that the ps counts as uninitialised if the chief dies during this call.
         """
         try:
             held = by_shard(values, self._layout, self._inputs)
@@ -117,9 +117,9 @@ class Store:
             self._session.run(self._flags.set_ready)
 
     def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
-        """Say that this worker is at work, so that the ps waits for it; to which life of the ps.
+        """Register this worker, so that the ps waits for it; returns the current life of the ps.
 
-        `on_stuck` is called, in another thread, where the ps is lost and a call hangs.
+        If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
         with or_lost():
             self._set_presence(1)
@@ -129,7 +129,7 @@ class Store:
         return life
 
     def _wait_for_loss(self) -> None:
-        """Block until the ps is lost, and raise that."""
+        """Block until a ps is lost, then raise RetryableError."""
         for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
         with or_lost():
             self._session.run(self._never, options=for_ever)
@@ -138,7 +138,7 @@ class Store:
         return self._lifeline.calling() if self._lifeline else contextlib.nullcontext()
 
     def detach(self) -> None:
-        """Say that this worker leaves; its last push is in."""
+        """Unregister this worker, after its last push."""
         if self._lifeline:
             self._lifeline.cut()
         with or_lost():
@@ -150,12 +150,12 @@ class Store:
         self._session.run(flags.set_attached, feed)
 
     def pull(self) -> Reply:
-        """The newest of everything, without pushing."""
+        """Return the newest parameters, statistics and counters without a push."""
         with self._on_lifeline(), or_lost():
             return self._exchange.pull()
 
     def push(self, push: Push) -> Reply:
-        """Push a gradient, count its steps, pull: one call to each ps."""
+        """Push a gradient, count its steps and pull, in one call to each ps."""
         with self._on_lifeline(), or_lost():
             return self._exchange.push(push)
 
@@ -167,7 +167,7 @@ class Store:
     # --- the chief's calls ----------------------------------------------------------------------
 
     def drain(self) -> np.ndarray:
-        """Take all episode reports out of the queue, `[N, 4]`. Only the chief may."""
+        """Take all episode reports out of the queue, `[N, 4]`; only the chief may call this."""
         with or_lost():
             return self._drain()
 
@@ -178,13 +178,13 @@ class Store:
             self._session.run(self._flags.set_finished, why)
 
     def ending(self) -> str | None:
-        """Why the run is over; None while it isn't."""
+        """Why the run is over; None while it goes on."""
         with or_lost():
             why = int(self._session.run(self._flags.read_finished))
         return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
-        """Which workers are at work, `[num_workers]`."""
+        """Which workers are attached, `[num_workers]`."""
         with or_lost():
             return self._session.run(self._flags.read_attached) != 0
 
@@ -194,10 +194,11 @@ class Store:
         return {name: value.shape for name, value in by_parameter(blank, self._layout).items()}
 
     def snapshot(self) -> Snapshot:
-        """Every variable that a checkpoint holds; pushes go on meanwhile.
+        """Read every variable that a checkpoint holds, while pushes go on.
 
-        Each shard is whole. Between two of them there may be pushes: those that ended while they
-        were read, and at most one a worker that was under way. A few tries are made for none.
+        Each shard is read atomically, but pushes may come between two shards: those that ended
+        meanwhile, and at most one per worker that was under way. The read is repeated up to
+        `SNAPSHOT_TRIES` times until no update ended during it; the best try is returned.
         """
         best: Snapshot | None = None
         for _ in range(SNAPSHOT_TRIES):
@@ -228,7 +229,7 @@ class Store:
         )
 
     def _build_reports(self) -> None:
-        """The episode queue; no end of it blocks: a full one refuses, an empty one gives []."""
+        """Build the episode queue; it never blocks: full it refuses reports, empty it gives []."""
         self._reports_in = tf.compat.v1.placeholder(tf.float64, [None, EPISODE_FIELDS])
         with tf.device(FIRST_PS):
             queue = tf.queue.FIFOQueue(
@@ -274,7 +275,7 @@ class Store:
 
 
 def _device_setter(cluster: Cluster, layout: Layout) -> Callable[[Any], str]:
-    """Variables on the ps that the layout gives them, and everything else on the first one."""
+    """Place each shard on its ps, and everything else on the first ps."""
     place = {shard.name: shard.ps for shard in layout.shards}
     return tf.compat.v1.train.replica_device_setter(
         worker_device=FIRST_PS,
@@ -294,7 +295,7 @@ def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _session_config(config: Config, task: Task) -> Any:
-    """Filters keep a session from waiting for peers that it never talks to."""
+    """Session options; the device filters avoid waiting for peers that the session never calls."""
     return tf.compat.v1.ConfigProto(
         device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"],
         operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
