@@ -39,7 +39,7 @@ class Keepers(Protocol):
         """The exit code of a keeper; None while it runs."""
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
 
     def is_killed(self, name: str) -> bool:
         """Whether a keeper was killed, so that it recorded no end."""
@@ -49,9 +49,9 @@ class Keepers(Protocol):
 
 
 class ChildKeepers:
-    """Keepers as children of this process, each in a session of its own.
+    """Keepers as children of this process, each in a separate session.
 
-    Their own sessions keep Ctrl-C in the terminal from reaching them directly; the launcher ends
+    The separate sessions keep Ctrl-C in the terminal from reaching them directly; the launcher ends
     them in order instead. With `echo` the output of their processes is also printed here.
     """
 
@@ -93,7 +93,7 @@ class ChildKeepers:
         return EXIT_OK if record and record.state == "stopped" else code
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
         if self._children[name].poll() is None:
             self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
 
@@ -149,7 +149,7 @@ class RecordedKeepers:
             self._restart(process, restarts)
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
         record = process_records.read_record(self._run.record(name))
         if record:
             process_records.terminate(record, now=now)
@@ -184,7 +184,7 @@ class Revival:
         return code if name in self._given_up else None
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
         self._keepers.end(name, now=now)
 
     def stop(self) -> None:

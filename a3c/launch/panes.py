@@ -22,7 +22,7 @@ from a3c.process.unwanted_variables import is_unwanted
 
 PANES_A_WINDOW = 8
 MIN_VERSION = (3, 2)  # the first with -e
-SIZE = ("-x", "220", "-y", "60")  # of a session that nobody has attached to yet
+SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
 _NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
@@ -52,7 +52,7 @@ class Window:
     panes: tuple[Pane, ...]
 
 
-# --- whether and where ----------------------------------------------------------------------------
+# --- availability and names -----------------------------------------------------------------------
 
 
 def is_available() -> bool:
@@ -209,7 +209,7 @@ def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, window: 
 
 
 def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
-    """Set tmux's own title, which a program may change, and our option, which none changes."""
+    """Set tmux's title and our own option, because a program may change tmux's title."""
     _said(server, "set-option", "-p", "-t", pane, "@a3c_title", title)
     _said(server, "select-pane", "-t", pane, "-T", title)
 

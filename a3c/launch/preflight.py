@@ -37,7 +37,7 @@ class Facts(NamedTuple):
     cores: int
     available_mb: float
     free_disk_mb: float
-    free_files: int | None = None  # None where the file system has no limit
+    free_files: int | None = None  # None if the file system has no limit
     no_display: str | None = None  # why no window can be opened; None if one can
 
 
