@@ -1,4 +1,4 @@
-"""Start an A3C cluster on this machine, and see it through.
+"""Start an A3C cluster on this machine and supervise it to the end.
 
 python launch_cluster.py --workers 16
 python launch_cluster.py --env-id CartPole-v1 --workers 2 --mode child
@@ -44,7 +44,7 @@ LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescrip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say how to start, beside what to train."""
+    """Add the arguments that say how to start; the settings say what to train."""
     group = parser.add_argument_group("launch")
     group.add_argument(
         "--mode",
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start a run, or do what a verb says about one; the exit code."""
+    """Start a run or execute a verb; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.prepare()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -131,7 +131,7 @@ def _unknown_verb(word: str) -> str:
 
 
 def complete(line: str, point: str) -> int:
-    """Print what may follow in a line up to the cursor; a shell asks, see `completion`."""
+    """Print the completions of a line up to the cursor; the shell calls this, see `completion`."""
     from a3c.launch import completion
 
     starting = command_line.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
@@ -143,11 +143,11 @@ def complete(line: str, point: str) -> int:
 
 
 def keep_here(arguments: list[str]) -> int:
-    """Be the keeper of processes of a run that is spread over hosts or containers."""
+    """Supervise some processes of a run that is spread over hosts or containers."""
     from a3c.launch import keep
 
     def check(settings: EnvConfig) -> object:
-        import envs  # Gymnasium: only the chief's keeper pays for it
+        import envs  # imports Gymnasium, which only the chief's host needs
 
         return envs.check(settings)
 
@@ -198,7 +198,7 @@ def start(arguments: list[str]) -> int:
 
 
 def _refuse_without_effect(chosen: argparse.Namespace) -> None:
-    """Refuse flags that would do nothing."""
+    """Refuse flags that would have no effect."""
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too, or use `status --json`")
     if chosen.replace and chosen.mode in ("child", "compose"):
@@ -222,10 +222,10 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
 
 
 def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
-    """Whether the run goes into tmux; UserError where it should and can't."""
+    """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False
-    from a3c.launch import session  # libtmux: all else is quicker without it
+    from a3c.launch import session  # imports libtmux, which only tmux mode needs
 
     if chosen.mode == "auto" and not session.is_at_hand():
         return False
@@ -234,8 +234,8 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
 
 
 def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
-    """Refuse what can't work, before anything is written; a line for each idle flag."""
-    import envs  # Gymnasium: too slow for the verbs, which don't need it
+    """Refuse settings that can't work, before anything is written; a line for each idle flag."""
+    import envs  # imports Gymnasium: too slow for the verbs, which don't need it
 
     observations, actions = envs.check(config.env)
     preflight.check_left_over(RunDir(path.absolute()))
@@ -254,7 +254,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
 def _plan(
     config: Config, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
 ) -> tuple[Plan, list[str]]:
-    """What will be started, and what people should know before it is."""
+    """The plan, and the warnings to show before the start."""
     across = placement is not None
     isolated, warning = isolation.decide(config.cluster.isolation, across_hosts=across)
     here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
@@ -277,7 +277,7 @@ def _plan(
 
 
 def _resumed(arguments: list[str]) -> RunDir | None:
-    """The run that `--resume` goes on with; None without it."""
+    """The run that `--resume` continues; None without `--resume`."""
     parser = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
     add_arguments(parser)
     known, _ = parser.parse_known_args(arguments)
@@ -298,7 +298,7 @@ def _show(planned: Plan, *, as_json: bool) -> int:
 
 
 def _in_foreground(planned: Plan, run: RunDir, config: Config) -> int:
-    """Child mode: everything is a child of this process, and ends with it."""
+    """Child mode: all processes are children of this process and end with it."""
     keepers = ChildKeepers(run)
     keepers.start(planned.processes)
     return run_view.see_through(planned, keepers, run, config)

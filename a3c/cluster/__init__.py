@@ -1,1 +1,1 @@
-"""Who is where: addresses, tasks, hosts, the plan of all processes."""
+"""Addresses, tasks, hosts, and the plan of all processes."""

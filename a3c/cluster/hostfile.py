@@ -1,19 +1,19 @@
 """The hosts of a run, read from a TOML file and checked: `launch_cluster.py --hosts hosts.toml`.
 
-ps = "beta"                       # where the ps are; "here", or the first host, if left out
+ps = "beta"                       # host of the ps, or a list; default: "here"
 
 [[host]]
 host = "here"                     # the launcher's own machine: no ssh
 address = "10.77.0.1"             # on the private network
-slots = 2                         # workers that it takes
+slots = 2                         # number of workers
 
 [[host]]
-host = "beta"                     # what ssh is told
+host = "beta"                     # the name that ssh gets
 address = "10.77.0.2"
 slots = 4
-directory = "/opt/a3c"            # the code there; where it is here, if left out
-python = ".venv/bin/python"       # absolute, or in there
-user = "ml"                       # for ssh, like port and options; else as ~/.ssh/config says
+directory = "/opt/a3c"            # the code there; default: the same path as here
+python = ".venv/bin/python"       # absolute, or relative to directory
+user = "ml"                       # for ssh, like port and options; default: ~/.ssh/config
 port = 2200
 options = ["-i", "/home/me/key"]
 """
@@ -55,7 +55,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that takes processes, and how to get there."""
+    """A machine for processes, and how to connect to it."""
 
     name: str
     address: str
@@ -68,33 +68,33 @@ class Host:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is the launcher's own machine."""
+        """Whether this is the launcher's own machine."""
         return self.name == HERE
 
     def at(self, port: int) -> str:
-        """The address of a process on it."""
+        """The address of a process that listens on `port` of this host."""
         return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
 
 @dataclass(frozen=True)
 class HostFile:
-    """The hosts of a run in the order in which they get workers, and those that get the ps."""
+    """The hosts of a run in the order in which they get workers, and the names of the ps hosts."""
 
     hosts: tuple[Host, ...]
     ps: tuple[str, ...]
 
     @property
     def slots(self) -> int:
-        """How many workers there is room for."""
+        """The number of workers that fit on all hosts."""
         return sum(host.slots for host in self.hosts)
 
     def named(self, name: str) -> Host:
-        """The host of that name."""
+        """The host with this name."""
         return next(host for host in self.hosts if host.name == name)
 
 
 def read(path: Path) -> HostFile:
-    """The hosts in a file; UserError, in a line that names the file, for whatever is wrong."""
+    """The hosts in a file; any error is a UserError of one line that names the file."""
     subject = f"--hosts {path}"
     try:
         with path.open("rb") as file:
@@ -118,7 +118,7 @@ def parse(tables: dict[str, Any]) -> HostFile:
         raise UserError("there is no host: add a [[host]] with host, address and slots")
     hosts = [_host(entry, number) for number, entry in enumerate(entries, start=1)]
     _check_together(hosts)
-    # The launcher's own machine comes first: there the chief keeps the checkpoints.
+    # The launcher's machine is first: it runs the chief, which stores the checkpoints.
     hosts.sort(key=lambda host: not host.is_here)
     found = HostFile(tuple(hosts), tuple(_ps_names(tables.get("ps"), hosts)))
     for host in hosts:
@@ -173,7 +173,7 @@ def _check_type(where: str, key: str, value: Any) -> None:
 
 
 def _name(entry: dict[str, Any], where: str) -> str:
-    """What ssh is told; a leading dash would be an option of it."""
+    """The name that ssh gets; ssh would take a leading dash as an option."""
     name: str = entry["host"]
     for key in ("host", "user"):
         text = entry.get(key, name)
@@ -203,7 +203,7 @@ def _in_range(entry: dict[str, Any], key: str, where: str, low: int, high: int) 
 
 
 def _place(entry: dict[str, Any], where: str) -> dict[str, str]:
-    """Where code and Python are there: as here, if nothing else is said."""
+    """The paths of Python and the code on a host; the defaults are this machine's."""
     if entry["host"] == HERE:
         for key in ("python", "directory"):
             if key in entry:
@@ -217,7 +217,7 @@ def _place(entry: dict[str, Any], where: str) -> dict[str, str]:
 
 
 def _same_python() -> str:
-    """This Python, by its place in the code's directory where it is in there."""
+    """This Python, as a path relative to the code's directory if it is inside."""
     try:
         return str(Path(sys.executable).relative_to(REPOSITORY))
     except ValueError:
@@ -243,7 +243,7 @@ def _check_together(hosts: Sequence[Host]) -> None:
 
 
 def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
-    """The hosts of the ps, by name."""
+    """The names of the hosts of the ps."""
     if said is None:
         said = hosts[0].name
     names = [said] if isinstance(said, str) else said

@@ -1,4 +1,4 @@
-"""Which process goes to which host of a host file, and which address it gets there."""
+"""Assign each process a host of the host file and an address there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.process.console import count
 
-BASE_PORT = 2222  # below those that kernels give to outgoing connections
+BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The addresses of a cluster, and the host of each process by its name."""
+    """The addresses of a cluster, and the host of each process by the process's name."""
 
     cluster: Cluster
     hosts: dict[str, Host]

@@ -1,4 +1,4 @@
-"""The whole cluster as a value, before anything starts: every process, where and with what."""
+"""The process list as data, made before anything starts: hosts, addresses, command lines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from a3c.keeper.spec import KeeperSpec
 from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
 
 LOOPBACK = "127.0.0.1"
-# Every process is told every address in one argument, of which Linux takes 128 KiB.
+# Every process gets every address in one argument, and Linux limits an argument to 128 KiB.
 MAX_PROCESSES = 5000
-ISOLATED_BASE_PORT = 2222  # below those that the kernel gives to outgoing connections
-HEARTBEAT_TIMEOUT_S = 120.0  # where no setting says
-START_S = 300.0  # for a process to get ready: seconds of imports, on a busy machine minutes
+ISOLATED_BASE_PORT = 2222  # below the ports that the kernel uses for outgoing connections
+HEARTBEAT_TIMEOUT_S = 120.0  # default
+START_S = 300.0  # start-up time: imports take seconds, on a busy machine minutes
 GRACE_S = 15.0  # between TERM and KILL
-CHIEF_GRACE_S = 60.0  # for the chief, which saves
-FAR_GRACE_S = 75.0  # for a keeper elsewhere to end its process in order, and for word of it
+CHIEF_GRACE_S = 60.0  # the chief saves a checkpoint
+FAR_GRACE_S = 75.0  # a remote keeper ends its process in order and reports it
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Process:
     task: int
     address: str
     argv: tuple[str, ...]
-    environment: dict[str, str]  # beyond what the launcher was started with
+    environment: dict[str, str]  # added to the launcher's environment
     log: str
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     start_timeout_s: float = START_S
     grace_s: float = GRACE_S
     max_memory_mb: float = 0.0
-    isolated: bool = False  # in the run's own network
+    isolated: bool = False  # in the run's private network
     host: str = HERE
-    directory: str | None = None  # where it starts on another host
+    directory: str | None = None  # working directory on another host
 
     @property
     def is_here(self) -> bool:
@@ -57,7 +57,7 @@ class Process:
         return self.host == HERE
 
     def shell(self) -> str:
-        """The process as a line for a shell of its host."""
+        """The process as a shell command on its host."""
         variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
         there = [f"cd {shlex.quote(self.directory)} &&"] if self.directory else []
         return " ".join([*there, "env", *variables, shlex.join(self.argv)])
@@ -65,25 +65,25 @@ class Process:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every process of a run; `reserved` are those that have an address, and may come later."""
+    """Every process of a run; `add` can start the `reserved` workers later, at their addresses."""
 
     run_dir: str
     processes: tuple[Process, ...]
     reserved: tuple[Process, ...] = ()
-    hosts: tuple[Host, ...] = ()  # of a host file
+    hosts: tuple[Host, ...] = ()  # from the host file
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
         return asdict(self)
 
     def save(self, run: RunDir) -> None:
-        """Keep the plan in the run directory, for whoever sees the run through."""
+        """Write the plan into the run directory, for the launcher or the cockpit."""
         with refusing(run.path):
             write_json(run.path / "plan.json", self.as_dict())
 
     @staticmethod
     def load(run: RunDir) -> Plan:
-        """The plan that a run was started by."""
+        """The plan that a run was started with."""
         try:
             tables = json.loads((run.path / "plan.json").read_text())
             cast = _load_cast(tables["processes"])
@@ -102,11 +102,11 @@ class Plan:
         return [process for process in self.processes if process.role == role]
 
     def host_of(self, process: Process) -> Host:
-        """The host of a process that runs elsewhere."""
+        """The host of a process on another host."""
         return next(host for host in self.hosts if host.name == process.host)
 
     def shell(self, process: Process) -> str:
-        """A process as a line for a shell here."""
+        """A process as a shell command on this machine."""
         line = process.shell()
         return line if process.is_here else ssh.shell(self.host_of(process), line)
 
@@ -116,15 +116,15 @@ def _load_cast(tables: Iterable[dict[str, Any]]) -> tuple[Process, ...]:
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
-    """Where every process listens on this machine, or in the network of the run's own."""
+    """The addresses of all processes on this machine, or in the run's private network."""
     addresses = [f"{LOOPBACK}:{port}" for port in _choose_ports(config, isolated)]
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
 
 
 def _choose_ports(config: Config, isolated: bool) -> list[int]:
-    """Ports for every process: from `--base-port` on and checked, or any free ones.
+    """Ports for every process: from `--base-port` on, checked, or any free ports.
 
-    In a network of the run's own nobody else has any, so that there is nothing to check.
+    In a private network no other program has ports, so nothing is checked.
     """
     count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
@@ -144,7 +144,7 @@ def _choose_ports(config: Config, isolated: bool) -> list[int]:
 
 
 def choose_board_port(here: Cluster) -> int:
-    """A free port for TensorBoard that isn't among those of the cluster."""
+    """A free port for TensorBoard that the cluster doesn't use."""
     taken = [topology.split_address(address)[1] for address in (*here.ps, *here.workers)]
     return next(port for port in topology.free_ports(len(taken) + 1) if port not in taken)
 
@@ -168,7 +168,7 @@ def make(
 ) -> Plan:
     """The plan of a run whose processes have the addresses of `here`.
 
-    Workers beyond those that are asked for are reserved. `placement` says who is elsewhere.
+    Workers beyond `--workers` are reserved. `placement` gives the hosts of the processes.
     """
     hosts = placement.hosts if placement else {}
     cast: list[Process] = []
@@ -187,12 +187,12 @@ def make(
 
 
 class _There(NamedTuple):
-    """Where on its host a process finds what it needs."""
+    """The paths of a process on its host."""
 
     python: str
     worker: str
     run_dir: str
-    fields: dict[str, Any]  # of its Process
+    fields: dict[str, Any]  # for its Process
 
 
 def _there(host: Host | None, run: RunDir) -> _There:
@@ -257,12 +257,12 @@ def _process(
 
 
 def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
-    """How long a process may be silent and how much memory it may take.
+    """The time-outs and the memory limit of a process.
 
     The heartbeat time-out of a ps is `ps_timeout_s`; a worker, which is silent while it waits for a
     ps, gets twice that.
     """
-    start_s = START_S + settings.connect_timeout_s  # for the peers, after that for itself
+    start_s = START_S + settings.connect_timeout_s  # wait for peers, then get ready itself
     if task.job == "ps":
         return {"heartbeat_timeout_s": settings.ps_timeout_s, "start_timeout_s": start_s}
     return {
@@ -274,10 +274,10 @@ def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
 
 
 def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
-    """The command that keeps a process alive.
+    """The command of the keeper that supervises a process.
 
-    Of a process elsewhere that is a connection to its keeper there, which comes from
-    `far_keeper_command`.
+    For a process on another host, the keeper supervises a connection to the remote keeper, whose
+    command is `far_keeper_command`.
     """
     if not process.is_here:
         return keeper_options.command(_follower(process, run, **changes))
@@ -285,7 +285,7 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
 
 
 def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
-    """The command that keeps a process alive on its own host, in the run's directory there."""
+    """The command of the remote keeper, which supervises a process on its own host."""
     there = RunDir(Path(directory_of(host, run.label)))
     far = replace(process, log=str(there.log(process.name)))
     spec = _spec(far, there, cwd=Path(host.directory))
@@ -304,8 +304,9 @@ def _identity(process: Process, run: RunDir) -> dict[str, Any]:
 
 
 def _follower(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
-    """What keeps up the connection to a process elsewhere; it waits for its host as long as that
-    takes, and is not silent meanwhile.
+    """The keeper of the connection to a process on another host.
+
+    It has no heartbeat, because the connection may wait for its host without limit.
     """
     return KeeperSpec(
         **_identity(process, run),
@@ -332,6 +333,6 @@ def _spec(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
 
 
 def keeper_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a keeper needs to find its code from any directory, with the user's environment kept."""
+    """The user's environment, with a PYTHONPATH that finds the keeper's code from any directory."""
     paths = [str(REPOSITORY), *filter(None, [base.get("PYTHONPATH")])]
     return {**base, "PYTHONPATH": os.pathsep.join(paths)}

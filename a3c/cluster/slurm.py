@@ -1,15 +1,15 @@
-"""The cluster of a Slurm job step, and this task's place in it, out of Slurm's variables.
+"""The cluster of a Slurm job step, and this task in it, read from Slurm's variables.
 
-The first `--ps` tasks of a step are the ps, all others workers. Nothing is asked of Slurm itself.
+The first `--ps` tasks of a step are the ps, all others are workers. No Slurm command is called.
 
-variable                       of the step first, else of the job       example
+variable                       fallback of the job, or meaning          example
 -----------------------------  ---------------------------------------  -----------------
 SLURM_STEP_NODELIST            SLURM_JOB_NODELIST                       node[01-03,7],big
 SLURM_STEP_NUM_TASKS           SLURM_NTASKS                             17
 SLURM_STEP_TASKS_PER_NODE      SLURM_TASKS_PER_NODE                     4(x4),1
 SLURM_PROCID, SLURM_NODEID     this task, and its node in the list      5, 1
-SLURM_DISTRIBUTION             block where it isn't given               block, cyclic, plane=4
-SLURM_JOB_ID                   for ports where `--base-port` isn't set  1234
+SLURM_DISTRIBUTION             default: block                           block, cyclic, plane=4
+SLURM_JOB_ID                   ports, unless `--base-port` is set       1234
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from a3c.config import ClusterConfig
 from a3c.errors import UserError
 
 MAX_HOSTS = 10_000
-# Below the ports that kernels give to outgoing connections; jobs that share a node get others.
+# Below the ports that kernels use for outgoing connections; the job's number selects a range, so
+# that jobs on one node seldom collide.
 _FIRST_PORT, _PORTS_A_JOB, _JOBS = 10_000, 128, 156
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -32,7 +33,7 @@ _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
 
 
 def place(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
-    """The cluster of the step that this process is a task of, and its place in it."""
+    """The cluster of this process's job step, and this process's task."""
     step = environ if "SLURM_STEP_NODELIST" in environ else _as_step(environ)
     hosts = expand_hosts(_take(step, "SLURM_STEP_NODELIST"))
     counts = expand_counts(_take(step, "SLURM_STEP_TASKS_PER_NODE"))
@@ -59,7 +60,7 @@ def place(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster,
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The names of a host list in order: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib."""
+    """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib."""
     items = _ITEM.findall(text)
     if ",".join(items) != text or not items:
         raise UserError(f"host list {reprlib.repr(text)} has no form that Slurm gives: mend it")
@@ -70,7 +71,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _expand_item(item: str) -> list[str]:
-    """All names of one item, which may have several brackets: the last counts fastest."""
+    """All names of one item; with several brackets, the last one counts fastest."""
     texts = [""]
     for place, part in enumerate(_BRACKETS.split(item)):
         choices = _numbers(part) if place % 2 else [part]
@@ -81,7 +82,7 @@ def _expand_item(item: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """The numbers of one pair of brackets, as wide as the first of their range is written."""
+    """The numbers in one pair of brackets, padded to the width of their range's first number."""
     numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -93,7 +94,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """The tasks of each node: `4(x2),3` is 4, 4, 3."""
+    """The number of tasks on each node: `4(x2),3` is 4, 4, 3."""
     counts: list[int] = []
     for part in text.split(","):
         match = _COUNT.fullmatch(part)
@@ -109,7 +110,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def deal(counts: Sequence[int], chunk: int | None) -> list[int]:
-    """The node of each task, in order, where a node gets `chunk` tasks in turn, or all at once."""
+    """The node of each task; nodes take turns, with `chunk` tasks a turn, or all tasks if None."""
     left = list(counts)
     nodes: list[int] = []
     while any(left):
@@ -121,7 +122,7 @@ def deal(counts: Sequence[int], chunk: int | None) -> list[int]:
 
 
 def _chunk(distribution: str) -> int | None:
-    """How many tasks a node gets in turn; None for all of them."""
+    """The number of tasks that a node gets per turn; None for all of its tasks."""
     word = re.split("[:,]", distribution.lower())[0]
     if word in ("", "block", "unknown", "unspecified", "*"):
         return None
@@ -137,7 +138,7 @@ def _chunk(distribution: str) -> int | None:
 
 
 def _check_node(environ: Mapping[str, str], node: int) -> None:
-    """Refuse where Slurm put this task elsewhere: the others would look for it in vain."""
+    """Raise UserError if Slurm put this task on another node, where no peer would find it."""
     if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != node:
         raise UserError(
             f"--cluster slurm: this task is on node {_number(environ, 'SLURM_NODEID')} of the "
@@ -146,7 +147,7 @@ def _check_node(environ: Mapping[str, str], node: int) -> None:
 
 
 def _addresses(hosts: Sequence[str], nodes: Sequence[int], base: int) -> list[str]:
-    """The address of each task: ports count up on every node."""
+    """The address of each task; ports count up from `base` on every node."""
     used = [0] * len(hosts)
     addresses = []
     for node in nodes:
@@ -166,7 +167,7 @@ def _base_port(environ: Mapping[str, str], settings: ClusterConfig) -> int:
 
 
 def _as_step(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is known of the job under the names that it has for a step."""
+    """The job's variables under the names of the step's."""
     return dict(_renamed(environ))
 
 

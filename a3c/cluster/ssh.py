@@ -1,4 +1,4 @@
-"""How a command is run on another host."""
+"""Build the ssh commands that run a command on another host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from a3c.cluster.hostfile import Host
 
-# Nobody is there to be asked for a password, and a connection that went dead is noticed.
+# BatchMode: nobody could type a password. ServerAlive: detects a dead connection.
 _OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
@@ -17,7 +17,7 @@ _OPTIONS = (
 def command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:
     """The local command that runs `argv` on a host, without a terminal, in `directory`.
 
-    What is in the host file as `options` comes first: in ssh the first word on a thing holds.
+    The host file's `options` come first, because ssh uses the first value of an option.
     """
     there = shlex.join(argv)
     if directory:
@@ -26,7 +26,7 @@ def command(host: Host, argv: Sequence[str], *, directory: str | None = None) ->
 
 
 def shell(host: Host, line: str) -> str:
-    """A line for a shell here that runs `line` in one there."""
+    """A local shell command that runs `line` in a shell on the host."""
     return shlex.join(["ssh", *host.options, *_whom(host), line])
 
 

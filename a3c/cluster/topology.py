@@ -1,4 +1,4 @@
-"""Who is in the cluster and where: addresses by role, read from flags or TF_CONFIG and checked.
+"""The processes of the cluster and their addresses, read from flags or TF_CONFIG and checked.
 
 TensorFlow is not imported here; `as_dict` is what `tf.train.ClusterSpec` takes.
 """
@@ -24,7 +24,7 @@ from a3c.process.unwanted_variables import is_unwanted
 JOBS = ("ps", "worker")
 CHIEF = 0
 
-# Labels of 1 to 63 characters: anything else can't even be looked up.
+# DNS can look up only labels of 1 to 63 characters.
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
 
@@ -47,14 +47,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Task:
-    """One process of a cluster: its job and its number in it."""
+    """One process of a cluster: its job and its number in the job."""
 
     job: str
     index: int
 
     @property
     def name(self) -> str:
-        """The name in logs, panes and file names, `worker-0`."""
+        """The name in logs, panes and file names, for example `worker-0`."""
         return f"{self.job}-{self.index}"
 
     @property
@@ -64,7 +64,7 @@ class Task:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`; UserError where it is neither."""
+    """Host and port of `host:port` or `[v6]:port`; UserError for any other form."""
     host, colon, port = address.rpartition(":")
     is_v6 = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if is_v6 else host
@@ -97,7 +97,7 @@ def is_loopback(address: str) -> bool:
 
 
 def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: bool) -> Cluster:
-    """A checked cluster: every address valid, none twice, none public without being asked for."""
+    """A checked cluster: addresses are valid and unique, and loopback unless `trusted_network`."""
     cluster = Cluster(tuple(ps), tuple(workers))
     for job in JOBS:
         if not cluster.addresses(job):
@@ -117,9 +117,9 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
 
 
 def _place(address: str) -> tuple[str, int]:
-    """What two addresses of one server have in common.
+    """A key that is the same for two addresses of the same server.
 
-    A server takes its port on all interfaces, so the names of this machine are one place.
+    A server binds its port on all interfaces, so all loopback names of this machine are one key.
     """
     host, port = split_address(address)
     if is_loopback(address):
@@ -138,9 +138,9 @@ def split_hosts(text: str) -> list[str]:
 
 
 def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
-    """Cluster and task from the JSON that Kubeflow and others put into TF_CONFIG.
+    """Cluster and task from the JSON that Kubeflow and other schedulers put into TF_CONFIG.
 
-    A `chief` or `master` job, where there is one, becomes worker 0 and the workers move up by one.
+    If there is a `chief` or `master` job, it becomes worker 0, and the workers move up by one.
     """
     tables = _tf_config_tables(text)
     jobs = {job: _addresses(tables["cluster"], job) for job in (*JOBS, "chief", "master")}
@@ -183,7 +183,7 @@ def _addresses(cluster: dict[str, Any], job: str) -> list[str]:
 
 
 def check_task(cluster: Cluster, job: str, index: int) -> Task:
-    """The task, or a UserError where the cluster has none of that number."""
+    """The task; UserError if the cluster has no task with this number."""
     if not 0 <= index < len(cluster.addresses(job)):
         raise UserError(
             f"--task {index} is out of range: the cluster has {len(cluster.addresses(job))} {job}"
@@ -195,7 +195,7 @@ def check_task(cluster: Cluster, job: str, index: int) -> Task:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on, all different."""
+    """`count` different ports of this machine that no program uses."""
     with contextlib.ExitStack() as stack:
         ports = []
         try:
@@ -212,7 +212,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on the port of this machine now."""
+    """Whether a server could bind the port on this machine now."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -231,10 +231,10 @@ def wait_for_peer(
     on_wait: Callable[[str], None] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Block until something listens at `address`; RetryableError that names it after `timeout_s`.
+    """Block until something listens at `address`; RetryableError with its name after `timeout_s`.
 
-    TensorFlow would wait for an absent peer forever, and say nothing. `pause` sleeps for some
-    seconds, and gives something true where it is time to leave: a RetryableError as well.
+    TensorFlow would wait for a missing peer forever, without a message. `pause` sleeps for some
+    seconds; it returns true if this process must exit, and then RetryableError is raised too.
     """
     deadline = time.monotonic() + timeout_s
     said = False
@@ -255,20 +255,20 @@ def wait_for_peer(
 
 
 def _why_unreachable(address: str, patience_s: float) -> str | None:
-    """What keeps us from connecting, or None where somebody listens."""
+    """The reason why a connection fails; None if something listens."""
     try:
         with socket.create_connection(split_address(address), timeout=patience_s) as connection:
-            # A port that is free can be given to this very connection, which then meets itself.
+            # The kernel may give this connection the free target port; it then connects to itself.
             is_itself = connection.getsockname() == connection.getpeername()
     except OSError as error:
         return error.strerror or str(error)
     return "nobody listens" if is_itself else None
 
 
-# What a user may set otherwise. oneDNN is on by itself on processors with VNNI only, and takes a
-# third of the time of TensorFlow's own convolutions on others with AVX-512 too.
+# Defaults that a user may override. By itself TensorFlow enables oneDNN only on processors with
+# VNNI. On others with AVX-512, oneDNN's convolutions take a third of the time of TensorFlow's own.
 DEFAULT_VARIABLES = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",  # faults come as exceptions
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors are raised as exceptions anyway
     "GRPC_VERBOSITY": "ERROR",
     "PYTHONUNBUFFERED": "1",
     "TF_ENABLE_ONEDNN_OPTS": "1",
@@ -276,22 +276,22 @@ DEFAULT_VARIABLES = {
 
 
 def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the user has set of them."""
+    """The variables of DEFAULT_VARIABLES that the user has set."""
     return {name: base[name] for name in DEFAULT_VARIABLES if name in base}
 
 
 def process_environment(
     base: Mapping[str, str], threads: int, *, gpu: bool = False
 ) -> dict[str, str]:
-    """The environment of a cluster process: the user's own, less what harms, plus thread counts.
+    """A cluster process's environment: the user's, less unwanted variables, plus thread counts.
 
-    The thread counts have to be there before TensorFlow is imported.
+    The thread counts must be set before TensorFlow is imported.
     """
     environment = {key: value for key, value in base.items() if not is_unwanted(key)}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)
     if not gpu:
-        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # looking for one costs memory and noise
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU search costs memory and warnings
     return DEFAULT_VARIABLES | environment
 
 

@@ -1,4 +1,4 @@
-"""The cluster and this process's task in it, from whoever says so: flags, TF_CONFIG or Slurm."""
+"""Determine the cluster and this process's task, from flags, TF_CONFIG or Slurm."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from a3c.cluster.topology import (
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
-PLACE = "{}"  # stands for the number of a process in its address
+PLACE = "{}"  # placeholder for the number of a process in its address
 
 
 def add_host_arguments(group: Any) -> None:
-    """The arguments that say where the cluster's processes are."""
+    """Add the arguments for the addresses of the cluster's processes."""
     group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
     group.add_argument(
         "--worker-hosts",
@@ -40,7 +40,7 @@ def add_host_arguments(group: Any) -> None:
 
 
 def add_task_arguments(group: Any) -> None:
-    """The arguments that say which process this is."""
+    """Add the arguments that select this process."""
     group.add_argument("--job", choices=JOBS, help="ps or worker")
     group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
 
@@ -48,9 +48,9 @@ def add_task_arguments(group: Any) -> None:
 def place(
     arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
 ) -> tuple[Cluster, Task]:
-    """Which cluster, and which process of it; flags win over TF_CONFIG.
+    """The cluster and this process's task; flags have priority over TF_CONFIG.
 
-    Whoever has no `--job` and `--task` among its flags can't be placed by them.
+    `keep` has no flags `--job` and `--task`, so TF_CONFIG or Slurm must give its task.
     """
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
@@ -80,7 +80,7 @@ def _task_flags(arguments: argparse.Namespace) -> str:
 
 
 def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Cluster:
-    """The cluster of two comma-separated lists of addresses, which `expand` reads."""
+    """The cluster of two comma-separated lists of addresses; `expand` reads the lists."""
     return make_cluster(
         expand(ps_hosts, settings.ps),
         expand(worker_hosts, settings.addresses),
@@ -89,7 +89,7 @@ def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Clu
 
 
 def expand(text: str, count: int) -> list[str]:
-    """The addresses of a list; one with `{}` in it stands for `count`, numbered from 0."""
+    """The addresses of a list; an address with `{}` stands for `count` addresses, from 0."""
     return [
         address.replace(PLACE, str(number))
         for address in split_hosts(text)

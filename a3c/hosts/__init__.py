@@ -1,1 +1,1 @@
-"""The other machines of a run, over ssh."""
+"""Start, watch and end a run's processes on other hosts, over ssh."""

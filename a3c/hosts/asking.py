@@ -1,4 +1,4 @@
-"""Ask every host of a plan what it has and whom it reaches, all at once."""
+"""Probe all hosts of a plan at the same time: their resources and which peers they reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from a3c.hosts import probe
 
 FACTS_TIMEOUT_S = 60.0
 REACH_TIMEOUT_S = 30.0
-# Reads the probe from stdin, and leaves what follows there for it.
+# Reads the probe's source from stdin; the rest of stdin stays for the probe itself.
 _LOAD = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'probe','exec'))"
 
 Target = tuple[str, int, str]  # host, port, token
@@ -31,7 +31,7 @@ Target = tuple[str, int, str]  # host, port, token
 
 @dataclass
 class Answer:
-    """What is known of a host: its facts, or the trouble with it, and whom it doesn't reach."""
+    """The answer of a host: its facts or its error, and the peers that it doesn't reach."""
 
     host: Host
     processes: list[Process]
@@ -39,13 +39,13 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
     unreached: dict[str, str] = field(default_factory=dict)  # why, by "name at address"
-    also_at: set[str] = field(default_factory=set)  # its other addresses that answer as well
+    also_at: set[str] = field(default_factory=set)  # its other addresses that also answer
 
 
 def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
-    """The answers of this host and of all that get a process now.
+    """The answers of this host and of every host that gets a process now.
 
-    `at_work` are processes that are there already, and that each of these has to reach.
+    `at_work` are processes that already run and that each new process must reach.
     """
     by_host = {host.name: [p for p in plan.processes if p.host == host.name] for host in plan.hosts}
     cluster = {name: [p for p in ps if p.role in ("ps", "worker")] for name, ps in by_host.items()}
@@ -69,7 +69,7 @@ def _collect(links: Sequence[_Link], timeout_s: float, key: str) -> None:
 
 
 class _Link:
-    """The probe on one host."""
+    """The connection to the probe on one host."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer, self._host = answer, answer.host
@@ -83,7 +83,7 @@ class _Link:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            bufsize=0,  # what was read ahead, `select` wouldn't tell of
+            bufsize=0,  # `select` can't see data in a read buffer
             start_new_session=True,
         )
         ports = [split_address(process.address)[1] for process in answer.processes]
@@ -102,7 +102,7 @@ class _Link:
             self._process.stdin.flush()
 
     def hear(self, key: str, timeout_s: float) -> None:
-        """Wait for an answer, and take it down; or why there is none."""
+        """Wait for an answer and store it, or store the reason why none came."""
         if self._answer.trouble:
             return
         deadline = time.monotonic() + timeout_s
@@ -115,7 +115,7 @@ class _Link:
                 return
             *lines, self._begun = (self._begun + data).split(b"\n")
             for line in lines:
-                with contextlib.suppress(ValueError):  # what a login there says of itself
+                with contextlib.suppress(ValueError):  # output of a login script is not JSON
                     message = json.loads(line)
                     if isinstance(message, dict):
                         self._take(key, message)
@@ -133,12 +133,12 @@ class _Link:
                 other.also_at.add(target[0])
 
     def ask_whom_it_reaches(self, answers: Sequence[Answer], at_work: Sequence[Process]) -> None:
-        """Send it to whomever its processes talk to, and to other addresses of the other hosts."""
+        """Send the addresses to try: its processes' peers and the other hosts' other addresses."""
         mine = {process.role for process in self._answer.processes}
         for other in answers:
             busy = other.facts.get("busy", {})
             for process in other.processes if other.facts else ():
-                # A worker talks to every ps; a ps to every worker, and to the first ps.
+                # A worker connects to every ps; a ps connects to every worker and to the first ps.
                 if "ps" in mine or process.role == "ps":
                     host, port = split_address(process.address)
                     name = f"{process.name} at {process.address}"
@@ -158,7 +158,7 @@ class _Link:
     def _last_words(self) -> str:
         try:
             code = self._process.wait(timeout=2.0)
-        except subprocess.TimeoutExpired:  # it has closed its output, and stays
+        except subprocess.TimeoutExpired:  # the process closed its output but still runs
             self._process.kill()
             code = self._process.wait()
         self._errors.seek(0)

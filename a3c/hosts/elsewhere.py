@@ -1,6 +1,7 @@
-"""What is known here of a process on another host: its record there, and whether we are in touch.
+"""The local file about a process on another host: its last record and the state of the connection.
 
-`a3c.hosts.near_end` writes it into the run directory, and whoever looks at the run reads it.
+`a3c.hosts.near_end` writes the file into the run directory; `a3c.watch.status` and
+`a3c.hosts.sweep` read it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _MAX_BYTES = 1 << 20
 
 
 class Elsewhere(NamedTuple):
-    """A process on another host as it was seen last.
+    """A process on another host, as it was last seen.
 
-    `cut_off_at` (seconds since 1970) is when the connection was lost; None while there is one.
+    `cut_off_at` (seconds since 1970) is when the connection was lost; None while connected.
     """
 
     host: str
@@ -30,11 +31,11 @@ class Elsewhere(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its keeper has left with a word."""
+        """Whether its keeper has exited and recorded the reason."""
         return self.record is not None and self.record.state in ENDED_STATES
 
     def cut_off_s(self) -> float | None:
-        """For how long there has been no connection."""
+        """Seconds since the connection was lost; None while connected."""
         return None if self.cut_off_at is None else max(0.0, time.time() - self.cut_off_at)
 
 
@@ -44,7 +45,7 @@ def path_of(run: RunDir, name: str) -> Path:
 
 
 def read(path: Path) -> Elsewhere | None:
-    """What the file says; None where there is none that can be read."""
+    """The content of the file; None if it is missing or unreadable."""
     try:
         with path.open("rb") as file:
             data: dict[str, Any] = json.loads(file.read(_MAX_BYTES))
@@ -61,7 +62,7 @@ def read(path: Path) -> Elsewhere | None:
 
 
 def write(path: Path, seen: Elsewhere) -> None:
-    """Put the file in place whole; raises OSError."""
+    """Write the file atomically; raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     record = json.loads(seen.record.to_json()) if seen.record else None
     temporary = path.with_name(f".{path.name}.tmp")

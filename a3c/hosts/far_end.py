@@ -1,9 +1,9 @@
-"""On another host: see that a process's keeper is there, and tell the launcher how it fares.
+"""The remote end of a connection: start a process's keeper and report its state to the launcher.
 
-`python -m a3c.hosts.far_end` is what ssh starts; `a3c.hosts.near_end` is at the other end. It
-takes one JSON object a line and gives the same. The first line is a request; then come pings and
-the wish to stop. It ends with its connection, and the keeper doesn't: that has a session of its
-own.
+ssh starts `python -m a3c.hosts.far_end`; `a3c.hosts.near_end` is the local end. Both send one JSON
+object per line. The first line from the local end is a request; after it come pings and perhaps a
+stop message. The remote end exits with its connection. The keeper continues, because it has its own
+session.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
 TICK_S = 0.25
 FILES_INTERVAL_S = 1.0
-PATIENCE_S = 60.0  # without a ping: the connection is gone, though nobody was told
+PATIENCE_S = 60.0  # without a ping: the connection counts as lost
 CHUNK = 1 << 16
 _FIRST_RECORD_S = 30.0
-_END_S = 20.0  # for a keeper that was told to end, before it is told again
+_END_S = 20.0  # wait for a keeper after the first request to end
 _KILL_S = 10.0
 
 
@@ -47,7 +47,7 @@ class Attendant:
         self._wishes = Lines(0)
 
     def run(self) -> None:
-        """Follow until the keeper is gone, or the connection is."""
+        """Follow until the keeper or the connection ends."""
         while True:
             is_over = not process_records.is_kept(self._record)
             self._tell(everything=is_over)
@@ -63,7 +63,7 @@ class Attendant:
                 return
 
     def _tell(self, *, everything: bool) -> None:
-        """Say what is new."""
+        """Send everything new: the record, the log, the heartbeat and the files."""
         record = process_records.read_record(self._record)
         if record and record != self._said:
             self._said = record
@@ -85,7 +85,7 @@ class Attendant:
                 yield path
 
     def _tell_file(self, name: str, path: Path) -> None:
-        """Send what was added to a file; of one that shrank, what comes after its present end."""
+        """Send the data added to a file; after a truncation, only data beyond its present end."""
         try:
             size = path.stat().st_size
             place = self._places.setdefault(name, 0)
@@ -97,7 +97,7 @@ class Attendant:
                     say({"file": name, "data": base64.b64encode(data).decode()})
                     place += len(data)
         except OSError:
-            return  # not there yet
+            return  # the file does not exist yet
         self._places[name] = place
 
     def _tell_beat(self, record: ProcessRecord | None) -> None:
@@ -108,7 +108,7 @@ class Attendant:
 
 
 def say(message: dict[str, Any]) -> None:
-    """Give one JSON object; where nobody takes it any more, end this process."""
+    """Send one JSON object; if the connection is closed, end this process."""
     try:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
         sys.stdout.buffer.flush()
@@ -120,10 +120,10 @@ def say(message: dict[str, Any]) -> None:
 
 
 def see_to(request: dict[str, Any]) -> str | None:
-    """See that the keeper is there as it is wanted; why it can't be, where it can't.
+    """Attach to the requested keeper, or start it; return the error if that fails.
 
-    One that does something else, for an earlier session of the run, is ended first. With
-    `unless_ended` none is started where the last one had a reason to leave.
+    A keeper with another command line, from an earlier session of the run, is ended first. With
+    `unless_ended` no keeper is started if the last one exited and recorded the reason.
     """
     record = process_records.read_record(Path(request["record"]))
     if record and process_records.keeper_lives(record):
@@ -137,7 +137,7 @@ def see_to(request: dict[str, Any]) -> str | None:
 
 
 def _start(command: Sequence[str], record: Path) -> str | None:
-    """Start a keeper that outlives this process and its connection."""
+    """Start a keeper that continues after this process and its connection end."""
     with tempfile.TemporaryFile() as said:
         keeper = subprocess.Popen(
             command,
@@ -159,7 +159,7 @@ def _start(command: Sequence[str], record: Path) -> str | None:
 
 
 def end(records: Sequence[ProcessRecord], *, now: bool) -> list[str]:
-    """End keepers and wait for them, at once if `now`; the names of those that didn't end."""
+    """End keepers, by force if `now`, and wait; return the names of those that still run."""
     for insist in [True] if now else [False, True]:
         alive = [r for r in records if process_records.keeper_lives(r)]
         for record in alive:
@@ -171,14 +171,14 @@ def end(records: Sequence[ProcessRecord], *, now: bool) -> list[str]:
 
 
 def sweep(run_dir: Path, *, now: bool) -> None:
-    """End every keeper of a run on this host, and say which there were."""
+    """End every keeper of a run on this host, and send their names."""
     alive = [r for r in process_records.read_records(run_dir) if process_records.keeper_lives(r)]
     left = end(alive, now=now)
     say({"ended": [r.name for r in alive if r.name not in left], "left": left})
 
 
 def main() -> int:
-    """Do what the first line asks for."""
+    """Execute the request in the first line."""
     with open(0, "rb", buffering=0, closefd=False) as stream:
         request = json.loads(stream.readline())
     if "sweep" in request:

@@ -1,4 +1,4 @@
-"""Lines out of a descriptor, as they come in."""
+"""Read lines from a descriptor as they arrive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHUNK = 1 << 16
 
 
 class Lines:
-    """What comes out of a descriptor, line by line; a line may come in pieces."""
+    """The data of a descriptor, line by line; a line may arrive in pieces."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -18,7 +18,7 @@ class Lines:
         self.closed = False
 
     def read(self, timeout_s: float) -> Iterator[bytes]:
-        """Lines that came within the time, or before."""
+        """Wait at most `timeout_s` for data, and yield the lines that are complete."""
         if not select.select([self._descriptor], [], [], timeout_s)[0]:
             return
         data = os.read(self._descriptor, _CHUNK)

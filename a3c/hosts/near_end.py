@@ -1,11 +1,11 @@
-"""Here, for a process on another host: keep up a connection to its keeper there.
+"""The local end of a connection: follow a process on another host through its remote keeper.
 
-`python -m a3c.hosts.near_end RUN_DIR NAME` is what the local keeper of such a process keeps. It
-prints what the process says, copies its metrics into the run directory, and passes on the wish to
-end. A connection that is lost is made again for as long as it takes: the keeper over there works on
-meanwhile. One that is gone without a word, as after a reboot, is started again.
+The local keeper of such a process runs `python -m a3c.hosts.near_end RUN_DIR NAME`. This prints the
+process's output, copies its metrics into the run directory, and forwards requests to end. A lost
+connection is retried without limit, because the remote keeper continues meanwhile. A remote keeper
+that ended without recording a reason, as after a reboot, is started again.
 
-It leaves with 0 when the process is done, and with the process's own code, or 70, when it failed.
+The exit code is 0 when the process is done, and the process's own code, or 70, when it failed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from a3c.run.rundir import RunDir
 
 TICK_S = 0.25
 PING_INTERVAL_S = 5.0
-FIRST_WORD_S = 60.0  # from the start of ssh: Python has to come up over there
+FIRST_WORD_S = 60.0  # from the start of ssh, which includes starting Python on the host
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
-FAREWELL_S = 12.0  # how long one that is cut off is tried while everything ends
+FAREWELL_S = 12.0  # retries of a lost connection while the run ends
 
 
 class Follower:
-    """Follows one process until it is over, or until it has ended as it was asked to."""
+    """Follows one process until it ends by itself or on request."""
 
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
@@ -56,7 +56,7 @@ class Follower:
         self._status = -1
 
     def run(self) -> int:
-        """Follow to the end; the exit code."""
+        """Follow the process to its end; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._note()
@@ -75,7 +75,7 @@ class Follower:
             self._asked_at = time.monotonic()
 
     def _wait(self, delay_s: float) -> None:
-        """Wait before the next try; give up on a host that can't be reached while all ends."""
+        """Wait before the next retry; while the run ends, give up after FAREWELL_S."""
         until = time.monotonic() + delay_s
         while time.monotonic() < until:
             time.sleep(TICK_S)
@@ -92,7 +92,7 @@ class Follower:
     # --- one connection ---------------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        """Follow over one connection until it ends; whether it came about."""
+        """Follow over one connection until it ends; return whether the host answered."""
         argv = (self._host.python, "-m", "a3c.hosts.far_end")
         with tempfile.TemporaryFile() as said:
             link = subprocess.Popen(
@@ -100,7 +100,7 @@ class Follower:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                start_new_session=True,  # a signal to our group would cut it before the last word
+                start_new_session=True,  # else a signal to our group ends ssh too early
             )
             try:
                 came_about = self._talk(link)
@@ -147,7 +147,7 @@ class Follower:
         }
 
     def _places(self) -> dict[str, int]:
-        """How much of each file is here already."""
+        """The size of each file's local copy, where the next data goes."""
         places = {"log": self._log_place} if self._was_attached else {}
         name = self._process.name
         events = self._run.path / "events" / name
@@ -158,7 +158,7 @@ class Follower:
 
     _log_place = 0
 
-    # --- what is said over there ------------------------------------------------------------------
+    # --- messages from the host -------------------------------------------------------------------
 
     def _take(self, message: dict[str, Any]) -> None:
         if "record" in message:
@@ -191,11 +191,11 @@ class Follower:
 
     def _note(self, **changes: Any) -> None:
         self._seen = self._seen._replace(**changes)
-        with contextlib.suppress(OSError):  # a full disk: the next change may find room
+        with contextlib.suppress(OSError):  # disk full: the next change writes it again
             elsewhere.write(elsewhere.path_of(self._run, self._process.name), self._seen)
 
     def _copy(self, name: str, data: bytes) -> None:
-        """Put what was added to a file over there at the end of ours."""
+        """Append data of a remote file to its local copy; log data goes to stdout."""
         if name == "log":
             self._log_place += len(data)
             _write_all(1, data)
@@ -216,7 +216,7 @@ class Follower:
             os.utime(path, (time.time() - age_s,) * 2)
 
     def _end(self, state: str | None) -> None:
-        """The keeper over there has left, with a word or without."""
+        """Handle the end of the remote keeper; `state` is None if it recorded no reason."""
         record = self._seen.record
         last = record.last_exit if record else None
         if self._asked_at is not None:
@@ -243,19 +243,19 @@ class Follower:
 
 
 def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among lines; anything else is passed on as it is."""
+    """The JSON objects among lines; other lines are printed unchanged."""
     for line in lines:
         try:
             message = json.loads(line)
         except ValueError:
-            _write_all(1, line + b"\n")  # what a login there says of itself
+            _write_all(1, line + b"\n")  # output of a login script is not JSON
             continue
         if isinstance(message, dict):
             yield message
 
 
 def _send(link: subprocess.Popen[bytes], message: dict[str, Any]) -> bool:
-    """Send a message; True, also where nobody takes it any more: then the connection ends."""
+    """Send a message; always True, as a closed connection is noticed when reading."""
     assert link.stdin
     with contextlib.suppress(OSError):
         link.stdin.write(json.dumps(message).encode() + b"\n")
@@ -280,7 +280,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def tell(text: str) -> None:
-    """A line of our own among what the process says."""
+    """Print a line of the launcher within the process's output."""
     _write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
 
 

@@ -1,8 +1,9 @@
-"""What a host says of itself before a run: sent over ssh as text, so it needs nothing but Python.
+"""Probe a host before a run: its source is sent over ssh as text, so the host needs only Python.
 
-One line of JSON comes in and one goes out, twice: what is there (versions, code, ports), then
-which addresses it reaches. Meanwhile it listens at the ports that the run will use, so that the
-others can try to reach them; each listener says a token, by which it is told from somebody else's.
+The probe answers two lines of JSON with one line each: first its facts (versions, code, ports),
+then which addresses it reaches. Meanwhile it listens on the ports that the run will use, so that
+the other hosts can connect to them. Each listener sends a token, which proves that the connection
+reached the probe and no other program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages")
 
 
 def code_of(directory: str) -> dict[str, str]:
-    """A short hash of each Python file of a tree by its path; tests and environments apart."""
+    """Short hashes of a tree's Python files by path, without tests and virtual environments."""
     found = {}
     for folder, folders, files in os.walk(directory):
         if "pyvenv.cfg" in files:
@@ -43,7 +44,7 @@ def code_of(directory: str) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the libraries that all hosts must agree on, as far as they are there."""
+    """The installed versions of the libraries that must be the same on all hosts."""
     import importlib.metadata as metadata
 
     found = {}
@@ -56,7 +57,7 @@ def versions() -> dict[str, str]:
 
 
 def addresses() -> list[str]:
-    """The addresses of this machine that others might reach."""
+    """The addresses of this machine that other hosts might reach."""
     try:
         import psutil
     except ImportError:
@@ -67,7 +68,7 @@ def addresses() -> list[str]:
 
 
 def memory_mb() -> float:
-    """What memory is left."""
+    """The available memory in MB, or 0 if it is unknown."""
     try:
         with open("/proc/meminfo") as file:  # noqa: PTH123
             rows = dict(line.split(":") for line in file)
@@ -77,7 +78,7 @@ def memory_mb() -> float:
 
 
 def listen(ports: list[int], token: str) -> dict[int, str]:
-    """Listen at the ports and say the token to who connects; why at which ports that fails."""
+    """Listen on the ports and send the token to each client; return the errors by port."""
     listeners, busy = [], {}
     for port in ports:
         try:
@@ -89,7 +90,7 @@ def listen(ports: list[int], token: str) -> dict[int, str]:
 
 
 def _listener(port: int) -> socket.socket:
-    """A listener on every address, as TensorFlow's servers are."""
+    """A listener on all addresses, as TensorFlow's servers have."""
     try:
         listener = socket.socket(socket.AF_INET6)
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -117,9 +118,9 @@ def _answer(listeners: list[socket.socket], token: bytes) -> None:
 
 
 def why_not(target: tuple[str, int, str]) -> str:
-    """Why an address isn't reached; empty where it is, and the right one answers.
+    """The reason why an address isn't reached; empty if it is reached and sends the right token.
 
-    Without a token anybody may.
+    Without a token any program may answer.
     """
     host, port, token = target
     try:
@@ -143,7 +144,7 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answer both questions, and listen until the connection ends."""
+    """Answer both requests, and listen until the connection ends."""
     lines = _lines()
     task = next(lines)
     directory = task["directory"]

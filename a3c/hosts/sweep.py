@@ -1,4 +1,4 @@
-"""End what a run left on its other hosts, where no connection is there any more to do so."""
+"""End a run's processes on other hosts after their connections were lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S = 60.0
 
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
-    """The hosts with processes of which the end isn't known here."""
+    """The hosts with processes that may still run, because no end is recorded here."""
     if not (run.path / "elsewhere").is_dir() or copied_from(run):
         return []
     plan = Plan.load(run)
@@ -33,9 +33,9 @@ def hosts_in_doubt(run: RunDir) -> list[Host]:
 
 
 def sweep(run: RunDir, hosts: Iterable[Host], *, now: bool) -> tuple[list[str], list[str]]:
-    """End the run's keepers on these hosts; the processes that ended, and a line for each trouble.
+    """End the run's keepers on these hosts; return the ended processes and one line per error.
 
-    All hosts are told at the same time.
+    The requests go to all hosts at the same time.
     """
     links = [(host, _start(run, host, now=now)) for host in hosts]
     ended: list[str] = []
@@ -69,14 +69,14 @@ def _start(run: RunDir, host: Host, *, now: bool) -> subprocess.Popen[bytes]:
     )
     assert link.stdin
     request = {"sweep": directory_of(host, run.label), "now": now}
-    with contextlib.suppress(OSError):  # what it has to say comes on stderr
+    with contextlib.suppress(OSError):  # ssh reports its error on stderr
         link.stdin.write(json.dumps(request).encode() + b"\n")
         link.stdin.flush()
     return link
 
 
 def _forget(run: RunDir, host: Host) -> None:
-    """Take away what was seen of processes on a host where none is left."""
+    """Delete the files about a host's processes that recorded no end; they have ended now."""
     for process in (plan := Plan.load(run)).processes + plan.reserved:
         path = elsewhere.path_of(run, process.name)
         if process.host == host.name and (seen := elsewhere.read(path)) and not seen.has_ended:
@@ -84,7 +84,7 @@ def _forget(run: RunDir, host: Host) -> None:
 
 
 def end_left(run: RunDir, *, now: bool) -> list[str]:
-    """End what is left elsewhere; the processes that were. Raises UserError where that fails."""
+    """End processes that remain on other hosts; return their names. UserError if that fails."""
     hosts = hosts_in_doubt(run)
     if not hosts:
         return []

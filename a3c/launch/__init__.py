@@ -1,1 +1,1 @@
-"""Start a run, see it to its end, and scale it."""
+"""Start a run, supervise it to its end, and scale it."""

@@ -1,9 +1,8 @@
 """TensorBoard for one run, on this machine only: `python -m a3c.launch.board LOGDIR --port N`.
 
-It shows whatever is on disk to whoever asks, so it listens on 127.0.0.1 alone, unless `--host`
-says otherwise, as in a container, where nobody else is. Where somebody else
-has taken the port meanwhile it takes another one, and says so; where to find it is in the file
-`--link` as long as it runs.
+TensorBoard has no access control, so by default it listens on 127.0.0.1 only; a container, which
+has no other users, sets `--host`. If the port is taken by now, TensorBoard logs this and takes a
+free port. The file `--link` holds its URL while it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal comes."""
+    """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="board", description=__doc__)
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--port", type=int, required=True)
@@ -42,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(logdir: Path, port: int, host: str = LOOPBACK) -> str:
-    """Serve a directory in a thread of this process; where, which is elsewhere if `port` is taken.
+    """Serve a directory in a thread of this process; return the URL.
 
-    TensorBoard gets on without TensorFlow, which would cost seconds and 300 MB.
+    If `port` is taken, the URL has another port. TensorBoard runs without TensorFlow here, because
+    importing TensorFlow would cost seconds and 300 MB.
     """
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard import program
@@ -66,7 +66,7 @@ def _serve(logdir: Path, port: int, host: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole, for its owner only; a full disk is no reason to show nothing."""
+    """Write a file atomically, readable by its owner only; an error is logged, not raised."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.touch(mode=0o600)

@@ -1,8 +1,8 @@
-"""Completion of command lines in a shell, out of the launcher's own parsers.
+"""Shell completion of command lines, computed from the launcher's own parsers.
 
-`launch_cluster.py completion` prints what bash (or zsh with bashcompinit) needs; that asks the
-hidden verb `complete`, which reads the line from COMP_LINE and COMP_POINT as bash sets them. Asked
-at every press of a key, so nothing heavy is imported here.
+`launch_cluster.py completion` prints a function for bash (or zsh with bashcompinit). The function
+calls the hidden verb `complete`, which reads the line from COMP_LINE and COMP_POINT as bash sets
+them. Every completion starts a new process, so nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from a3c.errors import UserError
 from a3c.process import process_records
 from a3c.run import rundir
 
-# Only `python launch_cluster.py` and `launch_cluster.py` itself are ever run, whatever was typed.
+# The function runs only `python launch_cluster.py` or `launch_cluster.py`, never another command.
 BASH = r"""_a3c_complete() {
     local command=("${COMP_WORDS[0]}") IFS=$'\n'
     [[ ${command[0]} == *launch_cluster.py ]] || command+=("${COMP_WORDS[1]}")
@@ -29,12 +29,12 @@ BASH = r"""_a3c_complete() {
 complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluster.py
 """
 
-_BREAKS = re.compile(r".*[=:]", re.DOTALL)  # bash completes only what follows
+_BREAKS = re.compile(r".*[=:]", re.DOTALL)  # bash completes only the part after = or :
 _NOT_PLAIN = re.compile(r"([^\w@%+=:,./-])", re.ASCII)
 
 
 def answer(line: str, parsers: Parsers) -> list[str]:
-    """What may follow in a line up to the cursor, as bash wants it."""
+    """The completions of a line up to the cursor, in bash's format."""
     try:
         words = shlex.split(line)
     except ValueError:  # an open quote
@@ -47,7 +47,7 @@ def answer(line: str, parsers: Parsers) -> list[str]:
 
 
 class Parsers:
-    """What the launcher understands: the verbs' parsers by name, and the one that starts a run."""
+    """The launcher's parsers: one per verb, by name, and the parser that starts a run."""
 
     def __init__(
         self, verbs: dict[str, argparse.ArgumentParser], start: command_line.Parser
@@ -56,7 +56,7 @@ class Parsers:
         self._start = start
 
     def follow(self, words: Sequence[str], current: str) -> list[str]:
-        """The words that begin as `current` does and may come after `words`."""
+        """The words that start with `current` and may come after `words`."""
         if not words and not current.startswith("-"):
             return _beginning(current, [*self._verbs, "start"])
         parser = self._verbs.get(words[0], self._start) if words else self._start
@@ -75,7 +75,7 @@ class Parsers:
 
 
 def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
-    """What an argument takes; nothing where any text will do, or file names."""
+    """The values that an argument takes; empty if it takes any text, or a file name."""
     option = command_line.OPTIONS.get(action.dest.removeprefix("config."))
     if option is not None and option.name == "env_id":
         return env_ids()
@@ -92,7 +92,7 @@ def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
 
 
 def process_names(words: Sequence[str]) -> list[str]:
-    """The processes of the run that is meant."""
+    """The processes of the run that `--run` names, or of the newest run."""
     name = words[words.index("--run") + 1] if "--run" in words[:-1] else None
     try:
         return [record.name for record in process_records.read_records(rundir.find(name).path)]
@@ -101,7 +101,7 @@ def process_names(words: Sequence[str]) -> list[str]:
 
 
 def env_ids() -> list[str]:
-    """What Gymnasium knows; of Atari games the present ids, not the hundreds of old ones."""
+    """Gymnasium's environment ids, without the hundreds of old ids of Atari games."""
     import ale_py  # noqa: F401  registers its games
     import gymnasium
 

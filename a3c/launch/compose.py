@@ -1,7 +1,7 @@
-"""A run as a compose file: the processes of a plan, a container each.
+"""A run as a compose file, with one container for each process of the plan.
 
-All but the list of services is taken from docker/compose.yaml, so that there is one place for what
-containers may do and who reaches them.
+Everything except the list of services comes from docker/compose.yaml, so the containers' rights and
+networks are defined in one place.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from a3c.run.rundir import REPOSITORY, RunDir
 
 TEMPLATE = REPOSITORY / "docker" / "compose.yaml"
 PORT = 2222
-# Where things are in the image.
+# Paths in the image.
 PYTHON, CODE, RUNS = "/opt/a3c/bin/python", "/a3c", "/runs"
 
 
 def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tuple[Config, Plan]:
-    """The plan of a run whose every process is a host of its own name, in a network of its own."""
+    """The configuration and plan of a run in containers; each process is a host with its name."""
     if chosen.resume:
         raise UserError("--resume: a run in containers goes on where its file is started again")
     config = config.with_cluster(trusted_network=True)
@@ -50,7 +50,7 @@ def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tupl
 
 
 def _in_image(process: Process) -> Process:
-    """The process as the image has it."""
+    """The process with the paths of the image."""
 
     def moved(text: str) -> str:
         path = text.removeprefix(f"{REPOSITORY}/")
@@ -82,14 +82,15 @@ def render(planned: Plan, config: Config, template: Path = TEMPLATE) -> str:
 def _yaml(value: object) -> str:
     """A value for compose, in one line of ASCII.
 
-    JSON escapes characters beyond the BMP as two halves, of which YAML makes two bad characters.
+    JSON escapes a character beyond the BMP as a surrogate pair, and YAML reads this as two invalid
+    characters. So such characters get YAML's own escape.
     """
     text = json.dumps(value, ensure_ascii=False).replace("$", "$$")
     return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
 
 
 def _entrypoint(planned: Plan, config: Config) -> list[str]:
-    """What every container runs, with the name of its process behind."""
+    """The command of every container; compose appends the name of the process."""
     cast = (*planned.processes, *planned.reserved)
     hosts = {
         role: ",".join(process.address for process in cast if process.role == role)
@@ -99,7 +100,7 @@ def _entrypoint(planned: Plan, config: Config) -> list[str]:
         *("python", f"{CODE}/launch_cluster.py", "keep"),
         *command_line.to_flags(config),
         *("--ps-hosts", hosts["ps"], "--worker-hosts", hosts["worker"]),
-        *("--board-host", "0.0.0.0"),  # noqa: S104  in a network of its own
+        *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
         *("--run-dir", planned.run_dir),
     ]
 

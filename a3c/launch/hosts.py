@@ -1,4 +1,4 @@
-"""Whether a run goes to several hosts, and where it puts which process there."""
+"""Decide whether a run uses several hosts, place its processes there, and check the hosts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ COPY = "hosts.toml"  # in the run directory
 
 
 def take(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement | None]:
-    """The configuration with as many workers as there are slots, if nobody says; and the placement.
+    """The configuration and the placement; without a host file the placement is None.
 
-    A run that is resumed goes to its own hosts again, unless others are given.
+    If the user gives no number of workers, every slot gets one. A resumed run uses its previous
+    hosts unless `--hosts` gives others.
     """
     path = file_of(chosen)
     if path is None:
@@ -42,7 +43,7 @@ def take(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement 
 
 
 def file_of(chosen: argparse.Namespace) -> Path | None:
-    """The host file that is meant, if one is."""
+    """The host file: `--hosts`, or the copy in the directory of a resumed run; None without one."""
     given: Path | None = chosen.hosts
     if given is None and chosen.resume and chosen.run_dir:
         kept: Path = chosen.run_dir / COPY
@@ -58,9 +59,9 @@ def _says_workers(chosen: argparse.Namespace) -> bool:
 
 
 def prepare(plan: Plan, config: Config, chosen: argparse.Namespace) -> bytes | None:
-    """Find out whether the hosts can do what is planned, and show that; the text of the host file.
+    """Check that the hosts can run the plan, show the result, and return the host file's bytes.
 
-    Raises UserError where they can't.
+    Raises UserError if they can't. Returns None for a run without a host file.
     """
     path = file_of(chosen)
     if path is None:
@@ -70,12 +71,12 @@ def prepare(plan: Plan, config: Config, chosen: argparse.Namespace) -> bytes | N
 
 
 def check_more(plan: Plan, newcomers: Sequence[Process], config: Config) -> None:
-    """Likewise for processes that come to a run which is at work; they have to reach its ps."""
+    """Check the hosts for workers that are added to a running run; these must reach its ps."""
     check(dataclasses.replace(plan, processes=tuple(newcomers)), config, at_work=plan.of_role("ps"))
 
 
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
-    """Ask the hosts, show what they say, and refuse what stands against the run."""
+    """Probe the hosts and show their answers; UserError if anything prevents the run."""
     answers = asking.ask(plan, at_work)
     for line in hosts_preflight.table(answers):
         log.info("%s", line)
@@ -89,7 +90,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
 
 
 def _left_over(plan: Plan, at_work: Sequence[Process]) -> list[str]:
-    """That a session before this one has left something, as when this machine went down."""
+    """An error line if an earlier session may still run on other hosts, as after a crash here."""
     run = RunDir(Path(plan.run_dir))
     names = [] if at_work else [host.name for host in sweep.hosts_in_doubt(run)]
     if not names:
@@ -101,7 +102,7 @@ def _left_over(plan: Plan, at_work: Sequence[Process]) -> list[str]:
 
 
 def keep(run: RunDir, text: bytes | None) -> None:
-    """Keep the host file in the run directory, for `--resume`; without one, keep none."""
+    """Copy the host file into the run directory, for `--resume`; without one, delete the copy."""
     copy = run.path / COPY
     with rundir.refusing(run.path):
         if text is None:

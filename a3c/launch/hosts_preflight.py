@@ -1,4 +1,4 @@
-"""Whether the hosts of a plan can do what is planned: a table of what they said, and the faults."""
+"""Whether the hosts can run the plan: a table of the probes' answers, the errors, the warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OLDEST_PYTHON = (3, 11)
 
 
 def table(answers: Sequence[Answer]) -> list[str]:
-    """What was found, a line a host."""
+    """The answers as a table, one line per host."""
     ours = answers[0].facts.get("code")
     rows = [_COLUMNS, *(_row(answer, ours) for answer in answers)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
@@ -55,7 +55,7 @@ def _takes(answer: Answer) -> str:
 
 
 def faults(answers: Sequence[Answer]) -> list[str]:
-    """What stands against the run, a line each."""
+    """Errors that prevent the run, one line each."""
     return [line for answer in answers for line in _faults(answer, answers[0])]
 
 
@@ -100,7 +100,7 @@ def _code(answer: Answer, here: Answer) -> Iterator[str]:
 
 
 def warnings(answers: Sequence[Answer], config: Config) -> list[str]:
-    """What may disappoint, a line each; this machine's own is said elsewhere."""
+    """Possible problems, one line each; `preflight.warnings` covers the launcher's machine."""
     lines = list(_exposed(answers))
     for answer in answers:
         if answer.facts and not answer.host.is_here:

@@ -1,6 +1,6 @@
-"""Whether a cluster of this machine gets a network of its own, and what it means where it doesn't.
+"""Decide whether a cluster on this machine gets a private network, and warn if it doesn't.
 
-A TensorFlow server takes connections on every interface, and obeys whoever connects.
+A TensorFlow server accepts connections on every interface and executes the graphs of any client.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _DANGER = "whoever reaches the ports of this run can run code here"
 
 
 class Decision(NamedTuple):
-    """Whether the cluster gets a network of its own; where not, a line about it for people."""
+    """Whether the cluster gets a private network; if not, a warning for the user."""
 
     isolated: bool
     warning: str | None = None
 
 
 def decide(wanted: str, *, across_hosts: bool = False) -> Decision:
-    """What becomes of `--isolation`; raises UserError where it is wanted and impossible."""
+    """Decide by the value of `--isolation`; UserError if isolation is required but impossible."""
     if across_hosts:
         guard = "guard the network between the hosts"
         return Decision(False, f"{guard}: {_DANGER.replace('here', 'on them')}")
@@ -42,9 +42,10 @@ def decide(wanted: str, *, across_hosts: bool = False) -> Decision:
 
 
 def why_impossible() -> str | None:
-    """What stands against a network of our own; found out by making one, in a process of its own.
+    """The reason why this machine can't make a private network; None if it can.
 
-    This process may have threads, and couldn't.
+    A child process tries to make one: this process may have threads, and Linux refuses a new user
+    namespace to a process with threads.
     """
     command = [sys.executable, "-I", "-S", namespaces.__file__]
     try:

@@ -1,11 +1,12 @@
-"""Be the keeper of some processes of a run that is spread over hosts, containers, pods or tasks.
+"""Supervise some processes of a run that is spread over hosts, containers, pods or tasks.
 
     launch_cluster.py keep worker-3 --ps-hosts ps-0:2222 --worker-hosts worker-{}:2222 --workers 4
     launch_cluster.py keep worker-4-7 ...    # several, as children
-    launch_cluster.py keep                   # the one that TF_CONFIG, or --cluster slurm, says
+    launch_cluster.py keep                   # the process that TF_CONFIG or --cluster slurm names
 
-Every host is told the same settings and works out the same plan. The chief's host has the run: its
-configuration, checkpoints and summary. On others there are logs and metrics of what they ran.
+Every host gets the same settings and computes the same plan. The chief's host stores the
+configuration, the checkpoints and the summary. The other hosts store only the logs and metrics of
+their own processes.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ log = logging.getLogger("a3c")
 CHIEF = "worker-0"
 BOARD_PORT = 6006
 POLL_S = 0.2
-AFTER_CHIEF_S = 20.0  # how long a worker that comes late is waited for
+AFTER_CHIEF_S = 20.0  # how long a ps or worker may outlast the chief
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
 _NUMBERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which processes of which run these are."""
+    """Add the arguments that select the run and its processes."""
     group = parser.add_argument_group("these processes (or TF_CONFIG in the environment)")
     group.add_argument(
         "process", nargs="?", metavar="PROCESS", help="ps-0, worker-3, or worker-4-7 for four"
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], object]) -> int:
-    """Keep the processes that are meant until they end; `check` refuses an environment."""
+    """Supervise the selected processes until they end; `check` refuses a bad environment."""
     config, chosen = command_line.parse_config(
         arguments, prog, __doc__.split("\n")[0], add_arguments
     )
@@ -105,7 +106,10 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
-    """The whole plan, with the sizes that the lists of hosts have, and the names that are meant."""
+    """The sized configuration, the whole plan, and the names of the selected processes.
+
+    The lists of hosts determine how many ps and workers there are.
+    """
     if chosen.process is None:
         cluster, task = which_task.place(chosen, config)
         names = [task.name]
@@ -143,7 +147,7 @@ def _with_board_host(planned: Plan, host: str) -> Plan:
 
 
 def expand_names(text: str) -> list[str]:
-    """The processes that are meant: `worker-4-6,9` for four; a prefix, as pods have, is dropped."""
+    """The selected names: `worker-4-6,9` means four; a prefix, as pods have, is dropped."""
     match = _NAME.fullmatch(text)
     numbers: list[int] = []
     for part in match[2].split(",") if match else []:
@@ -158,7 +162,7 @@ def expand_names(text: str) -> list[str]:
 
 
 def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
-    """The processes of these names; UserError for one that the run doesn't have."""
+    """The processes with these names; UserError for an unknown name, unless `spares` is set."""
     by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
     missing = [name for name in names if name not in by_name]
     if missing and not spares:
@@ -169,7 +173,7 @@ def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]
 
 
 def _is_over(run: RunDir, names: Sequence[str]) -> bool:
-    """Whether the run has ended, as far as can be seen from here, and is summed up."""
+    """Whether the run is over, as far as this host knows; for the chief, also summed up."""
     if CHIEF in names:
         return _is_done(run, CHIEF) and run.summary.exists()
     return any(_is_done(run, name) for name in (*names, CHIEF))
@@ -184,7 +188,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
     run = RunDir(Path(planned.run_dir))
     if any(process.name == CHIEF for process in mine):
         with rundir.hold(run.path):
-            if _is_done(run, CHIEF) and not chosen.resume:  # lost while it was summed up
+            if _is_done(run, CHIEF) and not chosen.resume:  # ended before its summary was written
                 with Interruption() as interruption:
                     return run_summary.conclude(run, config, Outcome(EXIT_OK), interruption)
             return _conduct(mine, planned, config, chosen)
@@ -195,7 +199,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
 
 
 def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
-    """Keep the chief, with the run around it: its configuration before, its summary after."""
+    """Supervise the chief; write the run's configuration before it and the summary after it."""
     path = Path(planned.run_dir)
     again = (path / "config.json").exists()
     if again:
@@ -212,10 +216,10 @@ def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argpars
 
 
 class Company:
-    """Keepers as children of this process, until all of them have left.
+    """Keepers as children of this process, until all of them have exited.
 
-    A first signal ends them in order, a second at once; a keeper that is killed is started again.
-    A ps or worker that is still there `late_s` after the chief has ended the run waits in vain.
+    The first signal ends them in order, the second at once. A keeper that is killed is restarted.
+    A ps or worker that is still running `late_s` after the end of the chief is ended.
     """
 
     def __init__(self, mine: Sequence[Process], run: RunDir, late_s: float = AFTER_CHIEF_S) -> None:
@@ -231,7 +235,7 @@ class Company:
         self._woken = threading.Event()
 
     def run(self) -> tuple[dict[str, int], int]:
-        """Come back when they have left: their exit codes, and the signal that asked, or 0."""
+        """Wait until all have exited; return their exit codes and the first signal, or 0."""
         handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         previous = {number: signal.signal(number, self._on_signal) for number in handled}
         self._keepers.start(self._mine)
@@ -262,7 +266,7 @@ class Company:
             self._revival.end(name, now=now)
 
     def _see_who_is_late(self) -> None:
-        """End those that a run which is over, as can be seen here, leaves waiting for its ps."""
+        """End processes that still run `late_s` after the chief, if this host has its record."""
         if self._late_at is None:
             chief = process_records.read_record(self._chief)
             if chief and chief.state == "done" and chief.updated_at > self._since:
@@ -273,7 +277,7 @@ class Company:
 
 
 def _wait_for_run(run: RunDir) -> None:
-    """Wait for the chief to write the run's configuration, which others read."""
+    """Wait until the chief's keeper has written the run's configuration."""
     if not run.config.exists():
         log.info("waiting for %s to write %s", CHIEF, run.config)
     while not run.config.exists():
@@ -281,7 +285,7 @@ def _wait_for_run(run: RunDir) -> None:
 
 
 def _wait_for_signal() -> None:
-    """Stay: whoever starts what has ended, as Kubernetes does, would start the run once more."""
+    """Wait for a signal; if this process exited, Kubernetes would start the run again."""
     log.info("the run is over; waiting to be ended")
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

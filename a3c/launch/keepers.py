@@ -1,8 +1,9 @@
-"""The keepers of a run, whoever started them: how they fare, to end them, to start them again.
+"""Watch, end and restart the keepers of a run; each keeper supervises one process.
 
-In child mode the keepers are children of this process; in tmux mode they live in panes, and what
-they wrote down is all there is to see of them. A keeper that leaves says why; one that is killed
-takes its process along, and is started again as often as a process that crashes.
+In child mode the keepers are children of this process. In tmux mode they run in panes, and this
+process sees only the records that they write. A keeper that exits by itself records the reason. The
+process of a killed keeper dies with it, and the keeper is restarted under the same limits as a
+process that crashes.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ class Keepers(Protocol):
     """The keepers of a run, by process name."""
 
     def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; None while it is at work."""
+        """The exit code of a keeper; None while it runs."""
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
 
     def is_killed(self, name: str) -> bool:
-        """Whether a keeper is gone without a word."""
+        """Whether a keeper was killed, so that it recorded no end."""
 
     def start_again(self, process: Process, restarts: int) -> None:
-        """Start a keeper in place of one that was killed."""
+        """Start a new keeper for a process whose keeper was killed."""
 
 
 class ChildKeepers:
-    """Keepers as children of this process, each in a session of its own.
+    """Keepers as children of this process, each in a separate session.
 
-    Ctrl-C in the terminal must not reach them by itself: it is passed on in order. With `echo`
-    what their processes say is said here too.
+    The separate sessions keep Ctrl-C in the terminal from reaching them directly; the launcher ends
+    them in order instead. With `echo` the output of their processes is also printed here.
     """
 
     def __init__(self, run: RunDir, *, echo: bool = False) -> None:
@@ -60,12 +61,12 @@ class ChildKeepers:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, processes_: Iterable[Process]) -> None:
-        """Start a keeper for each process; they die with this one."""
+        """Start a keeper for each process; the keepers end when this process ends."""
         for process in processes_:
             self.start_again(process, restarts=0)
 
     def start_again(self, process: Process, restarts: int) -> None:
-        """Start a keeper, of a process that was restarted so often before."""
+        """Start a keeper; `restarts` counts the previous restarts of its process."""
         command = planning.keeper_command(
             process, self._run, parent=os.getpid(), restarts=restarts, echo=self._echo
         )
@@ -78,11 +79,11 @@ class ChildKeepers:
         )
 
     def is_killed(self, name: str) -> bool:
-        """Whether a signal ended a keeper, which takes all but SIGKILL for a wish."""
+        """Whether a signal killed a keeper; it handles other signals than SIGKILL as requests."""
         return (self._children[name].poll() or 0) < 0
 
     def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; None while it is at work, 0 where it was told to end."""
+        """The exit code of a keeper; None while it runs, 0 if it was told to end."""
         code = self._children[name].poll()
         if code is None or code == EXIT_OK:
             return code
@@ -92,15 +93,15 @@ class ChildKeepers:
         return EXIT_OK if record and record.state == "stopped" else code
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
         if self._children[name].poll() is None:
             self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
 
 
 class RecordedKeepers:
-    """Keepers that somebody else started, seen through their records.
+    """Keepers that another process started, known here only by their records.
 
-    `restart` has somebody else start one again; without it none is.
+    `restart` starts a keeper again; without it no keeper is restarted.
     """
 
     def __init__(self, run: RunDir, restart: Callable[[Process, int], None] | None = None) -> None:
@@ -111,7 +112,7 @@ class RecordedKeepers:
         self._replaced: dict[str, tuple[Identity, float]] = {}
 
     def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; one that vanished without a word has failed."""
+        """The exit code of a keeper; None while it runs, a failure if it was killed."""
         record = process_records.read_record(self._run.record(name))
         if record is None:
             since = self._begun.get(name, self._since)
@@ -126,12 +127,12 @@ class RecordedKeepers:
         return last.code if state == "failed" and last and last.code else EXIT_FATAL
 
     def is_killed(self, name: str) -> bool:
-        """Whether the record of a keeper outlived it."""
+        """Whether a keeper is dead although its record says that it runs."""
         record = process_records.read_record(self._run.record(name))
         return record is not None and self._state(record) == process_records.DEAD
 
     def _state(self, record: ProcessRecord) -> str:
-        """The state of a process; "starting" while the next keeper has not written its record."""
+        """The state of a process; "starting" until a restarted keeper has written its record."""
         replaced = self._replaced.get(record.name)
         if replaced and replaced[0] == record.keeper:
             late = time.monotonic() - replaced[1] > FIRST_RECORD_S
@@ -139,7 +140,7 @@ class RecordedKeepers:
         return process_records.live_state(record)
 
     def start_again(self, process: Process, restarts: int) -> None:
-        """Have a keeper started, of a process that was restarted so often before."""
+        """Call `restart` for a process; `restarts` counts its previous restarts."""
         record = process_records.read_record(self._run.record(process.name))
         self._begun[process.name] = time.monotonic()
         if record:
@@ -148,16 +149,16 @@ class RecordedKeepers:
             self._restart(process, restarts)
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
         record = process_records.read_record(self._run.record(name))
         if record:
             process_records.terminate(record, now=now)
 
 
 class Revival:
-    """Keepers that are started again where they were killed, until `stop`.
+    """Restarts keepers that were killed, until `stop`.
 
-    One that is killed again and again is given up like a process that crashes again and again.
+    A keeper that is killed repeatedly is given up, like a process that crashes repeatedly.
     """
 
     def __init__(
@@ -176,24 +177,24 @@ class Revival:
         self._looked_at = -math.inf
 
     def exit_code(self, name: str) -> int | None:
-        """What a keeper left with; None while it is at work, or is going to be again."""
+        """The exit code of a keeper; None while it runs or is about to be restarted."""
         code = self._keepers.exit_code(name)
         if code is None or not self._keepers.is_killed(name) or self._over:
             return code
         return code if name in self._given_up else None
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and leave, at once if `now`."""
+        """Ask a keeper to end its process and exit, at once if `now`."""
         self._keepers.end(name, now=now)
 
     def stop(self) -> None:
-        """Start none again from now on: the run is ending."""
+        """Restart no keeper from now on, because the run is ending."""
         self._over = True
 
     def poll(self) -> list[str]:
-        """Start again what is due, and start newcomers, whose names it gives.
+        """Restart the keepers that are due, start added workers, and return the names of these.
 
-        Looks once a second, for in tmux mode that reads many files.
+        Acts at most once a second, because in tmux mode each poll reads many files.
         """
         if time.monotonic() - self._looked_at < LOOK_INTERVAL_S:
             return []
@@ -211,7 +212,7 @@ class Revival:
         return [] if self._over else [self._welcome(new) for new in self._newcomers.take()]
 
     def _welcome(self, process: Process) -> str:
-        """Start a keeper of a process that was not there so far, or had left."""
+        """Start a keeper for a worker that is new, or that had left the run."""
         name = process.name
         log.info("%s comes in, at %s", name, process.address)
         self._processes[name] = process

@@ -1,4 +1,4 @@
-"""A network of the user's own is tried in a process of its own before anything is started."""
+"""Test the user's own network in a separate process before the cluster starts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ TIMEOUT_S = 300.0
 
 
 def check_network(config: Config, space: Space[Any]) -> None:
-    """Raise UserError where the network can't take such observations, or is no own one and fails.
+    """Raise UserError if the network can't take these observations, or the user's own one fails.
 
-    TensorFlow is only in the process that tries one of the user's, which takes some seconds.
+    The user's own network is tested in a separate process, which imports TensorFlow and takes some
+    seconds.
     """
     place = config.network.network
     module, colon, _ = place.partition(":")
     if not colon:
-        from gymnasium.spaces import Box  # too slow for the verbs, which need none of this
+        from gymnasium.spaces import Box  # slow to import, and the verbs do not need it
 
         from a3c.net.frames import check_side
 

@@ -1,7 +1,7 @@
-"""A run's processes as panes of tmux, in a session of the user's own tmux server.
+"""A run's processes as tmux panes, in a session of the user's own tmux server.
 
-Everything is addressed by tmux's ids ($1, @2, %3), never by names that might match another session,
-and only options of our own session and windows are set.
+Commands address sessions, windows and panes by tmux's ids ($1, @2, %3), because a name might match
+another session. Only options of our own session, windows and panes are set.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from a3c.errors import UserError
 from a3c.process.unwanted_variables import is_unwanted
 
 PANES_A_WINDOW = 8
-MIN_VERSION = (3, 2)  # knows -e
-SIZE = ("-x", "220", "-y", "60")  # of a session that nobody has attached to yet
+MIN_VERSION = (3, 2)  # the first with -e
+SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
 
-# What tmux sets for each pane, or what belongs to the launcher's own terminal and shell.
+# Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
 _NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
 _REPORT = ("-P", "-F", "#{window_id} #{pane_id}")
 _WINDOW_OPTIONS = {
@@ -38,7 +38,7 @@ _WINDOW_OPTIONS = {
 
 @dataclass(frozen=True)
 class Pane:
-    """One process: its title and its command, run directly and not by a shell."""
+    """One process: its title and its command, which runs without a shell."""
 
     title: str
     argv: tuple[str, ...]
@@ -46,22 +46,22 @@ class Pane:
 
 @dataclass(frozen=True)
 class Window:
-    """A window by name, with its panes tiled."""
+    """A named window with tiled panes."""
 
     name: str
     panes: tuple[Pane, ...]
 
 
-# --- whether and where ----------------------------------------------------------------------------
+# --- availability and names -----------------------------------------------------------------------
 
 
 def is_available() -> bool:
-    """Whether there is a tmux that knows what is needed here."""
+    """Whether tmux is installed and new enough."""
     return shutil.which("tmux") is not None and _version() >= MIN_VERSION
 
 
 def require_tmux() -> None:
-    """Raise UserError where there is no tmux, or an old one."""
+    """Raise UserError if tmux is missing or too old."""
     if shutil.which("tmux") is None:
         raise UserError("--mode tmux: there is no tmux: install it, or give --mode child")
     if _version() < MIN_VERSION:
@@ -74,9 +74,9 @@ def _version() -> tuple[int, ...]:
 
 
 def session_name(label: str) -> str:
-    """The session of the run with this label.
+    """The session name of the run with this label.
 
-    What tmux can't have in a name is replaced, and a hash keeps it apart.
+    Characters that tmux doesn't allow in a name are replaced, and a hash keeps the name unique.
     """
     safe = re.sub(r"[^\w-]", "_", label)
     if safe == label:
@@ -95,14 +95,14 @@ def find_session(server: libtmux.Server, label: str) -> str | None:
 
 
 def socket_of(server: libtmux.Server) -> str:
-    """Where a server that runs listens."""
+    """The socket path of a running server."""
     return _said(server, "display-message", "-p", "#{socket_path}")
 
 
 def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
-    """The command that shows a run's session, in the server at `socket` where it is another one.
+    """The command that attaches to a run's session, in the server at `socket` if it is given.
 
-    From inside that server the client is switched to the session.
+    Inside that server, the command switches the current client to the session.
     """
     around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     if around and socket not in (None, around):
@@ -127,9 +127,9 @@ def open_session(
     directory: Path,
     environment: Mapping[str, str],
 ) -> None:
-    """Open a detached session with these windows; UserError where there is one of that name.
+    """Open a detached session with these windows; UserError if a session has this name already.
 
-    The processes get `environment`, whatever the tmux server was started with.
+    The processes get `environment`, not the environment of the tmux server.
     """
     if find_session(server, label):
         raise UserError(
@@ -137,7 +137,7 @@ def open_session(
             "give --replace to end it, or another --run-dir"
         )
     name = session_name(label)
-    # The first window only holds the session open until the environment is set.
+    # A session needs a window: the first one stays until the environment is set.
     session, waiting = _said(
         server,
         *("new-session", "-d", "-s", name, "-c", str(directory), *SIZE),
@@ -155,7 +155,7 @@ def open_session(
 
 
 def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
-    """Set a session's environment through tmux's stdin: every user may read command lines."""
+    """Set a session's environment through stdin, because every user can read command lines."""
     lines = [
         " ".join(map(_quoted, ("set-environment", "-t", session, key, value)))
         for key, value in environment.items()
@@ -175,8 +175,9 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
 
 
 def _quoted(word: str) -> str:
-    """A word of tmux's configuration language that stands for itself, whatever is in it."""
-    special = {"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"}  # 255 would end the file
+    """A word quoted for tmux's configuration language, so that tmux takes it literally."""
+    # A raw byte 255 would end the file.
+    special = {"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"}
     return "'" + "".join(special.get(character, character) for character in word) + "'"
 
 
@@ -187,33 +188,34 @@ def _open_window(server: libtmux.Server, session: str, window: Window, directory
     window_id, pane_id = _run_in(server, ("new-window", *place, *report), first, "").split()
     _set_title(server, pane_id, first.title)
     for pane in others:
-        split = ("split-window", "-d", "-t", pane_id, *report)  # after the last one
+        split = ("split-window", "-d", "-t", pane_id, *report)  # after the last pane
         _, pane_id = _run_in(server, split, pane, window_id).split()
         _set_title(server, pane_id, pane.title)
-        _said(server, "select-layout", "-t", window_id, "tiled")  # else there is no room for more
+        _said(server, "select-layout", "-t", window_id, "tiled")  # else the next split has no room
 
 
 def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, window: str) -> str:
-    """Start a pane; its window's options are set before its process can end."""
-    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # one word would go to a shell
+    """Start a pane, and set its window's options in the same call, before its process can end."""
+    # tmux runs a single word in a shell.
+    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)
     options = [
         word
         for key, value in _WINDOW_OPTIONS.items()
         for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
     ]
-    if not window:  # the options go to the new window, which becomes the marked target
+    if not window:  # without -d the new window is current, and the options apply to it
         command = [word for word in command if word != "-d"]
     return _said(server, *command, *(_escaped(word) for word in argv), *options)
 
 
 def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
-    """Set the title twice: a program may change tmux's own, and nobody changes ours."""
+    """Set tmux's title and our own option, because a program may change tmux's title."""
     _said(server, "set-option", "-p", "-t", pane, "@a3c_title", title)
     _said(server, "select-pane", "-t", pane, "-T", title)
 
 
 def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
-    """Run a command in the pane of that title whose process is dead; False where there is none."""
+    """Run a command in the dead pane with the same title; False if there is none."""
     session = find_session(server, label)
     if session is None:
         return False
@@ -228,7 +230,7 @@ def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
 
 
 def add(server: libtmux.Server, label: str, pane: Pane, *, window: str) -> None:
-    """Open one more pane, in the last window of that kind, or in a new one where that is full."""
+    """Add a pane to the last window of a kind that has room, or to a new window."""
     session = find_session(server, label)
     if session is None:
         return
@@ -249,7 +251,7 @@ def add(server: libtmux.Server, label: str, pane: Pane, *, window: str) -> None:
 
 
 def close_session(server: libtmux.Server, label: str) -> bool:
-    """End a run's session and no other; False where there is none."""
+    """Kill a run's session; False if the run has none."""
     session = find_session(server, label)
     if session is None:
         return False
@@ -258,7 +260,7 @@ def close_session(server: libtmux.Server, label: str) -> bool:
 
 
 def _escaped(word: str) -> str:
-    """A word that tmux does not take for the end of a command."""
+    """A word with its final semicolon escaped, because tmux would end the command there."""
     return word[:-1] + "\\;" if word.endswith(";") else word
 
 

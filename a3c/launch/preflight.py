@@ -1,8 +1,8 @@
-"""What people should know before a run starts: it may be slow, or die, for want of something.
+"""Check before a run starts whether this machine has enough cores, memory and disk.
 
-`look` finds out what the machine has, `warnings` says in a line each what of it is too little. Only
-what can't work at all is refused: a disk on which nothing can be written, and a run whose old
-processes are still at work.
+`look` measures the machine's resources; `warnings` returns one line for each shortage. A shortage
+only gives a warning. The launcher refuses to start in two cases: no checkpoint fits on the disk, or
+old processes of the run are still running.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from a3c.run.checkpoint import steps
 from a3c.run.rundir import RunDir, copied_from, refusing
 from a3c.watch.disk import room
 
-# Measured, PSS and private memory of each process at its peak: see docs/launcher.md.
+# Measured peak of PSS and private memory of each process: see docs/launcher.md.
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
-# Some hours of metrics, event files and logs of 16 workers, and the checkpoints that are kept.
+# Room for the kept checkpoints and some hours of metrics, event files and logs of 16 workers.
 LOW_DISK_MB = 1000.0
 # Parameters and two slots of Adam: the mlp of 64 and 64 units takes 0.1 MB, `nature` 20 MB.
 SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
@@ -32,17 +32,17 @@ _SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
 
 
 class Facts(NamedTuple):
-    """What a machine has to give to a run."""
+    """The resources of a machine."""
 
     cores: int
     available_mb: float
     free_disk_mb: float
-    free_files: int | None = None  # None where the file system has no limit
-    no_display: str | None = None  # why no window can be opened, if none can
+    free_files: int | None = None  # None if the file system has no limit
+    no_display: str | None = None  # why no window can be opened; None if one can
 
 
 def look(path: Path) -> Facts:
-    """What this machine has for a run in the directory `path`, which need not exist yet."""
+    """This machine's resources for a run in the directory `path`, which need not exist yet."""
     import psutil
 
     there = next(parent for parent in (path, *path.parents) if parent.exists())
@@ -57,7 +57,7 @@ def look(path: Path) -> Facts:
 
 
 def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
-    """What is too little, a line each; UserError where the disk takes nothing any more."""
+    """One line for each shortage; UserError if the disk has no room for a checkpoint."""
     needed_mb = checkpoint_mb(config, Path(plan.run_dir))
     if facts.free_disk_mb < needed_mb or facts.free_files == 0:
         raise UserError(
@@ -69,7 +69,7 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
 
 
 def checkpoint_mb(config: Config, path: Path) -> float:
-    """What one checkpoint takes: as much as the newest, or a guess by the network."""
+    """The size of a checkpoint: that of the newest one, else an estimate from the network."""
     try:
         newest = steps(path / "checkpoints")[-1:]
         sizes = [file.stat().st_size for folder in newest for file in folder.iterdir()]
@@ -122,7 +122,7 @@ def _display(config: Config, facts: Facts) -> list[str]:
 
 
 def check_left_over(run: RunDir) -> None:
-    """Refuse a run directory whose old keepers or processes are still at work; end none of them."""
+    """Raise UserError if old keepers or processes of the run still run here; end none of them."""
     with refusing(run.path):
         records = process_records.read_records(run.path)
     whose = copied_from(run) or run.path

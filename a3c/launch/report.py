@@ -1,4 +1,4 @@
-"""What a run says of itself in plain lines: at its start, on the way, and in its summary."""
+"""Text output of a run: the lines at its start, its progress, and its summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _nice = console.from_here
 
 
 def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
-    """What is being started, in two lines, and where TensorBoard will be."""
+    """The lines at the start: the task, the cluster, the directories, the URL of TensorBoard."""
     cluster, env = config.cluster, config.env
     lines = [
         f"training {env.env_id}: {cluster.ps} ps, {console.count(cluster.workers, 'worker')}, "
@@ -48,7 +48,7 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
 
 
 def sharing(config: Config) -> str:
-    """How the workers share what the task asks for."""
+    """How the samples of an optimizer step are divided among workers and pushes."""
     share, step = config.share, config.samples_per_step
     pushes = config.share.samples / config.share.minibatches
     made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
@@ -64,7 +64,7 @@ class Progress:
         self._say = say
         self._said = time.monotonic()
         self._seen: dict[str, tuple[str, int]] = {}
-        row = last_cluster_row(run)  # of before a resume, if there is one: no progress of this run
+        row = last_cluster_row(run)  # a row from before a resume is not this session's progress
         self._last_step = row["env_steps"] if row else -1
         self._link: str | None = None
         self._waits: dict[str, str] = {}
@@ -72,7 +72,7 @@ class Progress:
         self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
 
     def poll(self) -> None:
-        """Look at the run's files, and say what is new."""
+        """Read the run's files and print the news."""
         for record in process_records.read_records(self._run.path):
             now = (record.state, record.restarts)
             before = self._seen.get(record.name)
@@ -110,7 +110,7 @@ class Progress:
         )
 
     def _say_who_waits(self) -> None:
-        """While nothing moves: on whom each process waits, once."""
+        """While there is no progress: print once which peer each process waits for."""
         for record in process_records.read_records(self._run.path):
             whom = _waits_for(record)
             if whom and self._waits.get(record.name) != whom:
@@ -119,7 +119,7 @@ class Progress:
 
 
 def _waits_for(record: process_records.ProcessRecord) -> str | None:
-    """On whom a process said last that it waits."""
+    """The peer that a process waits for, by its last line of output; None if it doesn't wait."""
     said = [line for line in record.output_tail if " keeper: " not in line]
     return said[-1].partition(" waiting for ")[2] or None if said else None
 
@@ -142,7 +142,7 @@ def last_cluster_row(run: RunDir) -> dict[str, Any] | None:
 
 
 def newest_checkpoint(run: RunDir) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint of which every byte is as it was written, if there is one."""
+    """The newest checkpoint that is intact; None if there is none."""
     try:
         return checkpoint.newest_valid(run.checkpoints)
     except UserError:  # all are damaged
@@ -156,9 +156,9 @@ def summarise(
     evaluation: dict[str, Any] | None,
     goal: float | None = None,
 ) -> dict[str, Any]:
-    """Write `summary.json`, and give what is in it.
+    """Write `summary.json` and return its content.
 
-    A run is solved where the weights of its newest checkpoint did it, in games of their own.
+    A run is solved if the newest checkpoint's weights reached the goal in a separate evaluation.
     """
     path, manifest = newest if newest else (None, None)
     before = _before(run)
@@ -194,13 +194,13 @@ def summarise(
 
 
 def _lost(run: RunDir, manifest: Manifest | None) -> int:
-    """Env steps that were played after the newest checkpoint, and are in none."""
+    """The env steps after the newest checkpoint, which are in no checkpoint."""
     played = resume.newest_step(run.path / "metrics")
     return max(0, played - (manifest.step if manifest else 0)) if played is not None else 0
 
 
 def _before(run: RunDir) -> dict[str, Any] | None:
-    """The summary from before the run was resumed, where it was one that ended by itself."""
+    """The summary from before a resume; None unless the run had ended by itself then."""
     try:
         before = json.loads(run.summary_before.read_bytes())
         is_whole = before["state"] == "done" and type(before["env_steps"]) is int
@@ -210,19 +210,19 @@ def _before(run: RunDir) -> dict[str, Any] | None:
 
 
 def _best(run: RunDir) -> dict[str, Any] | None:
-    """The checkpoint that the evaluator kept, if there was one."""
+    """The best checkpoint that the evaluator kept; None if there is none."""
     kept = best.find(run)
     return {"path": str(kept.path), "step": kept.step, "mean": kept.mean} if kept else None
 
 
 def _video(run: RunDir, step: int) -> str | None:
-    """The evaluator's video of the last checkpoint, if there is one."""
+    """The evaluator's video of the last checkpoint; None if there is none."""
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     return str(videos[-1]) if videos else None
 
 
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
-    """The summary for people."""
+    """The summary as text for the user."""
     word = "solved" if summary["solved"] else summary["state"]
     lines = [
         "",
@@ -247,7 +247,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         lines.append(f"  before       solved at {before['env_steps']:,} env steps")
     if summary["video"]:
         lines.append(f"  video        {_nice(Path(summary['video']))}")
-    if run.summary.exists():  # not where the disk was full
+    if run.summary.exists():  # missing if the disk was full
         lines.append(f"  summary      {_nice(run.summary)}")
     if summary["checkpoint"]:
         here = shlex.quote(_nice(run.path))

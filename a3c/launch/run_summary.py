@@ -1,4 +1,4 @@
-"""The end of a run: play whole games with what was learned, draw the curve, sum up."""
+"""The end of a run: evaluate the trained agent, plot the curve, write the summary."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """While it is entered, a signal ends the script that runs, and the next ones don't start.
+    """A context in which a signal ends the current script and prevents later ones.
 
-    It is entered before the run is watched, so that no moment is left in which a signal would end
-    the launcher without a summary.
-
-    The summary is written all the same. A second signal kills.
+    The summary is still written. A second signal kills the script. The context starts before the
+    run is supervised, so that no signal can end the launcher without a summary.
     """
 
     def __init__(self) -> None:
@@ -39,12 +37,12 @@ class Interruption:
         self._script: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Interruption:
-        """Take the signals."""
+        """Install the signal handlers."""
         self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Give them back."""
+        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -57,7 +55,7 @@ class Interruption:
         return self.signal != 0
 
     def run(self, script: str, *arguments: str) -> str | None:
-        """What a script of ours prints; None, with its own words in the log, where it fails."""
+        """Run one of our scripts and return its output; None if it fails, with its error logged."""
         if self._asked():
             return None
         self._script = subprocess.Popen(
@@ -66,7 +64,7 @@ class Interruption:
             stderr=subprocess.PIPE,
             text=True,
         )
-        if self._asked():  # while it was being started
+        if self._asked():  # the signal came while the script was starting
             self._script.terminate()
         printed, said = self._script.communicate()
         code, self._script = self._script.returncode, None
@@ -82,10 +80,10 @@ class Interruption:
 
 
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
-    """Say how a run ended, in `summary.json` and to people; the exit code of the run."""
-    shutil.rmtree(run.path / FOLDER, ignore_errors=True)  # of a chief that was killed
+    """Write `summary.json`, print how the run ended, and return the run's exit code."""
+    shutil.rmtree(run.path / FOLDER, ignore_errors=True)  # left by a chief that was killed
     newest = report.newest_checkpoint(run)
-    # Where the newest is damaged, an older one doesn't say how the run ended.
+    # If the newest checkpoint is damaged, an older one doesn't show how the run ended.
     last_step = max((int(path.name) for path in checkpoint.steps(run.checkpoints)), default=0)
     manifest = newest[1] if newest and newest[1].step >= last_step else None
     asked = outcome.stopped
@@ -108,7 +106,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
 
 
 def _evaluate(run: RunDir, config: Config, interruption: Interruption) -> dict[str, Any] | None:
-    """The score of whole games, played in a process of its own."""
+    """The score of whole games, which a separate process plays."""
     games = config.run.evaluation_episodes
     if not games:
         return None

@@ -1,4 +1,4 @@
-"""Where a run is seen through: in the foreground of child mode, or in tmux mode's first pane."""
+"""Supervise and show a run: child mode in the foreground, tmux mode in the first pane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("a3c")
 
 
 def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
-    """Show a run until it has ended, then evaluate and sum it up; the run's exit code."""
+    """Show a run until it ends, then evaluate it, write its summary and return its exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with Interruption() as interruption:
         with _view(run, config) as poll:
@@ -35,7 +35,7 @@ def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> in
 
 
 def _end_elsewhere(run: RunDir) -> None:
-    """End what connections to other hosts have left there, as after a second Ctrl-C."""
+    """End processes that still run on other hosts, as after a second Ctrl-C."""
     try:
         ended = sweep.end_left(run, now=True)
     except UserError as error:
@@ -46,9 +46,9 @@ def _end_elsewhere(run: RunDir) -> None:
 
 
 def _leave_closed(terminals: Iterable[TextIO]) -> None:
-    """Write to nowhere what would go to terminals that were closed meanwhile.
+    """Redirect the streams of closed terminals to /dev/null.
 
-    Every write to them fails, and the run is to be summed up all the same.
+    Every write to a closed terminal fails, and the summary must still be written.
     """
     for stream in terminals:
         if not stream.isatty():
@@ -59,7 +59,7 @@ def _leave_closed(terminals: Iterable[TextIO]) -> None:
 
 @contextlib.contextmanager
 def _view(run: RunDir, config: Config) -> Iterator[Callable[[], None]]:
-    """The dashboard on a terminal, plain lines elsewhere; the function that renews it."""
+    """Show the dashboard on a terminal, else plain lines; yield the function that updates it."""
     if not sys.stdout.isatty():
         yield report.Progress(run, config, log.info).poll
         return

@@ -1,8 +1,8 @@
-"""Workers that come and go while a run is at work: `add` and `remove`.
+"""Add and remove workers while a run is running: `add` and `remove`.
 
-A run has as many addresses as `--max-workers` reserved. `add` notes down in the run directory who
-is to come, and whoever sees the run through starts those; nobody else may, for they are to end with
-the run. What `remove` does is no more than what any SIGTERM does: the worker leaves in order.
+`--max-workers` reserves the addresses. `add` writes the requested workers into the run directory,
+and the launcher (in tmux mode the cockpit) starts them, because added workers must end with the
+run. `remove` sends SIGTERM to a worker's keeper, and the worker exits in order.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _CHIEF = 0
 
 
 class Newcomers:
-    """Those that somebody asked to start since one last looked."""
+    """Workers requested by `add` since the last poll."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        for path in _wanted(run).glob("*"):  # of an earlier session
+        for path in _wanted(run).glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
 
     def take(self) -> list[Process]:
-        """The processes to start now; each is given once."""
+        """The workers to start now; each request is returned once."""
         paths = sorted(_wanted(self._run).glob("worker-*"))
         if not paths:
             return []
@@ -48,7 +48,7 @@ def _wanted(run: RunDir) -> Path:
 
 
 def add(run: RunDir, count: int) -> Iterator[Process]:
-    """Have more workers started in a run that is at work; gives each once its keeper is there."""
+    """Request more workers in a running run; yield each of them once its keeper runs."""
     if not rundir.is_held(run.path):
         raise UserError(f"{run.name} is not running: start it with --resume")
     plan = Plan.load(run)
@@ -70,7 +70,7 @@ def add(run: RunDir, count: int) -> Iterator[Process]:
 
 
 def _choose(run: RunDir, plan: Plan, count: int) -> list[Process]:
-    """The first workers that have an address and don't work."""
+    """The first `count` workers that have an address but don't run."""
     reserved = {process.name for process in plan.reserved}
     workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
     free = [
@@ -92,7 +92,7 @@ def _has_left(run: RunDir, process: Process) -> bool:
 
 
 def with_newcomers(plan: Plan, chosen: Sequence[Process]) -> Plan:
-    """The plan with newcomers among its processes, in the order of tasks."""
+    """The plan with the added workers among its processes, in task order."""
     reserved = tuple(process for process in plan.reserved if process not in chosen)
     more = [process for process in chosen if process in plan.reserved]
     workers = sorted([*plan.of_role("worker"), *more], key=lambda process: process.task)
@@ -102,7 +102,7 @@ def with_newcomers(plan: Plan, chosen: Sequence[Process]) -> Plan:
 
 
 def remove(run: RunDir, name: str) -> None:
-    """Have a worker leave in order, and wait for that; the others go on."""
+    """Ask a worker to exit in order and wait until it has; the other workers continue."""
     record = process_records.read_record(run.record(name)) if "/" not in name else None
     if record is None or record.role != "worker":
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")

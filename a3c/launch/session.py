@@ -1,4 +1,4 @@
-"""tmux mode: a run in panes of the user's own tmux, with its cockpit in the first one."""
+"""tmux mode: a run in panes of the user's tmux; the cockpit in the first pane supervises it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from a3c.run.rundir import RunDir
 
 
 def is_at_hand() -> bool:
-    """Whether a person sits at a terminal and there is a tmux to show things in."""
+    """Whether stdin and stdout are terminals and tmux is available."""
     return sys.stdin.isatty() and sys.stdout.isatty() and panes.is_available()
 
 
 def server_of(run: RunDir) -> libtmux.Server:
-    """The tmux server that a run was started in; the one of here where that isn't known."""
+    """The tmux server that a run was started in; the default server if that isn't known."""
     try:
         return libtmux.Server(socket_path=run.tmux_socket.read_text())
     except (OSError, ValueError):
@@ -32,7 +32,7 @@ def server_of(run: RunDir) -> libtmux.Server:
 
 
 def check_free(label: str, *, replace: bool) -> None:
-    """Raise UserError where tmux or the session's name can't be had."""
+    """Raise UserError if tmux is not available or the session's name is taken."""
     panes.require_tmux()
     if not replace and panes.find_session(libtmux.Server(), label):
         raise UserError(
@@ -42,8 +42,8 @@ def check_free(label: str, *, replace: bool) -> None:
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    """Open the session, and show it where there is a terminal to show it in."""
-    panes.close_session(server_of(run), run.label)  # of before a resume
+    """Open the session, and attach to it if this is a terminal."""
+    panes.close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     panes.close_session(server, run.label)
     panes.open_session(
@@ -66,14 +66,14 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
-    """Start a keeper in the pane where the one before has ended, or in a new one."""
+    """Start a keeper in the pane of its dead predecessor, or in a new pane."""
     server, pane = libtmux.Server(), _pane(process, run, restarts=restarts)
     if not panes.respawn(server, run.label, pane):
         panes.add(server, run.label, pane, window="workers")
 
 
 def _windows(plan: Plan, run: RunDir, script: Path) -> Iterator[Window]:
-    """The cockpit with the ps, workers by the windowful, and what else there is."""
+    """The windows: the cockpit with the ps, the workers, the evaluator, TensorBoard."""
     cockpit = Pane("cockpit", (sys.executable, str(script), "cockpit", str(run.path)))
     yield Window("cockpit", (cockpit, *(_pane(p, run) for p in plan.of_role("ps"))))
     workers = [_pane(process, run) for process in plan.of_role("worker")]
@@ -85,6 +85,6 @@ def _windows(plan: Plan, run: RunDir, script: Path) -> Iterator[Window]:
 
 
 def _pane(process: Process, run: RunDir, restarts: int = 0) -> Pane:
-    """A keeper that shows what its process says; a pane that is closed ends it."""
+    """The pane of a keeper, which shows its process's output; closing the pane ends both."""
     command = planning.keeper_command(process, run, echo=True, restarts=restarts)
     return Pane(process.name, tuple(command))

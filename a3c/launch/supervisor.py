@@ -1,4 +1,4 @@
-"""See a run through: notice what fails it, end it in order, whoever started its keepers."""
+"""Supervise a run: detect failures and end its processes in order, in every mode."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from a3c.run.rundir import RunDir
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
-WORKER_LINGER_S = 12.0  # after the chief has left
-AFTER_PS_S = 4.0  # after the ps too, which wait for every worker that was at work
-PS_LINGER_S = 20.0  # after the last worker has left
-EVALUATOR_LINGER_S = 600.0  # it plays the last checkpoint, and records a video
+WORKER_LINGER_S = 12.0  # after the chief has exited
+AFTER_PS_S = 4.0  # after the ps have exited too, which wait for all running workers
+PS_LINGER_S = 20.0  # after the last worker has exited
+EVALUATOR_LINGER_S = 600.0  # the evaluator plays the last checkpoint and records a video
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its exit code, and which process failed it, if one did."""
+    """How a run ended: its exit code, and the process whose failure ended it, if any."""
 
     exit_code: int
     failed: str | None = None
@@ -35,12 +35,12 @@ class Outcome:
 
     @property
     def state(self) -> str:
-        """The word for it in `summary.json`."""
+        """The value of `state` in `summary.json`."""
         return "failed" if self.failed else "stopped" if self.stopped else "done"
 
 
 class Supervisor:
-    """Waits for a run to end, and ends what is left of it in order."""
+    """Waits for a run to end, and then ends its remaining processes in order."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Supervisor:
         on_poll: Callable[[], None],
         asked: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`asked` gives the signal that came before this one took them, if one did."""
+        """`asked` returns a signal that arrived before `run` installed its handlers, or 0."""
         self._asked = asked
         self._keepers = keepers
         self._on_poll = on_poll
@@ -62,7 +62,7 @@ class Supervisor:
         self._woken = threading.Event()
 
     def run(self) -> Outcome:
-        """Come back when everything has ended; Ctrl-C and SIGTERM end it in order."""
+        """Return when all processes have ended; Ctrl-C and SIGTERM end them in order."""
         handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         previous = {s: signal.signal(s, self._on_signal) for s in handled}
         try:
@@ -95,13 +95,13 @@ class Supervisor:
                 return Outcome(self._keepers.exit_code(failed) or EXIT_FATAL, failed=failed)
             if self._keepers.exit_code(self._workers[0]) == EXIT_OK:
                 self._keepers.stop()
-                # The chief has ended the run. A worker that is late for it would wait in vain.
+                # The chief has ended the run. A worker that starts late would wait for it forever.
                 self._wait(self._workers, WORKER_LINGER_S, in_vain=AFTER_PS_S)
                 self._wait(self._servers, PS_LINGER_S)
                 self._wait(self._evaluators, EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)
             if any(self._keepers.exit_code(name) == EXIT_OK for name in self._servers):
-                # The chief leaves as well, or somebody told a ps to end and it waits for nobody.
+                # The chief is exiting too, or a user ended a ps, which then waits for no worker.
                 self._wait(self._workers[:1], WORKER_LINGER_S)
                 if self._keepers.exit_code(self._workers[0]) != EXIT_OK:
                     return Outcome(EXIT_OK)
@@ -111,7 +111,7 @@ class Supervisor:
         return Outcome(128 + self._signal, stopped=True)
 
     def _failure(self) -> str | None:
-        """The process without which the run can't go on: a ps, the chief, or the last worker."""
+        """A failed process that the run needs: a ps, the chief, or one worker if all failed."""
         codes = {name: self._keepers.exit_code(name) for name in [*self._servers, *self._workers]}
         lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
         needed = [name for name in lost if name in (*self._servers, self._workers[0])]
@@ -120,7 +120,7 @@ class Supervisor:
         return lost[0] if lost and set(self._workers) <= set(lost) else None
 
     def _stop(self) -> None:
-        """End what is left: the workers, then the chief, which saves, then the ps."""
+        """End the remaining processes: the workers, then the chief, which saves, then the ps."""
         seen = self._signals
         groups = (self._others + self._evaluators + self._workers[1:], self._workers[:1])
         for group in (*groups, self._servers):
@@ -140,7 +140,7 @@ class Supervisor:
         return all(self._keepers.exit_code(name) is not None for name in names)
 
     def _wait(self, names: Sequence[str], timeout_s: float, *, in_vain: float = math.inf) -> None:
-        """Until they have ended, or for so long, or `in_vain` from when the ps have ended."""
+        """Wait for their end, at most `timeout_s`, or `in_vain` seconds after the ps have ended."""
         deadline = time.monotonic() + timeout_s
         while not self._ended(names) and time.monotonic() < deadline and not self._signals:
             if self._ended(self._servers):

@@ -1,4 +1,4 @@
-"""What can be asked about a run, or done to it, once it has started."""
+"""The launcher's verbs, which show or change a run that has started."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ FOLLOW_INTERVAL_S = 0.25
 
 
 def run(prog: str, arguments: Sequence[str]) -> int:
-    """Carry out the verb that the arguments begin with."""
+    """Execute the verb, which is the first argument."""
     parser = make_parser(prog, arguments[0])
     return VERBS[arguments[0]].act(parser.parse_args(arguments[1:]))
 
 
 def make_parser(prog: str, verb: str) -> Parser:
-    """The parser of what follows a verb."""
+    """The parser of a verb's arguments."""
     about = VERBS[verb].help
     parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
     add_version(parser)
@@ -50,7 +50,7 @@ def make_parser(prog: str, verb: str) -> Parser:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print how a run fares."""
+    """Print the status of a run."""
     from a3c.watch import status as reading
 
     found = reading.read(rundir.find(arguments.run), usage=True)
@@ -90,7 +90,7 @@ def list_runs(_arguments: argparse.Namespace) -> int:
 
 
 def logs(arguments: argparse.Namespace) -> int:
-    """Print what processes said, the name of each before its lines where there are several."""
+    """Print the logs; with several processes, each line starts with its process's name."""
     found = rundir.find(arguments.run)
     folder, wanted = found.path / "logs", arguments.process
     if wanted and not (folder / f"{wanted}.log").exists():
@@ -100,7 +100,7 @@ def logs(arguments: argparse.Namespace) -> int:
     while True:
         files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
         prefix = prefix or len(files) > 1
-        for file in files:  # those of processes that came later, too
+        for file in files:  # also those of processes that started later
             _print_new(file, followers.setdefault(file, Follower(file)), prefix=prefix)
         if not arguments.follow:
             return EXIT_OK
@@ -108,7 +108,7 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def _print_new(file: Path, follower: Follower, *, prefix: bool) -> None:
-    """Print the whole lines that a file gained."""
+    """Print the complete lines that were added to a file."""
     try:
         file.open("rb").close()
     except OSError as error:
@@ -120,7 +120,7 @@ def _print_new(file: Path, follower: Follower, *, prefix: bool) -> None:
 
 
 def _run_or_status(word: str, verb: str) -> str:
-    """The remedy for a process that there isn't: it may be a run's name."""
+    """The remedy for an unknown process: perhaps the word is the name of a run."""
     with contextlib.suppress(UserError):
         rundir.find(word)
         return f"did you mean `{verb} --run {shlex.quote(word)}`?"
@@ -131,7 +131,7 @@ def _run_or_status(word: str, verb: str) -> str:
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """End a run in order: workers, the chief's last checkpoint, ps; or at once."""
+    """End a run in order: workers, the chief's last checkpoint, ps; with `--now`, all at once."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
     alive = [r for r in process_records.read_records(found.path) if process_records.keeper_lives(r)]
@@ -153,7 +153,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def _close_session(found: RunDir) -> None:
-    """Close the run's tmux session, once its cockpit has summed up."""
+    """Close the run's tmux session once its cockpit has written the summary."""
     if shutil.which("tmux") is None:
         return
     from a3c.launch import panes, session
@@ -167,7 +167,7 @@ def _close_session(found: RunDir) -> None:
 
 
 def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
-    """End keepers and wait for them; those that don't end in time are ended at once."""
+    """End keepers in order and wait; after the time-out, kill those that remain."""
     for record in group:
         process_records.terminate(record, now=now)
     deadline = time.monotonic() + (KILL_TIMEOUT_S if now else STOP_TIMEOUT_S)
@@ -186,7 +186,7 @@ def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
 
 
 def restart(arguments: argparse.Namespace) -> int:
-    """Have a process's keeper end it and start it again."""
+    """Tell a keeper to restart its process."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
     records = process_records.read_records(found.path)
@@ -201,7 +201,7 @@ def restart(arguments: argparse.Namespace) -> int:
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Have more workers started in a run."""
+    """Add workers to a run."""
     for process in scaling.add(rundir.find(arguments.run), arguments.count):
         where = "" if process.is_here else f" on {process.host}"
         print(f"{process.name} starts{where}, at {process.address}")
@@ -209,14 +209,14 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    """Have a worker leave a run in order."""
+    """Remove a worker from a run in order."""
     scaling.remove(rundir.find(arguments.run), arguments.process)
     print(f"{arguments.process} has left")
     return EXIT_OK
 
 
 def attach(arguments: argparse.Namespace) -> int:
-    """Become tmux, attached to the run's session, in whichever tmux server that is."""
+    """Replace this process by tmux, attached to the run's session in its own tmux server."""
     from a3c.launch import panes, session
 
     found = rundir.find(arguments.run)
@@ -229,7 +229,7 @@ def attach(arguments: argparse.Namespace) -> int:
 
 
 def cockpit(arguments: argparse.Namespace) -> int:
-    """See a run through that runs in panes; what its session's first pane does."""
+    """Supervise a run in tmux mode; this verb runs in the session's first pane."""
     from a3c.cluster.plan import Plan
     from a3c.launch import session
     from a3c.launch.keepers import RecordedKeepers
@@ -243,7 +243,7 @@ def cockpit(arguments: argparse.Namespace) -> int:
 
 
 def completion(_arguments: argparse.Namespace) -> int:
-    """Print what a shell needs to complete command lines."""
+    """Print the shell function that completes command lines."""
     from a3c.launch.completion import BASH
 
     print(BASH, end="")
@@ -288,11 +288,11 @@ def _of_nothing(_parser: argparse.ArgumentParser) -> None:
 
 
 class Verb(NamedTuple):
-    """What can be said to the launcher: its arguments, what it does, and a line of help."""
+    """A verb of the launcher: its arguments, its action, and a line of help."""
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
     act: Callable[[argparse.Namespace], int]
-    help: str = ""  # none where it isn't for people
+    help: str = ""  # empty for an internal verb
 
 
 VERBS: dict[str, Verb] = {
