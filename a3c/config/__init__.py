@@ -1,4 +1,4 @@
-"""What can be set: every option with its default, range and help, and where values come from."""
+"""The settings of a run: every option with its default, range and help, and their sources."""
 
 from a3c.config.learning import LearningConfig
 from a3c.config.settings import (

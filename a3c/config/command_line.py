@@ -1,7 +1,7 @@
-"""The one argument parser, and the layers a configuration is put together from.
+"""The argument parser of all settings, and the layers that form a configuration.
 
-Defaults < preset < `--config FILE` < flags. Each layer is checked the same way: an unknown key, a
-wrong type or a value out of range is one line that names the key, the value and what is allowed.
+Defaults < preset < `--config FILE` < flags. Each layer is checked in the same way: an unknown key,
+a wrong type or a value out of range gives one line with the key, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-# What other programs call our flags.
+# The names of our flags in other programs.
 _MEANT = {
     flag: others.split()
     for flag, others in {
@@ -100,7 +100,7 @@ _MEANT = {
 
 
 def parse_path(text: str) -> Path:
-    """The path that a flag names; one that nobody can mean is refused."""
+    """The path that a flag names; an empty path or one with a line break is refused."""
     if not text:
         raise argparse.ArgumentTypeError("'' is no path: give one, or leave the flag out")
     if len(text.splitlines()) > 1 or text.endswith("\n"):
@@ -109,15 +109,15 @@ def parse_path(text: str) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose refusals are one line and exit code 2."""
+    """An argument parser that reports an error in one line and exits with code 2."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        # By itself argparse takes -1 and -0.5 for numbers, but -1e-3 and -inf for flags.
+        # By default argparse reads -1 and -0.5 as numbers, but -1e-3 and -inf as flags.
         self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line, with a near flag where one was mistyped."""
+        """Print the error in one line, with a similar flag if one was mistyped."""
         if message.startswith("unrecognized arguments: "):
             word = next(iter(message.split(": ", 1)[1].split()), "''")
             flags = [flag for action in self._actions for flag in action.option_strings]
@@ -131,7 +131,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it; texts that can't come from a shell are refused."""
+        """Parse like argparse, but refuse arguments with a NUL, which no shell can pass."""
         args = list(sys.argv[1:] if args is None else args)
         for word in args:
             if "\0" in word:
@@ -140,7 +140,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -> None:
-    """Add every setting as a flag; those that are not for every day show with `everything`."""
+    """Add every setting as a flag; `everything` also shows the rare ones in the help."""
     layers = parser.add_argument_group("configuration: defaults < preset < file < flags")
     layers.add_argument(
         "--preset",
@@ -181,7 +181,7 @@ def _metavar(kind: Any) -> str:
 
 
 def flag_layer(namespace: argparse.Namespace) -> Layer:
-    """The layer of the flags that were given."""
+    """The layer from the given flags."""
     layer: Layer = {}
     for key, text in vars(namespace).items():
         if key.startswith("config."):
@@ -194,7 +194,7 @@ def flag_layer(namespace: argparse.Namespace) -> Layer:
 def idle(
     namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
 ) -> list[str]:
-    """A line for each flag that was given and does nothing: its help begins with what it is for."""
+    """A line for each given flag that has no effect, found by the start of its help text."""
     mlp, optimizer = config.network.network, config.learning.optimizer
     used = {
         "Atari": is_atari,
@@ -213,13 +213,13 @@ def idle(
 
 
 def to_flags(config: Config) -> list[str]:
-    """The flags that give this configuration on any host, whatever presets or files it has."""
+    """The flags that give this configuration on any host, independent of its presets and files."""
     flags = ["--preset=none"]
     for option in OPTIONS.values():
         value = getattr(getattr(config, option.section), option.name)
         field = option.field
         default = field.default if field.default is not dataclasses.MISSING else {}
-        if value != default or option.name == "workers":  # other hosts have other cores
+        if value != default or option.name == "workers":  # its default depends on the host's cores
             flags += _to_flag(option, value)
     return flags
 
@@ -237,9 +237,9 @@ def _to_flag(option: Option, value: Any) -> list[str]:
 def config_from(
     namespace: argparse.Namespace, base: Layer | None = None
 ) -> tuple[Config, str | None]:
-    """The configuration that parsed arguments ask for, and the preset it started from.
+    """The configuration from parsed arguments, and the name of its preset.
 
-    With `base`, that of a run that is resumed, no preset comes under it: file and flags go over it.
+    `base` is the configuration of a resumed run: file and flags override it, and no preset is used.
     """
     flags = flag_layer(namespace)
     file_layer = read_file(namespace.config) if namespace.config else {}
@@ -261,7 +261,7 @@ def config_from(
 
 
 def changes(before: Config, after: Config) -> list[str]:
-    """The settings in which two configurations differ, in words."""
+    """The settings in which two configurations differ, as `name old -> new`."""
     found = []
     for option in OPTIONS.values():
         old, new = (getattr(getattr(c, option.section), option.name) for c in (before, after))
@@ -271,7 +271,7 @@ def changes(before: Config, after: Config) -> list[str]:
 
 
 def _is_complete(layer: Layer) -> bool:
-    """Whether a file set everything, as a run's config.json does: no preset belongs under it."""
+    """Whether a file sets every option, as a run's config.json does; then no preset is used."""
     return sum(len(values) for values in layer.values()) == len(OPTIONS)
 
 
@@ -289,7 +289,7 @@ def make_parser(
     everything: bool = False,
     **layout: Any,
 ) -> Parser:
-    """The parser of every setting and of `extra` arguments; `layout` goes to argparse."""
+    """The parser of every setting and of `extra` arguments; `layout` is passed to argparse."""
     parser = Parser(prog=prog, description=description, allow_abbrev=False, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
     add_version(parser)
@@ -308,9 +308,9 @@ def parse_config(
     base: Layer | None = None,
     **layout: Any,
 ) -> tuple[Config, argparse.Namespace]:
-    """Parse a command line of settings and `extra` arguments; refusals exit with code 2.
+    """Parse a command line of settings and `extra` arguments; errors exit with code 2.
 
-    `base` is the configuration of a run that is resumed.
+    `base` is the configuration of a resumed run.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything = "--help-all" in arguments

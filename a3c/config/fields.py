@@ -1,4 +1,4 @@
-"""A dataclass field that is a setting."""
+"""Create dataclass fields for settings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def option(
 ) -> Any:
     """A dataclass field that the command line, presets and files can all set.
 
-    `low` and `high` are inclusive, `above` is exclusive. `own` allows the user's own function,
-    `package.module:function`, beside the choices. `everyday` options are in `--help`, the
-    others only in `--help-all`.
+    `low` and `high` are inclusive, `above` is exclusive. `own` also allows the user's own function,
+    `package.module:function`, besides the choices. `everyday` options are in `--help`; the others
+    are only in `--help-all`.
     """
     metadata = {
         "help": help_text,

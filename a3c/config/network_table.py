@@ -1,7 +1,7 @@
-"""What model.py's table of networks says, read without running it: that would import TensorFlow.
+"""Read model.py's table of networks without running model.py, which would import TensorFlow.
 
-So a network that is added to `NETWORKS` there is known everywhere: to `--network`, to completion
-and to the checks before a start.
+A network added to `NETWORKS` there is thus known to `--network`, to completion and to the checks
+before a start.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ MODEL = Path(__file__).resolve().parents[2] / "model.py"
 
 
 class Known(NamedTuple):
-    """A network by name."""
+    """The properties of a network in the table."""
 
     recurrent: bool = False
-    min_side: int = 0  # pixels of the smallest image that it takes; 0: it takes vectors too
+    min_side: int = 0  # pixels of the smallest image allowed; 0: takes vectors too
 
 
 @functools.cache
 def networks() -> dict[str, Known]:
-    """The networks by name; none where the table can't be read, which whoever imports it says."""
+    """The networks by name; empty if the table can't be read (importing model.py reports why)."""
     try:
         tree = ast.parse(MODEL.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -43,7 +43,7 @@ def _is_name(key: ast.expr | None) -> bool:
 
 
 def _row(row: ast.expr) -> Known:
-    """What a call of `Architecture` says by keywords, as far as these are constants."""
+    """The properties in a call of `Architecture`, from its constant keyword arguments."""
     keywords = row.keywords if isinstance(row, ast.Call) else []
     said = {k.arg: k.value.value for k in keywords if isinstance(k.value, ast.Constant)}
     side = said.get("min_side")

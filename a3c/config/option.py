@@ -1,4 +1,4 @@
-"""What one setting takes: read off its dataclass field, and checked value by value."""
+"""The allowed values of each setting, read from its dataclass field, and their checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCI
 
 
 class Option(typing.NamedTuple):
-    """One setting: where it lives, what it takes, how it is said."""
+    """One setting: its section, name, type and allowed values."""
 
     section: str
     name: str
@@ -34,7 +34,7 @@ class Option(typing.NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What the setting takes, for people."""
+        """The allowed values in words."""
         if self.choices:
             own = ", or package.module:function" if self.field.metadata["own"] else ""
             return "one of " + ", ".join(self.choices) + own
@@ -97,7 +97,7 @@ OPTIONS: dict[str, Option] = _all_options()
 
 
 def coerce(option: Option, value: Any, source: str) -> Any:
-    """The value as the dataclass holds it, or a UserError that says what is allowed."""
+    """Convert a value to the field's type; raises UserError with the allowed values."""
     if value is None and option.optional:
         return None
     try:
@@ -119,7 +119,7 @@ def shown(value: Any) -> str:
 
 
 def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
-    """Whether a value comes back from JSON as it was: dates, NaN and bottomless lists don't."""
+    """Whether JSON can store the value unchanged; not so for dates, NaN and too deep lists."""
     if isinstance(value, dict | list):
         items = value.values() if isinstance(value, dict) else value
         return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
@@ -129,7 +129,7 @@ def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
 
 
 def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
-    """Check one item; ValueError where it doesn't fit. A bool is never a number."""
+    """Convert one item; raises ValueError if it isn't allowed. A bool is never a number."""
     if kind in (dict, bool, str):
         if not isinstance(value, kind) or not _is_plain(value):
             raise ValueError
@@ -157,7 +157,7 @@ def _coerce_number(option: Option, kind: Any, value: Any) -> Any:
 
 
 def parse_text(option: Option, text: Any) -> Any:
-    """A flag's text as the plain value that `coerce` checks."""
+    """Convert a flag's text to the plain value that `coerce` checks."""
     if isinstance(text, list):
         return [parse_text(option._replace(kind=option.kind[0]), item) for item in text]
     if option.kind is str or isinstance(text, bool):
@@ -169,7 +169,7 @@ def parse_text(option: Option, text: Any) -> Any:
             return json.loads(text)
         return int(text) if option.kind is int else float(text)
     except (ValueError, RecursionError):
-        try:  # 1e6 is a fine way to write a whole number
+        try:  # allow 1e6 for a whole number
             return float(text)
         except ValueError:
             return text

@@ -1,4 +1,4 @@
-"""The user's own modules: found, imported, and what they raise told in one line that says where."""
+"""Find and import the user's own modules, and report their errors in one line with the place."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LIBRARIES = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
     _REPOSITORY / "a3c",
 )
-_MAX_CHARS = 400  # TensorFlow's messages can be pages
+_MAX_CHARS = 400  # TensorFlow's messages can be pages long
 
 
 def import_module(name: str, subject: str) -> ModuleType:
-    """Import a module of the user's, from the current folder too, as with `python -m`.
+    """Import a module of the user's, also from the current folder, as with `python -m`.
 
-    Raises UserError, one line that begins with `subject`, whatever goes wrong in there.
+    Any error in the module becomes a UserError: one line that begins with `subject`.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -40,9 +40,9 @@ def _refusal(name: str, subject: str, error: BaseException) -> UserError:
 
 
 def check_source(name: str, subject: str) -> None:
-    """Raise UserError where a module can't be found or its file is no Python; nothing is run.
+    """Raise UserError if a module can't be found or isn't valid Python, without running it.
 
-    What is inside of packages is left for the import: to find it would run the package.
+    Modules inside packages are checked only at import, because finding them would run the package.
     """
     top = name.partition(".")[0]
     try:
@@ -56,7 +56,7 @@ def check_source(name: str, subject: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: where in the user's code it was raised, its type, its message."""
+    """An exception in one line: its place in the user's code, its type, its message."""
     where, message = _place(error), str(error)
     if isinstance(error, SyntaxError) and error.filename:
         where, message = (error.filename, error.lineno or 0), error.msg
@@ -66,13 +66,13 @@ def describe(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> tuple[str, int] | None:
-    """The innermost line of the user's own code; None where all of it is libraries'."""
+    """The innermost line of the user's own code; None if only library code is involved."""
     frames = traceback.extract_tb(error.__traceback__)
     for number, frame in enumerate(reversed(frames)):
         path = Path(frame.filename)
         if not path.is_file() or any(path.resolve().is_relative_to(lib) for lib in _LIBRARIES):
             continue
-        # envs.py and model.py stand between us and the user's code; they count where they raised.
+        # envs.py and model.py call the user's code; they count only if they raised the error.
         if number and path.resolve().parent == _REPOSITORY:
             continue
         return frame.filename, frame.lineno or 0

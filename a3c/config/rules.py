@@ -1,4 +1,4 @@
-"""What settings must be to each other; what each must be by itself is in its option."""
+"""Checks that involve several settings; each option checks its own values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from a3c.errors import UserError
 
 
 def validate(config: Config) -> Config:
-    """Check what no single field can know; returns `config` or raises UserError."""
+    """Check settings against each other; returns `config` or raises UserError."""
     _validate_learning(config.learning)
     check_minibatches(config, recurrent=is_recurrent(config.network.network))
     _validate_cluster(config.cluster)
@@ -31,14 +31,14 @@ def validate(config: Config) -> Config:
 
 
 def is_recurrent(network: str) -> bool:
-    """Whether a network of model.py's table has a memory."""
+    """Whether a network in model.py's table is recurrent."""
     return network in networks() and networks()[network].recurrent
 
 
 def check_minibatches(config: Config, *, recurrent: bool) -> None:
-    """Refuse more parts of a rollout than it has; a network with a memory can't divide it finely.
+    """Refuse too many minibatches: at most one per sample, or per environment if recurrent.
 
-    Networks of the user's own say whether they have one only when they are built.
+    Whether a user's own network is recurrent is known only when it is built.
     """
     minibatches, share = config.learning.minibatches or 1, config.share
     if recurrent and minibatches > share.envs:

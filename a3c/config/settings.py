@@ -1,8 +1,8 @@
-"""Every setting of a run: frozen dataclasses, each with one default, one help text and one range.
+"""Every setting of a run in frozen dataclasses, each with its default, help text and range.
 
-A configuration is put together from four layers, the later ones winning: the defaults here, a
-preset (`presets/NAME.toml`), a file (`--config FILE`, TOML, or the JSON that a run left behind) and
-flags. `a3c.config.command_line` reads them; this module only says what exists.
+A configuration has four layers; later layers override earlier ones: the defaults here, a preset
+(`presets/NAME.toml`), a file (`--config FILE`, TOML or a run's config.json) and flags.
+`a3c.config.command_line` reads the layers; this module only defines the settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """What is played, how many at once, and what the network gets to see of it."""
+    """The environment, the number of copies, and the preprocessing of observations."""
 
     env_id: str = option(
         "ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own", everyday=True
@@ -70,7 +70,7 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The network by name, and its policy head."""
+    """The network and its policy head."""
 
     network: str = option(
         "auto",
@@ -103,7 +103,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """When the run ends, and what it leaves on disk."""
+    """When the run ends, and which files it writes."""
 
     seed: int = option(1, "seed of everything random", low=0, high=2**31 - 1, everyday=True)
     max_env_steps: int = option(
@@ -145,7 +145,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """How many processes, where, and how long they wait for each other."""
+    """The processes of the cluster, their addresses, devices and time-outs."""
 
     workers: int = option(
         usable_cores(),
@@ -227,7 +227,7 @@ class ClusterConfig:
     )
 
     def threads(self, job: str) -> int:
-        """TensorFlow's threads in a process of that job."""
+        """The number of TensorFlow threads in a process of that job."""
         return self.ps_threads if job == "ps" else self.worker_threads
 
     def uses_gpu(self, job: str) -> bool:
@@ -236,16 +236,16 @@ class ClusterConfig:
 
     @property
     def addresses(self) -> int:
-        """How many workers have an address: those that start, and those that may come later."""
+        """The number of workers with an address, including those that may be added later."""
         return self.max_workers or self.workers
 
 
 class Share(NamedTuple):
-    """What each worker plays and learns from, so that learning does not depend on their number."""
+    """A worker's environments and rollout, sized so that learning doesn't depend on `workers`."""
 
     envs: int
     rollout_length: int
-    minibatches: int  # parts of one rollout, a push each
+    minibatches: int  # parts of one rollout, one push each
 
     @property
     def samples(self) -> int:
@@ -269,23 +269,23 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def with_cluster(self, **changes: Any) -> Config:
-        """The same with other settings of its cluster."""
+        """A copy with changed cluster settings."""
         return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
 
     @property
     def samples_per_step(self) -> int:
-        """Samples that the ps gather for one step of the optimizer; 0: every push is a step."""
+        """Samples that the ps collects for one optimizer step; 0: every push is a step."""
         unset = self.env.envs * self.learning.rollout_length
         given = self.learning.samples_per_step
         return unset if given is None else given
 
     @property
     def share(self) -> Share:
-        """A worker's share of the environments, and of the samples that they play at a time.
+        """A worker's share of the environments and samples.
 
-        There are as many environments as workers at least. So where workers are more than `envs`
-        they play shorter rollouts, down to `shortest_rollout`. A push holds a worker's share of an
-        optimizer step, but `smallest_push` samples at least: pushes are what a ps runs out of.
+        Each worker has at least one environment. With more workers than `envs`, rollouts become
+        shorter, down to `shortest_rollout`. A push holds a worker's share of an optimizer step, but
+        at least `smallest_push` samples, because the number of pushes limits the ps.
         """
         learning, workers = self.learning, self.cluster.workers
         envs = self.env.envs_per_worker or max(1, self.env.envs // workers)
@@ -302,12 +302,12 @@ class Config:
 
     @property
     def pushes_per_rollout(self) -> int:
-        """How many gradients a worker pushes for each of its rollouts."""
+        """The number of gradients that a worker pushes per rollout."""
         return self.share.minibatches * self.learning.epochs
 
     @property
     def anneal_steps(self) -> int:
-        """Env steps at which every schedule of the run is at its end."""
+        """Env steps at which every schedule of the run ends."""
         return self.learning.anneal_steps or self.run.max_env_steps
 
 
@@ -320,7 +320,7 @@ def to_dict(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """The settings that a checkpoint's variables depend on: what is played and by what network."""
+    """The settings that a checkpoint's variables depend on: environment, network and optimizer."""
     env = dataclasses.asdict(config.env)
     for name in ("envs", "envs_per_worker", "episodic_life", "max_episode_steps"):
         del env[name]

@@ -1,4 +1,4 @@
-"""The layers a configuration is put together from: tables of files and presets, and their merge."""
+"""Read the layers of a configuration from files and presets, and merge them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from a3c.errors import UserError
 PRESETS = Path(__file__).resolve().parents[2] / "presets"
 
 _REMOVED = {"cluster": ("overlap", "start_cores")}  # settings of earlier versions, by section
-_AS_BEFORE = {"learning": {"samples_per_step": 0}}  # what settings that came later were in effect
+_AS_BEFORE = {"learning": {"samples_per_step": 0}}  # values for settings that older runs lack
 
 Layer = dict[str, dict[str, Any]]
 
@@ -53,9 +53,9 @@ def _known(word: str, known: Any) -> str:
 
 
 def read_file(path: Path, source: str | None = None) -> Layer:
-    """A layer from a TOML file, or from the config.json that a run left behind.
+    """A layer from a TOML file or from a run's config.json.
 
-    `source` is what messages call it where it didn't come by `--config`.
+    `source` is the file's name in messages if it wasn't given by `--config`.
     """
     tables = _parse_file(path, source or f"--config {path}")
     if isinstance(tables, dict):
@@ -65,7 +65,7 @@ def read_file(path: Path, source: str | None = None) -> Layer:
 
 
 def _parse_file(path: Path, source: str) -> Any:
-    """What a file holds: JSON where it is called so, else TOML."""
+    """The contents of a file: JSON if its name ends in .json, else TOML."""
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         data = path.read_bytes()
@@ -77,7 +77,7 @@ def _parse_file(path: Path, source: str) -> Any:
 
 
 def preset_names() -> list[str]:
-    """Every preset that there is, by name."""
+    """The names of all presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
@@ -86,7 +86,7 @@ def _preset_tables(name: str) -> dict[str, Any]:
 
 
 def read_preset(name: str) -> Layer:
-    """The layer of a preset, by name."""
+    """The layer of the preset with that name."""
     if name not in preset_names():
         raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
     tables = _preset_tables(name)
@@ -95,7 +95,7 @@ def read_preset(name: str) -> Layer:
 
 
 def is_for_another_task(preset: str, env_id: str) -> bool:
-    """Whether a preset names the environments that it is for, and this is none of them."""
+    """Whether a preset names its environments and `env_id` isn't among them."""
     patterns = _preset_tables(preset).get("for_env_ids", [])
     return bool(patterns) and not any(fnmatch.fnmatchcase(env_id, p) for p in patterns)
 
@@ -111,7 +111,7 @@ def preset_for(env_id: str) -> str | None:
 
 
 def merge(layers: Sequence[Layer]) -> Config:
-    """One configuration from layers, the later ones winning."""
+    """One configuration from layers; later layers override earlier ones."""
     merged: Layer = {section: {} for section in SECTIONS}
     for layer in layers:
         for section, values in layer.items():
@@ -121,18 +121,18 @@ def merge(layers: Sequence[Layer]) -> Config:
 
 
 def from_dict(tables: Any, source: str) -> Config:
-    """A configuration from plain data that a run left behind, checked like any other layer."""
+    """A configuration from a run's stored data, checked like any other layer."""
     return merge([from_tables(of_this_version(tables), source)])
 
 
 def of_this_version(tables: Any) -> Any:
-    """The complete configuration of a run of any version: it goes on as it did."""
+    """Complete the stored settings of a run of an earlier version, so that it behaves as before."""
     if not isinstance(tables, dict):
         return tables
     sections: Layer = {}
     for section, values in tables.items():
         if section not in SECTIONS or not isinstance(values, dict):
-            return tables  # which is refused
+            return tables  # `from_tables` refuses them
         defaults = dataclasses.asdict(SECTIONS[section]())
         kept = {k: v for k, v in values.items() if k not in _REMOVED.get(section, ())}
         sections[section] = {**defaults, **_AS_BEFORE.get(section, {}), **kept}

@@ -1,1 +1,1 @@
-"""One process kept alive, whatever it is."""
+"""Supervise one process of any kind: restart it, log its output, record its state."""

@@ -1,7 +1,7 @@
-"""What a kept process says: into its log, onto the keeper's stdout, and its last lines in memory.
+"""Copy a process's output to its log, to the keeper's stdout and to a short tail in memory.
 
-Nothing here may stop the process or its keeper. A full disk costs log lines, a terminal that is
-stopped or gone costs the echo; the process writes on into a pipe that is always read.
+Errors here never stop the process or its keeper. A full disk loses log lines; a stopped or closed
+terminal loses the echo. The keeper always reads the pipe, so the process can go on writing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PARTIAL_BYTES = 8192
 _BACKLOG_BYTES = 1 << 18
 _BLOCKING_WRITE_BYTES = 512
 
-# Terminal sequences and control characters: a record is shown in other people's terminals.
+# Terminal sequences and control characters are removed: other users' terminals show the record.
 _CONTROL = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class LogFile:
-    """An append-only log that outlives a full disk and says how much was lost to it."""
+    """An append-only log that survives a full disk and notes how many bytes were lost."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,12 +33,12 @@ class LogFile:
         self._lost_bytes = 0
 
     def open(self) -> None:
-        """Open the log, readable for its owner only; raises OSError."""
+        """Open the log, readable by its owner only; raises OSError."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
         self._fd = os.open(self._path, flags, 0o600)
 
     def write(self, data: bytes) -> OSError | None:
-        """Append `data`; what can't be written is counted as lost and the error returned."""
+        """Append `data`; on an error, count the unwritten bytes as lost and return the error."""
         note = b"\nkeeper: %d bytes of output were lost here\n" % self._lost_bytes
         note = note if self._lost_bytes else b""
         rest = note + data
@@ -63,7 +63,7 @@ class LogFile:
 
 
 class Echo:
-    """A copy of the output on a descriptor that may be slow, stopped or gone."""
+    """A copy of the output on a descriptor that may be slow, stopped or closed."""
 
     def __init__(self, fd: int) -> None:
         self._backlog = bytearray()
@@ -72,16 +72,16 @@ class Echo:
 
     @property
     def fd(self) -> int:
-        """The descriptor to wait on for room while `pending`."""
+        """The descriptor to wait on, until it is writable, while `pending`."""
         return self._fd
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for room."""
+        """Whether some output is still queued."""
         return bool(self._backlog) and not self._broken
 
     def write(self, data: bytes) -> None:
-        """Queue `data`, write what there is room for, and drop the oldest when it is too much."""
+        """Queue `data` and write without blocking; a full queue drops its oldest bytes."""
         if self._broken:
             return
         self._backlog += data
@@ -89,7 +89,7 @@ class Echo:
         self.flush()
 
     def flush(self, timeout_s: float = 0.0) -> None:
-        """Write as much as there is room for, waiting up to `timeout_s` for more."""
+        """Write as much of the queue as possible within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.pending:
             wait_s = max(0.0, deadline - time.monotonic())
@@ -103,17 +103,17 @@ class Echo:
                 self._broken = True
 
     def close(self) -> None:
-        """Give the last lines half a second to get out, then close."""
+        """Flush for at most half a second, then close."""
         self.flush(timeout_s=0.5)
         os.close(self._fd)
 
 
 def _open_again(fd: int) -> tuple[int, int]:
-    """A descriptor of our own for what `fd` is open on, and how many bytes to write at once.
+    """Open the file behind `fd` again; returns the descriptor and how many bytes to write at once.
 
-    O_NONBLOCK belongs to the open file and not to the descriptor: set on a shared terminal it would
-    surprise its other users, so the file is opened a second time. Where that can't be (a socket,
-    macOS) small pieces are written when there is room.
+    O_NONBLOCK belongs to the open file, not to the descriptor. Setting it on a shared terminal
+    would affect the terminal's other users, so the file is opened a second time. A socket, or any
+    file on macOS, can't be opened again; there small pieces are written when `select` allows it.
     """
     try:
         if stat.S_ISSOCK(os.fstat(fd).st_mode) or os.uname().sysname != "Linux":
@@ -125,7 +125,7 @@ def _open_again(fd: int) -> tuple[int, int]:
 
 
 class Tail:
-    """The last lines of a stream of bytes, fit to be shown anywhere."""
+    """The last lines of a byte stream, safe to show on any terminal."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=TAIL_LINES)
@@ -133,11 +133,11 @@ class Tail:
 
     @property
     def midline(self) -> bool:
-        """Whether the last line has no end yet."""
+        """Whether the last line is incomplete."""
         return bool(self._partial)
 
     def feed(self, data: bytes) -> None:
-        """Take in more of the stream."""
+        """Add the next bytes of the stream."""
         *lines, partial = (self._partial + data).split(b"\n")
         self._lines.extend(_clean(line) for line in lines[-TAIL_LINES:])
         rewritten = partial.rfind(b"\r", 0, max(0, len(partial) - 1))
@@ -149,19 +149,19 @@ class Tail:
         return [*self._lines, *partial][-TAIL_LINES:]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all lines."""
         self._lines.clear()
         self._partial = b""
 
 
 def _clean(line: bytes) -> str:
-    """One line as a terminal would leave it: after the last carriage return, without escapes."""
+    """One line as a terminal would show it: after the last carriage return, without escapes."""
     text = line.removesuffix(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
     return _CONTROL.sub("", text)[:LINE_CHARS]
 
 
 class Capture:
-    """The output of a kept process, copied to its log, to an echo and to a tail."""
+    """The output of the process, copied to its log, to an echo and to a tail."""
 
     def __init__(self, log: LogFile, echo: Echo | None) -> None:
         self._log = log
@@ -171,11 +171,11 @@ class Capture:
 
     @property
     def echo(self) -> Echo | None:
-        """The echo, for whoever waits for room on it."""
+        """The echo, so that the keeper can wait until it is writable."""
         return self._echo
 
     def feed(self, data: bytes) -> None:
-        """Take in bytes from the process."""
+        """Add bytes that the process wrote."""
         self._tail.feed(data)
         if self._echo is not None:
             self._echo.write(data)
@@ -187,16 +187,16 @@ class Capture:
             )
 
     def note(self, text: str) -> None:
-        """Add a line of the keeper's own, on a line of its own."""
+        """Add a message of the keeper's as a separate line."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} keeper: {text}\n"
         self.feed(("\n" * self._tail.midline + line).encode("utf-8", "replace"))
 
     def tail(self) -> list[str]:
-        """The last lines since `forget`."""
+        """The last lines since `forget` was called."""
         return self._tail.lines()
 
     def forget(self) -> None:
-        """Let the tail begin anew, for the next life of the process."""
+        """Clear the tail before the process is started again."""
         self._tail.clear()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One life of a kept process: its output, its heartbeat, and its end by TERM and then KILL."""
+"""One started process of a keeper: its output, its heartbeat, and its end by TERM, then KILL."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MOST_READS = 64
 
 
 class Pulse:
-    """How long a process has been silent, by the keeper's own clock.
+    """Measures how long a process has been silent, by the keeper's own clock.
 
-    Only that the file's mtime changes counts, not what it says, so that steps of the wall clock
-    don't matter. Time in which the keeper itself was stopped or starved counts as one second.
-    Before the first beat the mtime is 0, so that a beat changes it however soon it comes. Silence
-    on a disk that became read-only says nothing: no beat could be written there.
+    A beat is any change of the file's mtime. Its value is ignored, so steps of the wall clock don't
+    matter. Time in which the keeper itself was stopped or got no CPU counts as one second. The
+    mtime is set to 0 before the first beat, so that even an immediate beat changes it. Silence is
+    ignored while the disk is read-only, because the process can't write a beat there.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Set the file back, or make it: a beat on a file that exists needs no room on the disk."""
+        """Create the file or reset its mtime; an existing file can be touched on a full disk."""
         self._path = path
         if path is not None:
             with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ class Pulse:
         self.silence_s = 0.0
 
     def check(self, elapsed_s: float) -> bool:
-        """Look for a beat, `elapsed_s` after the last look; True at the first one."""
+        """Look for a beat, `elapsed_s` after the last check; returns True at the first beat."""
         seen = self._look()
         if seen in (None, self._seen):
             self.silence_s += min(elapsed_s, _LONGEST_TICK_S)
@@ -61,7 +61,7 @@ class Pulse:
 
 
 class Child:
-    """A started process. `reason` says why its keeper ends it, None while it doesn't."""
+    """A started process. `reason` says why the keeper is ending it; None if it isn't."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Child:
         take_output: Callable[[bytes], None],
         network: Namespace | None = None,
     ) -> None:
-        """Start `argv`; raises OSError where that fails. `take_output` gets all that it writes."""
+        """Start `argv`; raises OSError on failure. `take_output` receives all its output."""
         self._take_output = take_output
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
@@ -102,7 +102,7 @@ class Child:
         return [self._output] if self._output_open else []
 
     def read(self) -> bool:
-        """Take one piece of output, if there is any."""
+        """Read one piece of output; returns whether there was any."""
         if not self._output_open:
             return False
         try:
@@ -115,9 +115,9 @@ class Child:
         return bool(data)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """Send TERM to the group, and KILL from `tick` once `grace_s` is over.
+        """Send TERM to the group; `tick` sends KILL after `grace_s`.
 
-        The first reason stays. A stopped process is let go on, or it couldn't act on TERM.
+        The first reason is kept. CONT follows, since a stopped process can't act on TERM.
         """
         self.reason = self.reason or reason
         if self._kill_at is None:
@@ -133,7 +133,7 @@ class Child:
         spawn.signal_group(self.pid, signal.SIGKILL)
 
     def tick(self) -> bool:
-        """Send the KILL that is due; True the first time."""
+        """Send KILL if it is due; returns True the first time."""
         if self._kill_at is None or time.monotonic() < self._kill_at:
             return False
         spawn.signal_group(self.pid, signal.SIGKILL)
@@ -141,11 +141,11 @@ class Child:
         return first
 
     def collect(self) -> int | None:
-        """The exit code once the process has ended and its group is killed, None before."""
+        """The exit code once the process has ended and its group is killed; None before that."""
         return spawn.collect(self.pid)
 
     def close(self) -> None:
-        """Take what output is left and let the pipe go, whoever still holds its other end."""
+        """Read the remaining output and close the pipe, even if its other end is still open."""
         for _ in range(_MOST_READS):
             if not self.read():
                 break

@@ -1,7 +1,7 @@
-"""Whether what is kept on this machine is well: `python -m a3c.keeper.health DIR ...`.
+"""Check the health of this machine's supervised processes: `python -m a3c.keeper.health DIR ...`.
 
-For the health checks of containers: DIR is a run directory, or one with runs in it. The records of
-keepers on this host are asked; those of keepers that are gone count only where no other is.
+Containers use it as their health check. DIR is a run directory, or a directory of runs. The check
+reads the records of keepers on this host. Records of ended keepers count only if none is running.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from a3c.process.process_records import ProcessRecord
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Say how each process fares; 0 where all of them are well, else 1."""
+    """Print the state of each process; returns 0 if all are healthy, else 1."""
     roots = [Path(text) for text in (sys.argv[1:] if argv is None else argv)]
     well, lines = judge(_kept_here(roots))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -24,9 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def judge(records: Iterable[ProcessRecord]) -> tuple[bool, list[str]]:
-    """Whether all is well with what is kept here, and how each process fares.
+    """Whether all processes here are healthy, and a line about each.
 
-    A process that has done its work is well; one that starts, or is about to start again, is not.
+    A process that has finished is healthy. A process that is starting or restarting is not.
     """
     records = list(records)
     kept = [record for record in records if process_records.keeper_lives(record)]
@@ -39,7 +39,7 @@ def judge(records: Iterable[ProcessRecord]) -> tuple[bool, list[str]]:
 
 
 def _kept_here(roots: Iterable[Path]) -> list[ProcessRecord]:
-    """The records of this host in the runs of some directories, the newest last."""
+    """The records of this host's processes in the runs under `roots`, the newest last."""
     runs = [run for root in roots for run in (root, *sorted(root.glob("*/"))) if run.is_dir()]
     found = [record for run in runs for record in process_records.read_records(run)]
     here = [record for record in found if record.host == process_records.this_host()]

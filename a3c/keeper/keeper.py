@@ -1,21 +1,21 @@
-"""Keep one process alive: start it, watch its heartbeat, start it again, and take it along.
+"""Supervise one process: start it, watch its heartbeat, restart it, and end it with the keeper.
 
-`python -m a3c.keeper --record FILE --name NAME --role ROLE --log FILE [options] -- ARGV...` serves
-tmux panes, child mode, containers and ssh hosts alike. It imports neither TensorFlow nor NumPy.
+`python -m a3c.keeper --record FILE --name NAME --role ROLE --log FILE [options] -- ARGV...` is used
+in tmux panes, child mode, containers and on ssh hosts. It imports neither TensorFlow nor NumPy.
 
-what comes                       what the keeper does
+event                            what the keeper does
 -------------------------------  ------------------------------------------------------------------
-the process ends                 as the table in `a3c.keeper.restarts` says
-no first heartbeat, or silence   TERM to the group, KILL after two seconds, start again
-too much memory                  TERM to the group, KILL after the grace time, start again
-SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; leave. A second: KILL
-SIGQUIT                          KILL to the group at once; leave
+the process ends                 see the table in `a3c.keeper.restarts`
+no first heartbeat, or silence   TERM to the group, KILL after two seconds, restart
+too much memory                  TERM to the group, KILL after the grace time, restart
+SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; exit. A second: KILL
+SIGQUIT                          KILL to the group at once; exit
 SIGHUP (terminal, pane closed)   like a first SIGTERM, never like a second; ignored under nohup
-its parent ends                  like SIGHUP, where `--die-with-parent` was given
-SIGUSR1                          TERM, KILL after the grace time, start again without delay
+its parent ends                  like SIGHUP, if `--die-with-parent` was given
+SIGUSR1                          TERM, KILL after the grace time, restart without delay
 SIGKILL                          the process and its group are killed with it (`a3c.keeper.spawn`)
 
-The keeper leaves with the last exit code of the process, 128+n for signal n.
+The keeper exits with the last exit code of the process, 128+n for signal n.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from a3c.process.process_records import LastExit, resident_bytes
 __all__ = ["HEARTBEAT_VARIABLE", "Keeper", "KeeperSpec", "command", "main", "parse"]
 
 _TICK_S = 0.25
-_HUNG_GRACE_S = 2.0  # what has been silent for so long hardly has last words
+_HUNG_GRACE_S = 2.0  # shorter than the grace time: a hung process rarely reacts to TERM
 _EXIT_CANNOT_START = 127
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM)
 _SIGNALS = (
@@ -56,7 +56,7 @@ _SIGNALS = (
 
 
 class Keeper:
-    """Keeps one process alive; `run` takes over the signals and the children of this process."""
+    """Supervises one process; `run` handles all signals and children of this process."""
 
     def __init__(self, spec: KeeperSpec) -> None:
         self._spec = spec
@@ -71,10 +71,10 @@ class Keeper:
         self._exit_status: int | None = None
 
     def run(self) -> int:
-        """Keep the process until it is done, failed or stopped; returns the status to leave with.
+        """Supervise the process until it is done, failed or stopped; returns the exit status.
 
         Call it from the main thread of a process with no other threads and no other children.
-        Raises UserError where another keeper has the record, or the files can't be written.
+        Raises UserError if another keeper holds the record or the files can't be written.
         """
         _open_standard_streams()
         refuse_second_keeper(self._spec)
@@ -93,7 +93,7 @@ class Keeper:
         return self._exit_status
 
     def _turn(self, wake: int) -> None:
-        """Wait for something to happen, at most until the next tick, and deal with it."""
+        """Wait for the next event, at most until the next tick, and handle it."""
         child, echo = self._child, self._capture.echo
         output = child.readable if child else []
         room = [echo.fd] if echo and echo.pending else []
@@ -176,7 +176,7 @@ class Keeper:
         )
 
     def _attend(self, child: Child) -> None:
-        """Take output, and notice the end of the process."""
+        """Read output and check whether the process has ended."""
         child.read()
         code = child.collect()
         if code is None:
@@ -188,7 +188,7 @@ class Keeper:
         self._after(code, child.reason, child.lived_s, child.pulse.beat)
 
     def _after(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
-        """Decide what follows the end of a life."""
+        """Decide what to do after the process has ended."""
         self._last_status = code if code >= 0 else 128 - code
         signal_name = _signal_name(-code) if code < 0 else None
         last_exit = LastExit(code if code >= 0 else None, signal_name, now_text(), reason)
@@ -227,7 +227,7 @@ class Keeper:
         self._record.update(state=state)
 
     def _tick(self) -> None:
-        """What is looked at a few times a second."""
+        """Check the parent, the heartbeat, memory and the record; runs four times a second."""
         now = time.monotonic()
         elapsed_s, self._ticked = now - self._ticked, now
         if self._parent is not None and os.getppid() != self._parent and not self._stopping:
@@ -239,7 +239,7 @@ class Keeper:
         self._record.tick()
 
     def _watch(self, child: Child, elapsed_s: float) -> None:
-        """Notice beats and silence."""
+        """Check the heartbeat, and end the process if it has been silent for too long."""
         if child.tick():
             self._capture.note(f"{self._spec.name} did not end, and is killed")
         if self._spec.heartbeat is None:
@@ -256,7 +256,7 @@ class Keeper:
             child.end(reason, min(self._spec.grace_s, _HUNG_GRACE_S))
 
     def _weigh(self, child: Child) -> None:
-        """Notice too much memory."""
+        """End the process if it uses more memory than allowed."""
         limit_mb = self._spec.max_memory_mb
         if not limit_mb or child.reason is not None:
             return
@@ -271,14 +271,14 @@ class Keeper:
 
 
 def _open_standard_streams() -> None:
-    """Put /dev/null where a standard stream is closed, or a file of ours would take its number."""
+    """Open /dev/null for closed standard streams, so that no other file gets their numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(fd)
 
 
 def _open_output(spec: KeeperSpec) -> Capture:
-    """Make what directories and files are missing, for their owner only."""
+    """Create the missing directories and files, accessible to their owner only."""
     log = LogFile(spec.log)
     for path in (spec.record, spec.log, spec.heartbeat):
         if path is not None:
@@ -303,7 +303,7 @@ def _make_private(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _signals_into_pipe() -> Iterator[int]:
-    """Turn signals into bytes on a pipe, so that none is lost and none comes in the middle."""
+    """Turn signals into bytes on a pipe, so that none is lost and none interrupts other work."""
     wake, sink = os.pipe()
     for fd in (wake, sink):
         os.set_blocking(fd, False)

@@ -1,10 +1,12 @@
-"""A network namespace with nothing but loopback: what is in it reaches itself, and nobody else it.
+"""Create and enter a network namespace that has only loopback.
 
-A namespace lasts as long as a process is in it or holds a descriptor of it; it has no name and
-leaves nothing behind. Root makes one directly. Anybody else makes a user namespace around it, in
-which they are themselves: files stay theirs, and programs gain nothing.
+Processes inside reach each other; nothing outside reaches them, and they reach nothing outside.
 
-Only the standard library is imported, since the launcher runs this file to find out whether it can.
+A namespace exists as long as a process is in it or holds a descriptor of it. It has no name and
+needs no cleanup. Root creates it directly. Other users create a user namespace around it that maps
+them to their own user id: their files stay theirs, and programs gain no rights.
+
+This file imports only the standard library, because the launcher runs it to test for support.
 """
 
 from __future__ import annotations
@@ -27,29 +29,30 @@ _MESSAGE_BYTES = 512
 
 
 class NamespaceError(Exception):
-    """The kernel refuses something; the message says what, and why."""
+    """The kernel refused an operation; the message says which and why."""
 
 
 class Namespace(NamedTuple):
-    """Descriptors of a network namespace, and of the user namespace that owns it if there is one.
+    """Descriptors of a network namespace and, if there is one, of the user namespace that owns it.
 
-    They are not inherited by programs that this process starts.
+    Programs that this process starts don't inherit them.
     """
 
     network: int
     user: int | None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptors."""
         for descriptor in self:
             if descriptor is not None:
                 os.close(descriptor)
 
 
 def make() -> Namespace:
-    """A new namespace with loopback up, made by a fork: this process stays outside.
+    """Create a namespace with loopback up.
 
-    Call it from a process with one thread. Raises NamespaceError.
+    A fork creates it, so that this process stays outside. Call it from a process with one thread.
+    Raises NamespaceError.
     """
     if not sys.platform.startswith("linux"):
         raise NamespaceError("network namespaces need Linux")
@@ -67,7 +70,7 @@ def make() -> Namespace:
 
 
 def enter(namespace: Namespace) -> None:
-    """Move this process into a namespace; it must have one thread. Raises OSError."""
+    """Move this process, which must have one thread, into a namespace; raises OSError."""
     steps = [(namespace.user, _CLONE_NEWUSER), (namespace.network, _CLONE_NEWNET)]
     for descriptor, kind in steps:
         if descriptor is not None:
@@ -101,7 +104,7 @@ def _make_and_send(to: socket.socket) -> None:
 
 
 def _unshare() -> bool:
-    """Leave for a new network; True where a new user namespace had to be made for that."""
+    """Enter a new network namespace; returns whether this needed a new user namespace too."""
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", _CLONE_NEWNET)
@@ -109,7 +112,7 @@ def _unshare() -> bool:
         _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
     else:
         return False
-    # The kernel wants "deny" before it lets an ordinary user map a group.
+    # The kernel requires "deny" before an ordinary user may map a group.
     for name, value in (("setgroups", "deny"), ("uid_map", user), ("gid_map", group)):
         text = value if isinstance(value, str) else f"{value} {value} 1"
         Path("/proc/self", name).write_text(text)
@@ -126,7 +129,10 @@ def _raise_loopback() -> None:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """A call of the C library that answers 0; os has these two from Python 3.12 on only."""
+    """Call a C library function and raise OSError unless it returns 0.
+
+    Python's `os` has `setns` and `unshare` only since 3.12.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, name)(*arguments) != 0:
         number = ctypes.get_errno()
@@ -138,7 +144,7 @@ def _words(error: OSError) -> str:
 
 
 def main() -> int:
-    """Make a namespace, enter it and connect to oneself there; print what fails."""
+    """Create a namespace, enter it and test a loopback connection; print what fails."""
     try:
         enter(make())
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,8 +1,8 @@
-"""The network that the processes of one run share: the first keeper makes it, the others find it.
+"""The private network of a run: the first keeper creates it and the others join.
 
-Who holds it is written in a file of the run directory, a keeper each; a new one takes it over from
-any that lives. A keeper holds it as long as it is there itself, so the network lasts until the last
-of them has gone, whichever that is, and nothing is left to clean up.
+A file in the run directory lists the keepers that hold the network. A new keeper gets it from any
+keeper in the list that is still running. A keeper holds the network until it exits. So the network
+exists until the last keeper exits, and needs no cleanup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEDY = "give --isolation off, and read SECURITY.md before that"
 
 
 class _Holder(NamedTuple):
-    """A keeper, what proves that its pid is still its own, and its descriptors of the network."""
+    """A keeper: its pid, its birth (which detects a reused pid), and its network descriptors."""
 
     pid: int
     birth: str | None
@@ -35,9 +35,10 @@ class _Holder(NamedTuple):
 
 
 def join(path: Path) -> Namespace:
-    """The network whose holders `path` lists, made where none of them lives; then hold it too.
+    """Join the network whose holders `path` lists, and add this keeper to the list.
 
-    Call it from a process with one thread. Raises UserError.
+    If no holder is running, create a new network. Call it from a process with one thread. Raises
+    UserError.
     """
     try:
         with _locked(path) as descriptor:
@@ -64,7 +65,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _read(descriptor: int) -> list[_Holder]:
-    """The holders in the file, of which some may be gone; a line that is not whole is none."""
+    """The holders in the file, including ended ones; incomplete lines are skipped."""
     holders = []
     for line in os.pread(descriptor, _MAX_BYTES, 0).splitlines():
         with contextlib.suppress(ValueError, TypeError):
@@ -83,7 +84,7 @@ def _is_alive(holder: _Holder) -> bool:
 
 
 def _taken_over(holders: Iterable[_Holder]) -> Namespace | None:
-    """Descriptors of our own for what a holder has, if one is there; it may leave at any moment."""
+    """Open the network of a running holder; None if there is none. Holders may exit at any time."""
     for holder in filter(_is_alive, holders):
         numbers = [n for n in (holder.network, holder.user) if n is not None]
         with contextlib.suppress(OSError), contextlib.ExitStack() as opened:

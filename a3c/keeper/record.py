@@ -1,4 +1,4 @@
-"""The record that a keeper keeps, current as far as the disk allows."""
+"""The record file of a process, which its keeper writes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RecordFile:
-    """The record of a process on disk, kept current as far as the disk allows."""
+    """The record of a process on disk; a failed write is tried again every second."""
 
     def __init__(self, spec: KeeperSpec, capture: Capture) -> None:
-        """Write the first record; raises UserError where that is impossible, full disks apart."""
+        """Write the first record; raises UserError if that fails, unless the disk is full."""
         self._path = spec.record
         self._capture = capture
         self._failed = False
@@ -44,7 +44,7 @@ class RecordFile:
             raise_unless_full(error, self._path)
 
     def change(self, **changes: Any) -> None:
-        """Change the record, to be written with the next update: a reader sees both or neither."""
+        """Change the record in memory; the next `update` writes it together with its own change."""
         self.now = dataclasses.replace(self.now, **changes)
 
     def update(self, **changes: Any) -> None:
@@ -53,7 +53,7 @@ class RecordFile:
         self._save()
 
     def tick(self) -> None:
-        """Write again where writing failed, or the process has said more for a second."""
+        """Write the record, at most once a second, if a write failed or there is new output."""
         stale = tuple(self._capture.tail()) != self.now.output_tail
         if time.monotonic() - self._saved_at >= _TAIL_INTERVAL_S and (
             stale or self._saved != self.now
@@ -98,7 +98,7 @@ def _first_record(spec: KeeperSpec) -> ProcessRecord:
 
 
 def refuse_second_keeper(spec: KeeperSpec) -> None:
-    """Raise UserError where a living keeper has the record of `spec` already."""
+    """Raise UserError if a running keeper already holds the record of `spec`."""
     record = read_record(spec.record)
     if record is None or record.host != this_host() or record.keeper.pid == os.getpid():
         return
@@ -110,12 +110,12 @@ def refuse_second_keeper(spec: KeeperSpec) -> None:
 
 
 def raise_unless_full(error: OSError, path: Path) -> None:
-    """Raise a UserError for an error on `path`, unless the disk is full: it may have room later."""
+    """Raise UserError for an error on `path`, unless the disk is full, which may be temporary."""
     if error.errno not in _DISK_FULL:
         where = error.filename or path
         raise UserError(f"cannot write {where}: {error.strerror}; give another file") from error
 
 
 def now_text() -> str:
-    """The time now as records give it."""
+    """The current time in the format of records."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

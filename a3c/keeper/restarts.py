@@ -1,18 +1,18 @@
-"""Whether a process that ended gets another start, how soon, and when to give up on it.
+"""Decide whether to restart a process that ended, after which delay, and when to give up.
 
 how it ended                                        what follows
 --------------------------------------------------  ------------------------------------------------
 0                                                   done
-75, a signal that nobody asked for, hung            again; failed after `max_restarts` restarts in a
-                                                    row that brought no first heartbeat
-1 (an exception that nobody caught), too much       again; failed at the `max_crashes`-th in a row
-memory, the signals of a crash (SEGV, ABRT, BUS,      with no life of `healthy_s` in between
-FPE, ILL, SYS)
+75, an unexpected signal, hung                      restart; failed after `max_restarts` restarts in
+                                                    a row without a first heartbeat
+1 (an uncaught exception), too much memory, the     restart; failed at the `max_crashes`-th crash in
+signals of a crash (SEGV, ABRT, BUS, FPE, ILL,        a row without `healthy_s` of uptime in between
+SYS)
 2, 70, every other code                             failed
 
-The delay before a start begins at `first_delay_s` and doubles up to `longest_delay_s`. It is back
-at the first after a life of `healthy_s`, and for who is to try again after he had worked: nothing
-was wrong with him. A restart that a person asked for counts nowhere.
+The delay before a restart begins at `first_delay_s` and doubles up to `longest_delay_s`. It resets
+after an uptime of `healthy_s`. It also resets when a process that had worked ends with a result of
+the second row (75, a signal, hung). A restart that a person requests doesn't count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from a3c.errors import EXIT_OK, EXIT_RETRY
 
-EXIT_EXCEPTION = 1  # what Python leaves with after an exception that nobody caught
+EXIT_EXCEPTION = 1  # Python's exit code after an uncaught exception
 
 CRASH_SIGNALS = frozenset(
     {
@@ -38,7 +38,7 @@ CRASH_SIGNALS = frozenset(
 
 
 class Verdict(Enum):
-    """What the end of a process says about it."""
+    """How the end of a process is classified."""
 
     DONE = "done"
     RETRY = "retry"
@@ -47,7 +47,7 @@ class Verdict(Enum):
 
 
 class Limits(NamedTuple):
-    """How much patience a keeper has."""
+    """How often and how quickly a keeper restarts a process."""
 
     max_restarts: int = 100
     max_crashes: int = 5
@@ -57,17 +57,18 @@ class Limits(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do after an end: start again after `delay_s`, or not at all."""
+    """What to do after a process ended: restart it after `delay_s`, or give up."""
 
     again: bool
     delay_s: float
-    first_of_row: bool  # nothing failed since the process last worked
+    first_of_row: bool  # the first failure since the process last worked
 
 
 def judge(code: int, reason: str | None = None) -> Verdict:
-    """The verdict on an exit code, negative for the signal that ended the process.
+    """The verdict on an exit code, which is -n for signal n.
 
-    `reason` is why its keeper ended it, if it did: then the code says nothing.
+    `reason` is why the keeper ended the process, if it did. A reason of memory, heartbeat or
+    start-timeout decides alone, without the code.
     """
     if reason == "memory":
         return Verdict.CRASH
@@ -83,7 +84,7 @@ def judge(code: int, reason: str | None = None) -> Verdict:
 
 
 class Patience:
-    """Counts failures in a row and lets the delay between starts grow."""
+    """Counts failures in a row and increases the delay between restarts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -92,7 +93,7 @@ class Patience:
         self._crashes = 0
 
     def decide(self, verdict: Verdict, lived_s: float, beat: bool) -> Decision:
-        """Take note of a failed life, and say whether another one follows."""
+        """Count a failure and decide whether to restart; `lived_s` is the uptime."""
         self._forgive(verdict, lived_s, beat)
         first_of_row = self._failures == 0 and self._crashes == 0
         self._failures += 1

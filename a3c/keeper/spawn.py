@@ -1,15 +1,14 @@
-"""A child of the operating system: its session, its group, and its death with its keeper's.
+"""Start a child process in its own session and group, and end it when its keeper ends.
 
-A child leads a session and process group of its own. It can't outlive its keeper, however that
-ends:
+A child leads its own session and process group. It never outlives its keeper, for two reasons:
 
-- Linux sends it SIGKILL when the keeper dies (PR_SET_PDEATHSIG). KILL and not TERM: nobody would be
-  left to insist with a child that hangs or ignores TERM, and checkpoints are safe against KILL.
-- The death signal reaches the child only, and exists on Linux only. So a guardian, a fork of the
-  keeper asleep on a pipe, kills the child's whole group once the pipe's other end is gone.
+- Linux sends the child SIGKILL when the keeper dies (PR_SET_PDEATHSIG). It is KILL because no
+  keeper would be left to follow up on a child that ignores TERM. Checkpoints are safe against KILL.
+- The death signal exists on Linux only and reaches the child only. So the keeper also forks a
+  guardian, which waits on a pipe and kills the child's whole group when the keeper's end closes.
 
-Grandchildren that left the group come back to the keeper as their nearest subreaper (Linux) and are
-ended with the child. Those alone live on where the keeper itself is killed by SIGKILL.
+Grandchildren that left the group are reparented to the keeper, a subreaper (Linux), and are ended
+with the child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ def start(
     output_fd: int,
     network: Namespace | None = None,
 ) -> int:
-    """Start `argv` with stdout and stderr on `output_fd` and nothing on stdin; returns its pid.
+    """Start `argv` with stdout and stderr on `output_fd` and an empty stdin; returns its pid.
 
-    Blocks until the program runs, so that its group can be signalled at once. Raises OSError where
-    it can't be started. The caller has one thread: the death signal is tied to the one that forks.
+    Blocks until the program runs, so that its group can be signalled at once. Raises OSError if it
+    can't be started. The caller must have one thread: the child gets the death signal when the
+    thread that forked ends.
     """
     prctl = _load_prctl()
     parent = os.getpid()
@@ -54,7 +54,7 @@ def start(
         if pid == 0:
             try:
                 os.setsid()
-                if network is not None:  # before the death signal, which this could clear
+                if network is not None:  # first: entering could clear the death signal
                     namespaces.enter(network)
                 _die_with(parent, prctl)
                 _become(argv, env, cwd, output_fd, mask)
@@ -72,10 +72,10 @@ def start(
 
 
 def collect(pid: int) -> int | None:
-    """The exit code of our child `pid`, negative for a signal, or None while it lives.
+    """The exit code of our child `pid`, -n for signal n; None while it runs.
 
-    What is left of its process group is killed while the dead child still holds the group's number,
-    so that a number used anew can't be hit.
+    The rest of its process group is killed before the child is reaped. Until then the group's
+    number can't be reused, so the signal can't reach an unrelated group.
     """
     can_look = hasattr(os, "waitid")
     if can_look:
@@ -91,14 +91,14 @@ def collect(pid: int) -> int | None:
 
 
 def signal_group(pgid: int, signum: int) -> None:
-    """Send a signal to a child's process group, if there still is one."""
+    """Send a signal to a child's process group if it still exists."""
     assert pgid > 1, "0 and 1 would mean everybody"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
 
 
 class Guardian:
-    """A fork of this process that outlives it just long enough to kill the group it watches."""
+    """A fork of this process that kills the watched group when this process has ended."""
 
     def __init__(self) -> None:
         source, self._sink = os.pipe()
@@ -113,19 +113,19 @@ class Guardian:
         os.close(source)
 
     def watch(self, pgid: int) -> None:
-        """Watch this group from now on; 0 for none."""
+        """Watch this group from now on; 0 means none."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._sink, b"%d\n" % pgid)
 
     def close(self) -> None:
-        """Let the guardian go; it kills the group that it was last told of."""
+        """End the guardian; it first kills the group that it watches, if any."""
         os.close(self._sink)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of its orphaned descendants; False where that can't be had."""
+    """Make this process the parent of its orphaned descendants; False if unsupported."""
     prctl = _load_prctl()
     return (
         prctl is not None and _children_file().exists() and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
@@ -133,7 +133,7 @@ def adopt_orphans() -> bool:
 
 
 def reap_adopted(known: set[int]) -> list[int]:
-    """Collect adopted children that ended; returns those that live, without the pids in `known`."""
+    """Reap adopted children that ended; returns the running ones, without the pids in `known`."""
     try:
         pids = [int(pid) for pid in _children_file().read_text().split()]
     except OSError:
@@ -147,7 +147,7 @@ def reap_adopted(known: set[int]) -> list[int]:
 
 
 def end_adopted(known: set[int]) -> None:
-    """Kill every adopted child, and what comes to us through their death, for a second at most."""
+    """Kill adopted children, and the orphans that their death adds, for at most a second."""
     deadline = time.monotonic() + _ADOPTED_END_S
     while (alive := reap_adopted(known)) and time.monotonic() < deadline:
         for pid in alive:
@@ -159,19 +159,19 @@ def _load_prctl() -> Prctl | None:
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl
-    # Variadic in C: every argument must be there, as a long.
+    # prctl is variadic in C, so all arguments must be passed, each as a long.
     return lambda option, value: prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
 
 
 def die_with(parent: int) -> None:
-    """Have this process, a fork of `parent`, end when that does (Linux)."""
+    """Make this process, a fork of `parent`, end when `parent` ends (Linux)."""
     _die_with(parent, _load_prctl())
 
 
 def _die_with(parent: int, prctl: Prctl | None) -> None:
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the death signal was armed
+    if os.getppid() != parent:  # the parent died before the death signal was set
         os._exit(127)
 
 
@@ -182,7 +182,7 @@ def _become(
     output_fd: int,
     mask: set[int],
 ) -> None:
-    """Turn this fork into the program: from here on nothing of the keeper's is shared."""
+    """Replace this fork by the program, without the keeper's signal handlers and stdin."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
@@ -197,7 +197,7 @@ def _become(
 
 
 def _guard(source: int) -> None:
-    """Wait for the other end of `source` to be gone, then kill the group last named there."""
+    """Wait until the other end of `source` closes, then kill the group last written there."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -216,7 +216,7 @@ def _children_file() -> Path:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[set[int]]:
-    """Hold signals back over a fork, which must not act on them with our handlers."""
+    """Block signals during a fork, so that the fork never runs our signal handlers."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield set(mask)

@@ -1,4 +1,4 @@
-"""What a keeper keeps, as a value and as a command line; each can be had from the other."""
+"""The settings of a keeper as a value and as a command line, and the conversion both ways."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ HEARTBEAT_VARIABLE = "A3C_HEARTBEAT"
 
 @dataclass(frozen=True)
 class KeeperSpec:
-    """What to keep alive, under which name, and with how much patience.
+    """What to supervise: the command, its name, its time-outs and limits.
 
-    Without `heartbeat` silence is no sign of trouble; a timeout of 0 switches that timeout off, and
-    a memory of 0 that limit.
-    `network` lists who holds the run's own network; the process runs in there where it is given.
-    `restarts` counts those under keepers before this one.
-    `parent` is the pid whose end ends the keeper: None for nobody's, 0 for whoever starts it.
-    `env` is seen in the list of processes, so it is no place for secrets.
+    Without `heartbeat` the keeper doesn't check for silence. A time-out of 0 is off, and so is a
+    memory limit of 0.
+    `network` is the file that lists the holders of the run's own network; if it is given, the
+    process runs in that network.
+    `restarts` is the number of restarts under earlier keepers.
+    `parent`: the keeper ends when this pid ends (0: the process that starts the keeper; None: no
+    pid).
+    `env` shows in the process list, so it must not hold secrets.
     """
 
     record: Path
@@ -51,9 +53,9 @@ class KeeperSpec:
 
 
 def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, str]:
-    """The environment of the process: `base` without proxies, which gRPC would obey, plus `env`."""
+    """The environment of the process: `base` without proxies, which gRPC would use, plus `env`."""
     env = {name: value for name, value in base.items() if not is_unwanted(name)}
-    env.pop(HEARTBEAT_VARIABLE, None)  # which may be an outer keeper's
+    env.pop(HEARTBEAT_VARIABLE, None)  # it may belong to an outer keeper
     env.update(spec.env)
     if spec.heartbeat is not None:
         env[HEARTBEAT_VARIABLE] = str(spec.heartbeat.absolute())
@@ -61,7 +63,7 @@ def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, st
 
 
 def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
-    """The command that keeps `spec`; it must run where `a3c` can be imported."""
+    """The keeper's command line for `spec`; it must run where `a3c` can be imported."""
     values: dict[str, object] = {
         "--record": spec.record,
         "--name": spec.name,
@@ -91,7 +93,7 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
 
 
 def parse(arguments: Sequence[str]) -> KeeperSpec:
-    """The spec that a command line describes; a mistake ends the process with 2 and one line."""
+    """The spec from a command line; on a mistake the process prints one line and exits with 2."""
     arguments = list(arguments)
     split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = _parser()

@@ -1,1 +1,1 @@
-"""What every process needs: signals, heartbeat, records, TensorFlow's import."""
+"""Parts that every process uses: signals, heartbeat, records, TensorFlow's import."""

@@ -1,4 +1,4 @@
-"""What a command says to people: an error in one line, and text that any terminal can take."""
+"""The output of commands: one-line errors, and text that is safe on any terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from a3c.errors import A3CError
 
 _SCRIPTS = Path(__file__).resolve().parents[2]
-MAX_CHARS = 1000  # of a line about an error: a value can be a whole file
+MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
 
 
 def prepare() -> None:
-    """Let stdout pass file names on as they are, those that are not UTF-8 too."""
+    """Let stdout print any file name unchanged, even one that isn't UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
@@ -23,21 +23,21 @@ def prepare() -> None:
 
 
 def refuse(prog: str, error: A3CError) -> int:
-    """Say in one line on stderr why a command can't go on; the exit code for it."""
+    """Print the error in one line on stderr and return its exit code."""
     sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
     return error.exit_code
 
 
 def unread() -> int:
-    """Leave where nobody reads stdout any more, as in `status | head -1`; the exit code for it."""
+    """Redirect a closed stdout, as in `status | head -1`, and return the exit code to use."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # what is left in the buffer would be refused again
+    os.dup2(nowhere, sys.stdout.fileno())  # flushing the rest of the buffer would fail again
     os.close(nowhere)
     return 128 + signal.SIGPIPE
 
 
 def command(name: str) -> str:
-    """How the user runs a script of ours, or a program beside this Python: as this one was run."""
+    """The command for a script of ours, or for a program installed beside this Python."""
     python = Path(sys.executable)
     is_on_path = shutil.which("python") == sys.executable
     if not name.endswith(".py"):
@@ -46,7 +46,7 @@ def command(name: str) -> str:
 
 
 def from_here(path: Path) -> str:
-    """The path from here, where it is below here."""
+    """The path relative to the current folder if it is inside it, else the whole path."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except ValueError:
@@ -54,11 +54,11 @@ def from_here(path: Path) -> str:
 
 
 def count(number: int, one: str, more: str = "") -> str:
-    """A number of things: `1 worker`, `2 workers`; `more` where an s is not enough."""
+    """A number with its noun: `1 worker`, `2 workers`; `more` is an irregular plural."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def one_line(text: str) -> str:
-    """The text in one line, without what a terminal would obey, and not longer than a screen."""
+    """The text in one line, without control characters, at most `MAX_CHARS` long."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return shown if len(shown) <= MAX_CHARS else f"{shown[: MAX_CHARS - 300]} ... {shown[-290:]}"

@@ -1,4 +1,4 @@
-"""A sign of life that the keeper watches: the process touches a file."""
+"""The heartbeat of a process: it touches a file that its keeper watches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERVAL_S = 0.5
 
 
 class Heartbeat:
-    """Touches a file at most twice a second; does nothing where no keeper asked for it."""
+    """Touches a file at most twice a second; does nothing if no keeper requested it."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
@@ -21,11 +21,11 @@ class Heartbeat:
 
     @classmethod
     def from_environment(cls) -> Heartbeat:
-        """The heartbeat that this process's keeper asked for, if it has one."""
+        """The heartbeat that this process's keeper requested, if it has a keeper."""
         return cls(os.environ.get(VARIABLE))
 
     def beat(self) -> None:
-        """Say that the loop is alive; a full disk is no reason to die."""
+        """Report that the loop is alive; disk errors are ignored."""
         now = time.monotonic()
         if self._path and now - self._last >= INTERVAL_S:
             self._last = now

@@ -1,4 +1,4 @@
-"""Importing TensorFlow sooner, and without its greetings, which no log level silences."""
+"""Import TensorFlow faster, and without the start-up messages that no log level turns off."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# What TensorFlow imports of Keras at its end, for who saves Keras models; it does without where
-# that fails. Keras brings Matplotlib along: a quarter of the whole time, and 50 MB.
+# TensorFlow's last import, needed only to save Keras models; if it fails, TensorFlow continues
+# without it. Keras also imports Matplotlib: a quarter of the whole time, and 50 MB.
 _EAGER = "keras.src.optimizers"
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow; what it says on the way is shown only if the import fails.
+    """Import TensorFlow; its messages are shown only if the import fails.
 
-    It greets on file descriptor 2 before its own logging is up. `tensorflow.keras` is there as
-    ever, imported by its first use.
+    TensorFlow writes to file descriptor 2 before its own logging is set up. `tensorflow.keras`
+    still works: its first use imports it.
     """
     with _silence(), _without_keras(), _without_collections():
         import tensorflow  # noqa: F401
 
 
 def start_eager_runtime() -> None:
-    """Start what graphs with conditions start anyway, where no GPU is wanted: silently.
+    """Start TensorFlow's eager runtime without its messages, if no GPU is wanted.
 
-    It looks for GPUs once, and calls it a failure where the driver is missing. It has threads, so
-    no fork of this process can use TensorFlow afterwards.
+    Graphs with conditions would start it anyway. The runtime searches for GPUs once and reports an
+    error if the driver is missing. It starts threads, so forks of this process can't use TensorFlow
+    afterwards.
     """
     import tensorflow
 
@@ -40,7 +41,7 @@ def start_eager_runtime() -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Turn file descriptor 2 aside; what was written to it is shown if this fails."""
+    """Capture file descriptor 2, and show the captured text only if the block fails."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:
         kept = os.dup(2)
@@ -62,7 +63,7 @@ def _without_keras() -> Iterator[None]:
     if "keras" in sys.modules:
         yield
         return
-    sys.modules[_EAGER] = None  # type: ignore[assignment] # Python's own sign for "not to be had"
+    sys.modules[_EAGER] = None  # type: ignore[assignment] # None makes Python refuse the import
     try:
         yield
     finally:
@@ -71,7 +72,7 @@ def _without_keras() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Nearly nothing that an import makes is garbage: looking for it takes a tenth of the time."""
+    """Turn garbage collection off: it finds almost nothing and takes a tenth of the import."""
     was_on = gc.isenabled()
     gc.disable()
     try:

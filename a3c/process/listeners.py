@@ -1,4 +1,4 @@
-"""Who takes connections, and from where: the sockets that processes really listen on."""
+"""The TCP sockets that processes listen on, and whether other machines can reach them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_LISTENING = "0A"  # as the kernel's tables say it
+_LISTENING = "0A"  # the state's code in the kernel's tables
 
 
 class Listener(NamedTuple):
-    """An address on which a process takes connections."""
+    """An address on which a process accepts connections."""
 
     host: str
     port: int
@@ -23,9 +23,9 @@ class Listener(NamedTuple):
 
 
 def listeners(pid: int) -> list[Listener]:
-    """The TCP addresses that a process listens on; none where it is gone or not ours to look at.
+    """The TCP addresses that a process listens on; empty if it has ended or isn't readable.
 
-    They are those of the network that it is in, which may be another than ours.
+    The addresses belong to the process's network namespace, which may differ from ours.
     """
     proc = Path(f"/proc/{pid}")
     if not Path("/proc/self/net/tcp").exists():
@@ -46,13 +46,13 @@ def listeners(pid: int) -> list[Listener]:
 
 
 def _link(file: Path) -> str:
-    with contextlib.suppress(OSError):  # closed since it was listed
+    with contextlib.suppress(OSError):  # closed after it was listed
         return str(file.readlink())
     return ""
 
 
 def _in_table(table: Path) -> Iterator[tuple[Listener, str]]:
-    """The listeners of one of the kernel's tables, each with the inode of its socket."""
+    """The listeners in a table of the kernel, each with the inode of its socket."""
     for line in table.read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == _LISTENING:
@@ -76,9 +76,9 @@ def _listeners_by_psutil(pid: int) -> list[Listener]:
 
 
 def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
-    """Those of a process's listeners that other machines can connect to.
+    """The listeners of a process that other machines can connect to.
 
-    None where its network has no way out, as in a namespace that holds loopback alone.
+    Empty if its network namespace has only loopback.
     """
     if has_loopback_only(pid):
         return []
@@ -92,7 +92,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def has_loopback_only(pid: int) -> bool:
-    """Whether a process is in a network with no interface but loopback."""
+    """Whether loopback is the only interface in a process's network."""
     try:
         lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     except OSError:
@@ -101,9 +101,9 @@ def has_loopback_only(pid: int) -> bool:
 
 
 def port_owner(port: int) -> tuple[int, str] | None:
-    """Pid and name of the process that listens on a TCP port; None where none can be seen.
+    """Pid and name of the process that listens on a TCP port; None if none is visible.
 
-    A process of another user can be invisible: that a port has no owner doesn't make it free.
+    Another user's process can be invisible, so None doesn't mean that the port is free.
     """
     import psutil
 
@@ -114,7 +114,7 @@ def port_owner(port: int) -> tuple[int, str] | None:
             for c in connections
             if c.pid and c.laddr and c.laddr.port == port and c.status == psutil.CONN_LISTEN
         ]
-    except psutil.AccessDenied:  # macOS tells root only
+    except psutil.AccessDenied:  # macOS allows this to root only
         pids = [p for p in psutil.pids() if any(a.port == port for a in _listeners_by_psutil(p))]
     for pid in pids:
         with contextlib.suppress(psutil.Error):

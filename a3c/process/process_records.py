@@ -1,8 +1,8 @@
-"""The processes of a run as their keepers wrote them down, and what of it can be believed.
+"""The records that keepers write about their processes, and the check that a pid is still valid.
 
-A keeper writes `processes/<name>.json` in the run directory; everybody else only reads. A pid by
-itself proves nothing, since numbers are used anew: it is believed together with its create time, or
-better its birth, which no step of the wall clock can change.
+A keeper writes `processes/<name>.json` in the run directory; all others only read it. The system
+reuses pids, so a pid alone doesn't identify a process. It counts only together with its create
+time or, better, its birth, which steps of the wall clock don't change.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ ENDED_STATES = ("done", "failed", "stopped")
 DEAD = "dead"
 
 _MAX_RECORD_BYTES = 1 << 20
-_CREATE_TIME_SLACK_S = 1.5  # the kernel gives the time of its boot in whole seconds
+_CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process that can't be mistaken for a later one with the same pid.
+    """Identifies a process, distinct from any later process with the same pid.
 
-    `create_time` is in seconds since 1970 as psutil gives it; `birth` (Linux) is the boot's id and
-    the kernel's ticks since then.
+    `create_time` is in seconds since 1970, as in psutil. `birth` (Linux) is the boot's id and the
+    start of the process in kernel ticks since that boot.
     """
 
     pid: int
@@ -40,9 +40,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class LastExit:
-    """How a process ended last, by `code` or by `signal`, and why its keeper ended it, if it did.
+    """How a process last ended: by exit `code` or by `signal`.
 
-    `reason` is heartbeat, start-timeout, memory, restart, stop, hangup or parent.
+    `reason` says why its keeper ended it: heartbeat, start-timeout, memory, restart, stop, hangup
+    or parent; None if the process ended by itself.
     """
 
     code: int | None
@@ -53,11 +54,11 @@ class LastExit:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """One kept process. Times are ISO 8601 in UTC.
+    """One supervised process. Times are ISO 8601 in UTC.
 
-    `pid` and `create_time` are None while no child runs. `first_error` holds the last lines of the
-    first failure since the process last worked, or failed in another way. `started_at` is of the
-    present child, or the last.
+    `pid` and `create_time` are None while no child runs. `first_error` holds the last output lines
+    of the first failure in a row of equal failures since the process last worked. `started_at` is
+    of the current child, or of the last one.
     """
 
     name: str
@@ -81,7 +82,7 @@ class ProcessRecord:
     argv: tuple[str, ...]
 
     def to_json(self) -> str:
-        """The record as its file holds it."""
+        """The record as JSON text, as in its file."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
@@ -91,7 +92,7 @@ class _Seen(NamedTuple):
 
 
 def read_records(run_dir: Path) -> list[ProcessRecord]:
-    """The records of a run, by role and task; files that are no records are passed over."""
+    """The records of a run, sorted by role and task; unreadable files are skipped."""
     records = []
     for path in sorted((run_dir / "processes").glob("*.json")):
         record = read_record(path)
@@ -101,7 +102,7 @@ def read_records(run_dir: Path) -> list[ProcessRecord]:
 
 
 def read_record(path: Path) -> ProcessRecord | None:
-    """The record in `path`, or None where there is none that can be read."""
+    """The record in `path`; None if there is no readable record."""
     if not path.is_file():
         return None
     try:
@@ -113,7 +114,7 @@ def read_record(path: Path) -> ProcessRecord | None:
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
-    """Put the record in place whole, for its owner only; raises OSError and leaves the old one."""
+    """Write a record atomically, readable by its owner; on OSError the old record stays."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -128,13 +129,13 @@ def write_record(path: Path, record: ProcessRecord) -> None:
 
 
 def identify(pid: int) -> Identity | None:
-    """Who has this pid now; None where nobody has, or a zombie that awaits its parent."""
+    """The process that has this pid now; None if there is none or it is a zombie."""
     seen = _look_at(pid)
     return None if seen is None else Identity(pid, seen.create_time, seen.birth)
 
 
 def is_alive(pid: int | None, create_time: float | None, birth: str | None = None) -> bool:
-    """Whether the process that was given this pid at this time still runs, on this machine."""
+    """Whether the process with this pid and create time still runs on this machine."""
     if pid is None or create_time is None:
         return False
     seen = _look_at(pid)
@@ -146,27 +147,27 @@ def is_alive(pid: int | None, create_time: float | None, birth: str | None = Non
 
 
 def child_lives(record: ProcessRecord) -> bool:
-    """Whether the process that a record names still runs, on this machine."""
+    """Whether the process in a record still runs on this machine."""
     return is_alive(record.pid, record.create_time, record.birth)
 
 
 def keeper_lives(record: ProcessRecord) -> bool:
-    """Whether the keeper that wrote a record still runs, on this machine."""
+    """Whether the keeper that wrote a record still runs on this machine."""
     keeper = record.keeper
     return is_alive(keeper.pid, keeper.create_time, keeper.birth)
 
 
 def is_kept(path: Path) -> bool:
-    """Whether there is a record at `path` whose keeper still runs."""
+    """Whether `path` holds a record whose keeper still runs."""
     record = read_record(path)
     return record is not None and keeper_lives(record)
 
 
 def live_state(record: ProcessRecord) -> str:
-    """The state of a process now: as recorded, or "dead" where the record outlived its process.
+    """The current state of a process: as recorded, or "dead" if process and keeper are both gone.
 
-    Between a child's end and the next record only the keeper lives: that is "restarting". What a
-    keeper on another host wrote can't be checked from here and is passed on.
+    After a child ends and before the next record only the keeper runs; that is "restarting". The
+    record of a keeper on another host can't be checked from here and is returned as it is.
     """
     if record.state in ENDED_STATES or record.host != this_host():
         return record.state
@@ -178,20 +179,20 @@ def live_state(record: ProcessRecord) -> str:
 
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
-    """Ask a process's keeper to end it, at once if `now`; False where that keeper isn't there.
+    """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running.
 
-    Does not wait. `now` is SIGQUIT, which every keeper takes for KILL.
+    Does not wait. `now` sends SIGQUIT, on which a keeper kills the process.
     """
     return _signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
 
 
 def request_restart(record: ProcessRecord) -> bool:
-    """Ask a process's keeper to end it and start it again; False where that keeper isn't there."""
+    """Ask a process's keeper to restart it; False if the keeper isn't running."""
     return _signal_keeper(record, signal.SIGUSR1)
 
 
 def resident_bytes(pid: int) -> int | None:
-    """The resident memory of a process; None where it is gone."""
+    """The resident memory of a process; None if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except FileNotFoundError:
@@ -208,12 +209,12 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def this_host() -> str:
-    """The name by which records tell hosts apart."""
+    """The host name that records use."""
     return os.uname().nodename
 
 
 def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
-    """Signal a believed keeper; through a pidfd the pid can't change hands before the signal."""
+    """Signal a keeper after checking its identity; a pidfd prevents signalling a reused pid."""
     keeper = record.keeper
     if record.host != this_host():
         return False
@@ -221,7 +222,7 @@ def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
         pidfd = os.pidfd_open(keeper.pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # an old kernel; a pid that can't be
+    except (OSError, OverflowError):  # an old kernel; an impossible pid
         pidfd = None
     try:
         if not keeper_lives(record):
@@ -265,7 +266,7 @@ def _look_in_proc(pid: int) -> _Seen | None:
         boot_lines = Path("/proc/stat").read_text().splitlines()
     except OSError:
         return None
-    # The name, in brackets, may hold spaces and brackets: fields are counted from the last one.
+    # The name, in brackets, may contain spaces and brackets: count fields after the last bracket.
     fields = stat.rpartition(b")")[2].split()
     if fields[0] in (b"Z", b"X"):
         return None
@@ -275,7 +276,7 @@ def _look_in_proc(pid: int) -> _Seen | None:
 
 
 def parse_record(data: Any) -> ProcessRecord:
-    """A record out of parsed JSON; raises KeyError, TypeError or ValueError where it is none."""
+    """The record in parsed JSON; raises KeyError, TypeError or ValueError if it isn't one."""
     last_exit = data["last_exit"]
     keeper = data["keeper"]
     return ProcessRecord(

@@ -1,7 +1,7 @@
-"""Leaving when asked to: the first signal asks, the second insists, and a deadline makes sure.
+"""End a process on signals: in order at the first, at once at the second or after a deadline.
 
-A machine that goes down sends SIGTERM to everybody, and so to a process and to its keeper, which
-passes it on: SIGTERM twice within a second is one wish.
+A machine that shuts down sends SIGTERM to all processes. The keeper then sends its process a second
+SIGTERM. So two SIGTERMs within a second count as one.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ SAME_WITHIN_S = 1.0
 class StopRequest:
     """Becomes set at the first SIGTERM or SIGINT, even while the main thread is inside TensorFlow.
 
-    A Python signal handler has to wait for the main thread; the wake-up pipe does not, and the
-    thread that reads it ends the process at the second signal, or when the deadline has passed and
-    `at_the_deadline` has been called.
+    A Python signal handler has to wait for the main thread; the wake-up pipe does not. The thread
+    that reads the pipe ends the process at the second signal, or at the deadline after calling
+    `at_the_deadline`.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.signal: int | None = None
-        self.at_the_deadline: Callable[[], None] = lambda: None  # what must not be left undone
+        self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
         self._came_at = 0.0
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep, but no longer than until a signal comes."""
+        """Sleep until a signal arrives, at most `timeout_s`; returns whether one arrived."""
         return self._event.wait(timeout_s)
 
     def install(self) -> None:
@@ -65,7 +65,7 @@ class StopRequest:
                     continue
                 self.signal, self._came_at = number, time.monotonic()
                 _daemon(threading.Timer(LEAVE_WITHIN_S, self._leave, [128 + number]))
-                # In a thread: where nobody reads the log, this may block for ever.
+                # In a thread: if the log's reader is stopped, this may block for ever.
                 name = signal.Signals(number).name
                 said = _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
                 said.join(FLUSH_WITHIN_S)
@@ -84,7 +84,7 @@ class StopRequest:
 
 
 def leave_on_signals() -> None:
-    """Have Ctrl-C and SIGTERM raise SystemExit, so that what is half done is cleaned up."""
+    """Make Ctrl-C and SIGTERM raise SystemExit, so that clean-up code runs."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -94,9 +94,9 @@ def leave_on_signals() -> None:
 
 
 def leave_now(code: int) -> None:
-    """End this process at once, its output flushed unless nobody takes it.
+    """End this process at once, after flushing its output for at most half a second.
 
-    TensorFlow's server can't be stopped and a session on a lost ps can't be closed, so an orderly
+    TensorFlow's server can't be stopped and a session on a lost ps can't be closed, so a normal
     interpreter exit could hang for ever.
     """
     with contextlib.suppress(Exception):

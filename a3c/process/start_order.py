@@ -1,8 +1,8 @@
 """Let a run's ps and chief start up before its other processes.
 
-Importing TensorFlow keeps a core busy for seconds. Where a machine has fewer cores than processes,
-sixteen that import at once are all ready at the very end. If ps and chief come first, they are at
-work after a few seconds, while the others start.
+Importing TensorFlow keeps a core busy for seconds. If sixteen processes import at once on fewer
+cores, all become ready only at the end. If ps and chief start first, they work after a few seconds,
+while the others start.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import IO
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.1
-YIELD_S = 1.0  # in which those that are first begin
+YIELD_S = 1.0  # gives the first processes time to take the lock
 SAY_AFTER_S = 2.0
-PATIENCE_S = 120.0  # one of them may hang
+PATIENCE_S = 120.0  # a process that holds the lock may hang
 
 
 @contextlib.contextmanager
 def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[None]:
-    """Start up inside: at once if `first`, or where `processes` have a core each.
+    """Run the start-up inside this context, in order.
 
-    The others wait until none of the first is inside. The lock of a process that is killed is
-    freed. Where the directory can't be written, nobody waits.
+    A process enters at once if it is `first`, or if the machine has a core for each of `processes`.
+    The others wait until no first process is inside. A killed process releases its lock. If the
+    directory can't be written, no process waits.
     """
     held = None
     with contextlib.suppress(OSError):
@@ -43,7 +44,7 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
 
 
 def _wait(path: Path) -> None:
-    """Wait until nobody holds the lock, or for too long."""
+    """Wait until the lock is free, at most `PATIENCE_S`."""
     time.sleep(YIELD_S)
     began, said = time.monotonic(), False
     while (free := _open(path, fcntl.LOCK_EX | fcntl.LOCK_NB)) is None:
@@ -58,7 +59,7 @@ def _wait(path: Path) -> None:
 
 
 def _open(path: Path, lock: int) -> IO[str] | None:
-    """The file with a lock on it; None where somebody else has one that excludes it."""
+    """The locked file; None if another process holds a conflicting lock."""
     file = path.open("w")
     try:
         fcntl.flock(file.fileno(), lock)

@@ -1,1 +1,1 @@
-"""What is on disk: the run directory, checkpoints, metrics."""
+"""A run's files on disk: the run directory, checkpoints, metrics."""

@@ -1,8 +1,8 @@
-"""Durable snapshots on disk: write, verify, list, pick, prune.
+"""Durable snapshots on disk: write, verify, list, select, prune.
 
 A checkpoint is a directory `checkpoints/<step>/` that holds one TensorFlow checkpoint and a
-`manifest.json` with the size and SHA-256 of every file. It appears under its name whole or not at
-all: it is written beside, fsynced, and renamed. What is in the manifest is data, never code.
+`manifest.json` with the size and SHA-256 of every file. Writing is atomic: the checkpoint is
+written under a temporary name, fsynced, and renamed. The manifest contains data only, never code.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
 _TEMPORARY = ".writing-"
-_REPLACED = ".replaced-"  # makes room for a newer one of the same step
+_REPLACED = ".replaced-"  # an older checkpoint while a newer one of the same step replaces it
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint that can't be trusted; the message says why."""
+    """A checkpoint is damaged; the message says how."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is a snapshot of."""
+    """The description of a checkpoint: where training was, its settings, its files."""
 
     step: int
     num_updates: int
@@ -50,17 +50,17 @@ class Manifest:
     episodes: int = 0
     recent_returns: list[float] = field(default_factory=list)
     mean_return_100: float | None = None
-    updates_during: int = 0  # that ended while the variables were read
-    samples_waiting: int = 0  # env steps that count, but were gathered for a step not made yet
-    evaluation: dict[str, Any] | None = None  # of exactly these weights, where it solved the run
+    updates_during: int = 0  # updates that ended while the variables were read
+    samples_waiting: int = 0  # counted env steps whose optimizer step was still to come
+    evaluation: dict[str, Any] | None = None  # of exactly these weights, if they solved the run
     format: int = FORMAT
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
-    """Write `root/<step>/`; `save(prefix)` writes the variables under the prefix it is given.
+    """Write `root/<step>/`; `save(prefix)` writes the variables under that prefix.
 
-    On any error the directory is removed and the error goes up; earlier checkpoints are untouched.
+    On any error the new directory is removed and the error is raised; earlier checkpoints stay.
     """
     root.mkdir(parents=True, exist_ok=True)
     final = root / str(manifest.step)
@@ -82,7 +82,7 @@ def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
 
 
 def _sealed(manifest: Manifest, directory: Path) -> Manifest:
-    """The manifest with the sizes and hashes of the files, each of them synced to disk."""
+    """Sync every file to disk and return the manifest with their sizes and hashes."""
     files = {}
     for path in sorted(directory.iterdir()):
         with path.open("rb") as file:
@@ -93,10 +93,10 @@ def _sealed(manifest: Manifest, directory: Path) -> Manifest:
 
 
 def _replace(temporary: Path, final: Path) -> None:
-    """Move a finished checkpoint into place, over an older one of the same step if need be.
+    """Move a finished checkpoint into place, replacing an older one of the same step.
 
-    Two directories can't change places at once: whoever dies in between leaves the older one under
-    a name that `newest_valid` knows.
+    Two directories can't be swapped in one operation. If the process dies in between, the older
+    checkpoint remains under a name that `newest_valid` also checks.
     """
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
@@ -112,7 +112,7 @@ def _replace(temporary: Path, final: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory with all that is in it, or a link and nothing that it leads to."""
+    """Remove a directory and its contents; of a link, remove only the link."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     else:
@@ -128,11 +128,11 @@ def _sha256(path: Path) -> str:
 
 
 def verify(directory: Path) -> Manifest:
-    """The manifest of a checkpoint of which every byte is as it was written.
+    """Verify every file of a checkpoint and return its manifest.
 
-    Raises DamagedCheckpointError. A link never stands for a file, so that nothing outside the
-    directory is read. What the manifest doesn't name is ignored, but not where TensorFlow would
-    take it for a part of the variables.
+    Raises DamagedCheckpointError. Links are refused, so that nothing outside the directory is read.
+    Files that the manifest doesn't name are ignored, unless TensorFlow would read them as part of
+    the variables.
     """
     manifest = read_manifest(directory)
     try:
@@ -159,7 +159,7 @@ def _verify_file(path: Path, name: str, expected: dict[str, Any]) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest alone, its shape checked but not the files."""
+    """Read the manifest and check its fields, but not the files."""
     path = directory / MANIFEST
     try:
         if path.is_symlink() or not path.is_file():
@@ -179,7 +179,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Whether every field is of its type: JSON can hold anything."""
+    """Whether every field has its type; JSON doesn't guarantee that."""
     means = [] if manifest.mean_return_100 is None else [manifest.mean_return_100]
     numbers = [manifest.wall_s, manifest.written_at, *means, *manifest.recent_returns]
     counts = (
@@ -200,7 +200,7 @@ def _is_sound(manifest: Manifest) -> bool:
 
 
 def is_score(evaluation: Any) -> bool:
-    """Whether a table of scores has the numbers that people are shown."""
+    """Whether a table of scores has the numbers that are displayed."""
     names = ("episodes", "mean", "median", "stderr", "min", "max")
     values: list[Any] = [None]
     if isinstance(evaluation, dict):
@@ -211,9 +211,10 @@ def is_score(evaluation: Any) -> bool:
 
 
 def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
-    """Make a checkpoint that was written elsewhere the newest one, under another manifest.
+    """Move a checkpoint from `candidate` into `root` as the newest one, with a new manifest.
 
-    Newer ones go: nobody has measured what they hold. `manifest` needs no files.
+    Checkpoints of later steps are removed, because their weights weren't evaluated. `manifest`
+    needs no files.
     """
     files = read_manifest(candidate).files
     sealed = Manifest(**(asdict(manifest) | {"files": files}))
@@ -230,12 +231,12 @@ def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
 
 
 def steps(root: Path) -> list[Path]:
-    """The checkpoints of a run by step, oldest first, verified or not."""
+    """The checkpoints of a run by step, lowest first, without verification."""
     return list(_by_step(root, "").values())
 
 
 def _by_step(root: Path, prefix: str) -> dict[int, Path]:
-    """The directories called prefix and a number, no links, in the order of the numbers."""
+    """The directories named `prefix` plus a number, sorted by number; links are skipped."""
     found = {}
     for path in root.glob(f"{prefix}*"):
         number = path.name.removeprefix(prefix)
@@ -246,10 +247,10 @@ def _by_step(root: Path, prefix: str) -> dict[int, Path]:
 
 
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint that verifies, or None where there never was one.
+    """The newest checkpoint that passes verification; None if the run has no checkpoint.
 
-    Damaged ones are walked past and named in the log. Where all of them are damaged this refuses:
-    a silent fresh start would throw the run away.
+    Damaged checkpoints are skipped and logged. If all are damaged, this raises UserError, since
+    starting again silently would discard the run.
     """
     named = {**_by_step(root, _REPLACED), **_by_step(root, "")}
     candidates = [named[step] for step in sorted(named)]
@@ -269,7 +270,7 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
 
 
 def best(root: Path) -> Path | None:
-    """The checkpoint with the highest mean return over its last 100 episodes, if any has it."""
+    """The checkpoint with the highest mean return over its last 100 episodes, if there is one."""
     scored = []
     for path in steps(root):
         with contextlib.suppress(DamagedCheckpointError):
@@ -280,11 +281,11 @@ def best(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
-    """Remove all but the newest `keep` checkpoints, the best, the last that solved the run, and
-    the one just `written`.
+    """Remove old checkpoints.
 
-    Newest by step or by time: a run that went back behind damaged checkpoints writes lower steps.
-    The clock can't be trusted alone: it may have been set back.
+    Kept are the newest `keep`, the best, the last that solved the run, and the one just `written`.
+    Newest means both by step and by time: a run that rolled back past damaged checkpoints writes
+    lower steps, and the clock may have been set back.
     """
     by_step = steps(root)
     by_time = sorted(by_step, key=_written_at)
@@ -296,7 +297,7 @@ def prune(root: Path, keep: int, written: Path | None = None) -> None:
 
 
 def _last_solved(paths: list[Path]) -> Path | None:
-    """The last of these checkpoints that solved the run, which may have been resumed since."""
+    """The last of these checkpoints that solved the run; the run may have been resumed since."""
     for path in reversed(paths):
         with contextlib.suppress(DamagedCheckpointError):
             if read_manifest(path).reason == "solved":
@@ -305,7 +306,7 @@ def _last_solved(paths: list[Path]) -> Path | None:
 
 
 def clear_unfinished(root: Path) -> None:
-    """Remove what a chief that died left half-written; only for the one that follows it."""
+    """Remove checkpoints that a killed chief left unfinished; only its successor may call this."""
     for path in root.glob(f"{_TEMPORARY}*"):
         _remove(path)
 
@@ -318,7 +319,7 @@ def _written_at(path: Path) -> float:
 
 
 def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
-    """Raise UserError, naming both, where a checkpoint is of another game or network."""
+    """Raise UserError, naming both values, if a checkpoint is of another game or network."""
     for section, values in wanted.items():
         there = manifest.identity.get(section)
         if there == values:

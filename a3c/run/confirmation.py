@@ -1,9 +1,9 @@
-"""Whether a run is solved: whole games, played with exactly the weights that would be kept.
+"""Decide whether a run is solved, by whole games played with the exact weights that are kept.
 
-The mean of training's last 100 games says that a run may be solved. They were played by weights
-that changed meanwhile, and of many windows one is lucky. So the chief writes a frozen snapshot
-beside the checkpoints and has it played, in a process of its own (`a3c.learn.games`), while
-training goes on.
+The mean of training's last 100 games says only that a run may be solved. The weights changed during
+those games, and over many windows some mean is high by chance. So the chief writes a frozen
+snapshot beside the checkpoints. A separate process (`a3c.learn.games`) plays it while training
+continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FOLDER = "candidate"
 
 
 def is_solved(manifest: Manifest, config: RunConfig) -> bool:
-    """Whether the weights of a checkpoint have solved the run, by the mark that it has now."""
+    """Whether the weights of a checkpoint reach the current goal of the run."""
     if manifest.reason != "solved" or config.stop_at_return is None:
         return False
     if manifest.evaluation is not None:
@@ -25,7 +25,7 @@ def is_solved(manifest: Manifest, config: RunConfig) -> bool:
 
 
 def is_over(manifest: Manifest, config: RunConfig) -> bool:
-    """Whether a run ends with this checkpoint: one that was resumed may have got new goals."""
+    """Whether the run ends with this checkpoint; resuming a run may change its goals."""
     return is_solved(manifest, config) or (
         manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps
     )

@@ -1,4 +1,4 @@
-"""Writing what is to outlive the machine's power: file contents and the names of files."""
+"""Write file contents and directory entries so that they survive a power failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file, and come back when its contents are on the disk."""
+    """Write a file and return when its contents are on the disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -15,7 +15,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Come back when the names in a directory are on the disk."""
+    """Return when the entries of a directory are on the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

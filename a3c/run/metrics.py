@@ -1,4 +1,4 @@
-"""What is measured: one table of metrics, and the trackers that fill it.
+"""The table of all metrics, and the trackers that compute them.
 
 The same rows go to the console, to `metrics/<role>-<i>.jsonl` and to TensorBoard. Every metric is
 defined in `docs/metrics.md`; a test compares the two.
@@ -23,7 +23,7 @@ from a3c.run.scores import Episode
 
 log = logging.getLogger(__name__)
 
-WINDOW = 100  # episodes in the mean that a game counts as solved by
+WINDOW = 100  # episodes in the mean return that decides whether a game is solved
 
 
 class Metric(NamedTuple):
@@ -88,20 +88,20 @@ class Sink(Protocol):
         """Take one row."""
 
     def restart(self, env_steps: int, **notes: int) -> None:
-        """Forget what was written beyond `env_steps`: the run went back to there."""
+        """Discard rows beyond `env_steps`: the run rolled back to that step."""
 
 
 class JsonlSink:
-    """Appends rows to a file, one JSON object a line, and goes on when the disk is full."""
+    """Appends rows to a file, one JSON object a line; a full disk doesn't stop training."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._life: dict[str, int] = {}
         self._failing = False
-        self._may_be_torn = True  # the last line, by a crash or a full disk
+        self._may_be_torn = True  # the last line may be incomplete after a crash or a full disk
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
-        """Append one row with the time, the env steps and the life of the ps."""
+        """Append one row with the time, the env steps and the current life of the ps."""
         when = {"time": round(time.time(), 3), "env_steps": env_steps}
         self._append({**when, **self._life, **_rounded(row)})
 
@@ -128,7 +128,7 @@ class JsonlSink:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    """Whether a row may follow: true of an empty or missing file as well."""
+    """Whether a new row can be appended directly; also true for an empty or missing file."""
     if not path.exists() or not path.stat().st_size:
         return True
     with path.open("rb") as file:
@@ -137,7 +137,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers short enough to read; JSON has no NaN, so what isn't finite is null."""
+    """Round numbers for reading; NaN and infinity become null, since JSON has neither."""
     return {key: _plain(value) for key, value in row.items()}
 
 
@@ -150,15 +150,15 @@ def _plain(value: Any) -> Any:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file, without those of a past that the run went back behind.
+    """The rows of a metrics file, without rolled-back steps.
 
-    Torn lines, as a crash leaves them, are passed over.
+    Incomplete lines, which a crash can leave, are skipped.
     """
     return read_table(path)[0]
 
 
 def read_table(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows as `read_rows` gives them, and how many lines were damaged and passed over."""
+    """The rows as `read_rows` gives them, and the number of damaged lines that were skipped."""
     rows: list[dict[str, Any]] = []
     damaged = 0
     for line in filter(None, path.read_bytes().split(b"\n")):
@@ -167,7 +167,8 @@ def read_table(path: Path) -> tuple[list[dict[str, Any]], int]:
             damaged += 1
             continue
         if row.get("event") == "attached":
-            # All of them, not only the last: workers report games of about the same time unordered.
+            # Filter all rows, not only the last ones: games reported at about the same time are
+            # unordered.
             rows = [earlier for earlier in rows if earlier["env_steps"] <= row["env_steps"]]
         else:
             rows.append(row)
@@ -183,7 +184,7 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 class Means:
-    """Means of what was added since the last take."""
+    """Means of the values added since the last `take`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -196,7 +197,7 @@ class Means:
             self._counts[name] += 1
 
     def take(self) -> dict[str, float]:
-        """The means by name; starts anew."""
+        """Return the means by name and reset them."""
         means = {name: self._sums[name] / self._counts[name] for name in self._sums}
         self._sums.clear()
         self._counts.clear()
@@ -223,7 +224,7 @@ class WorkerTracker:
         episodes: Iterable[Episode],
         num_updates: int = 1,
     ) -> None:
-        """Count the updates of one rollout, unless a part was dropped, and games that ended."""
+        """Count the finished games, and the updates of one rollout unless a part was dropped."""
         for episode in episodes:
             self._means.add(
                 {"episode/return": episode.episode_return, "episode/length": episode.length}
@@ -238,7 +239,7 @@ class WorkerTracker:
     def row(
         self, now: float, seconds: Mapping[str, float], parameters: np.ndarray
     ) -> dict[str, float]:
-        """The row since the last one; `seconds` says where the time went."""
+        """The metrics since the last row; `seconds` is the time spent by activity."""
         elapsed = max(now - self._since, 1e-9)
         shares = {f"time/{name}": spent / elapsed for name, spent in seconds.items()}
         row = {
@@ -257,7 +258,7 @@ class WorkerTracker:
 
 
 class ClusterTracker:
-    """The cluster's own curve, as the chief sees it through the episode queue."""
+    """The metrics of the whole cluster, from the episode queue that the chief reads."""
 
     def __init__(self, now: float, step: int, num_updates: int) -> None:
         self.returns: deque[float] = deque(maxlen=WINDOW)
@@ -271,11 +272,11 @@ class ClusterTracker:
 
     @property
     def mean_return(self) -> float | None:
-        """The mean of the last 100 games; None while there were fewer."""
+        """The mean return of the last 100 games; None if there were fewer."""
         return sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None
 
     def row(self, now: float, step: int, num_updates: int, workers: int) -> dict[str, float]:
-        """The cluster's row since the last one."""
+        """The cluster's metrics since the last row."""
         then, old_step, old_updates = self._then
         elapsed = max(now - then, 1e-9)
         self._then = (now, step, num_updates)

@@ -1,8 +1,8 @@
-"""What a run's own files say about the time before this process: where it was, what it knew.
+"""Recover from a run's files what earlier processes knew: the env step, episodes, returns.
 
-Every worker marks in its metrics when it attaches to the ps, and to which life of it: a ps that was
-restarted begins a new life at the env step that it was restored to. The marks tell rows of a past
-that was lost from those that still count, and give a chief that was killed its memory back.
+A restarted ps begins a new life at the env step that it was restored to. Every worker writes a mark
+in its metrics when it attaches to the ps, with the number of that life. The marks separate rows of
+rolled-back steps from valid rows, and a restarted chief restores its counters from them.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ _MARK = b'"event": "attached"'
 
 
 class Life(NamedTuple):
-    """One life of the ps: a number drawn when it was initialised, and the env step it began at."""
+    """One life of the ps: a random number drawn at its initialisation, and its first env step."""
 
     number: int
     origin: int
 
 
 class Memory(NamedTuple):
-    """What the chief knows beside the variables."""
+    """The chief's state that isn't in the variables."""
 
     wall_s: float = 0.0
     episodes: int = 0
     returns: tuple[float, ...] = ()
-    is_fresh: bool = True  # as of the newest checkpoint, or of the beginning
+    is_fresh: bool = True  # from the newest checkpoint or the start, not from a chief's files
 
 
 class Attached(NamedTuple):
-    """A mark in a file of metrics."""
+    """A mark in a metrics file: a worker attached to the ps."""
 
     env_steps: int
     life: int | None
     episodes: int
-    end: int  # the offset of what follows it
+    end: int  # byte offset just after the mark
 
 
 def last_attached(path: Path) -> Attached | None:
-    """The last mark in a file of metrics, found without reading the rest."""
+    """The last mark in a metrics file, searched from the end."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             found = data.rfind(_MARK)
@@ -56,7 +56,7 @@ def last_attached(path: Path) -> Attached | None:
                 if mark:
                     return mark
                 found = data.rfind(_MARK, 0, found)
-    except (OSError, ValueError):  # ValueError: it is empty
+    except (OSError, ValueError):  # ValueError: the file is empty
         pass
     return None
 
@@ -75,17 +75,17 @@ def _parse_mark(line: bytes, end: int) -> Attached | None:
 
 
 def restart_point(path: Path, life: Life, env_steps: int) -> int:
-    """The env step beyond which the rows of a file are of a past that was lost.
+    """The env step after which the rows of a file were rolled back.
 
-    A worker that comes back to the life that it knew has lost nothing. In a new life others may be
-    far ahead already: what counts is where that life began.
+    A worker that returns to the same life has lost nothing. In a new life other workers may already
+    be far ahead, so the step at which that life began counts.
     """
     mark = last_attached(path)
     return env_steps if mark and mark.life == life.number else life.origin
 
 
 def newest_step(metrics: Path) -> int | None:
-    """The last env step that a worker knew of in the ps's last life; None where there was none."""
+    """The last env step that any worker recorded in the ps's last life; None if there is none."""
     chief = last_attached(metrics / "worker-0.jsonl")
     if chief is None:
         return None
@@ -99,12 +99,12 @@ def newest_step(metrics: Path) -> int | None:
 
 
 def loss(before: int, now: int) -> str:
-    """What going back from env step `before` to `now` costs, in words."""
+    """A message about the env steps lost by rolling back from `before` to `now`."""
     return f"went back from env step {before:,} to {now:,}: {count(before - now, 'env step')} lost"
 
 
 def losses(rows: Iterable[dict[str, Any] | None], since: float = 0.0) -> tuple[str, ...]:
-    """The losses in rows of `metrics/losses.jsonl`, in words."""
+    """The messages for the losses in rows of `metrics/losses.jsonl`."""
     return tuple(
         loss(row["from"], row["env_steps"])
         for row in rows
@@ -115,7 +115,7 @@ def losses(rows: Iterable[dict[str, Any] | None], since: float = 0.0) -> tuple[s
 
 
 def remember(metrics: Path, manifest: Manifest | None, life: Life) -> Memory:
-    """What the chief knew: by its files where it is back in the same life, else by `manifest`."""
+    """The chief's state: from its files in the same life of the ps, else from `manifest`."""
     mark = last_attached(metrics / "worker-0.jsonl")
     if mark and mark.life == life.number:
         return _from_files(metrics, manifest)
@@ -151,7 +151,7 @@ def _from_files(metrics: Path, manifest: Manifest | None) -> Memory:
 
 
 def _recent_returns(reports: Path) -> tuple[float, ...]:
-    """Returns in the last bytes of the reports, without those of a past that was lost."""
+    """The returns in the last `WINDOW_BYTES` of the reports, without rolled-back games."""
     rows: list[dict[str, Any]] = []
     for row in last_rows(reports, WINDOW_BYTES):
         if row.get("event") == "attached":

@@ -1,6 +1,6 @@
-"""The ends of files that grow, read without the rest; and files read again only when they changed.
+"""Read the ends of growing files, and cache files until they change.
 
-Metrics files grow for days. What shows them every second must not read them whole.
+Metrics files grow for days. The dashboard reads them every second, so it must not read them whole.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ T = TypeVar("T")
 
 TAIL_BYTES = 1 << 14
 _CHUNK_BYTES = 1 << 20
-_KNOWN_BYTES = 256  # of the last line: by them a file is known again
+_KNOWN_BYTES = 256  # of the last line read; if they differ now, the file was replaced
 _MAX_NUMBER = 1 << 63
 _WORDS = ("state", "event")
 _MAX_EPISODES_BYTES = 1 << 26
 
 
 class Cache(Generic[T]):
-    """What `parse` makes of files; each is read again only when it changed."""
+    """Caches the result of `parse` for each file until the file changes."""
 
     def __init__(self, parse: Callable[[Path], T]) -> None:
         self._parse = parse
         self._known: dict[Path, tuple[tuple[int, int, int], T]] = {}
 
     def get(self, path: Path) -> T | None:
-        """What is in the file now; None where there is none."""
+        """The parsed contents of the file now; None if it can't be read."""
         try:
             stat = path.stat()
         except OSError:
@@ -44,25 +44,26 @@ class Cache(Generic[T]):
         if known is None or known[0] != signature:
             try:
                 known = self._known[path] = (signature, self._parse(path))
-            except OSError:  # gone since, a directory, or not ours to read
+            except OSError:  # deleted meanwhile, a directory, or not readable
                 return None
         return known[1]
 
 
 class Follower:
-    """The lines that a file gained since the last look.
+    """The lines appended to a file since the last call.
 
-    A file that was replaced or cut starts anew, also where it has grown longer since than it was.
+    A file that was replaced or truncated is read from its beginning, even if it is longer now than
+    before.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         self._offset = offset
         self._inode: int | None = None
-        self._before = b""  # what was read last, up to the offset
+        self._before = b""  # the last bytes read before the offset
 
     def lines(self) -> Iterator[bytes]:
-        """The new whole lines; a line that isn't finished yet comes the next time."""
+        """The new complete lines; an incomplete line is returned once it is complete."""
         try:
             file = self._path.open("rb")
         except OSError:
@@ -91,10 +92,9 @@ class Follower:
 
 
 def parse_row(line: bytes) -> Row | None:
-    """The row in a line of JSON; None where it is torn or holds something else.
+    """The row in a line of JSON; None if the line is incomplete or holds something else.
 
-    Of a row, what is neither a number that can be reckoned with nor a word in its place is left
-    out.
+    Kept are only numbers between -2^63 and 2^63, and texts under the keys in `_WORDS`.
     """
     try:
         row = json.loads(line)
@@ -107,12 +107,12 @@ def parse_row(line: bytes) -> Row | None:
 
 def _is_sound(key: str, value: Any) -> bool:
     if isinstance(value, int | float):
-        return -_MAX_NUMBER < value < _MAX_NUMBER  # so NaN is out, too
+        return -_MAX_NUMBER < value < _MAX_NUMBER  # False for NaN too
     return isinstance(value, str) and key in _WORDS
 
 
 def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
-    """The rows in the last bytes of a file, oldest first; none where it can't be read."""
+    """The rows in the last bytes of a file, oldest first; empty if it can't be read."""
     try:
         with path.open("rb") as file:
             start = max(0, file.seek(0, 2) - num_bytes)
@@ -125,10 +125,9 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
 
 
 def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
-    """Rows with the key `has`, from places spread evenly over a file, and the file's size then.
+    """Rows with the key `has`, sampled evenly over a file, and the file's size at that time.
 
-    With them come rows that say that the run was set back. A file that isn't much larger than the
-    sample is read whole.
+    Rows about a rollback are included. A file that isn't much larger than the sample is read whole.
     """
     try:
         with path.open("rb") as file:
@@ -151,7 +150,7 @@ def _rows_with(key: str, lines: Iterable[bytes]) -> Iterator[Row]:
 
 
 class EpisodeCounts:
-    """Games by worker, counted as the chief writes them down; None where they are too many."""
+    """Counts each worker's games in the chief's file; gives up if the file is too large."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -159,7 +158,7 @@ class EpisodeCounts:
         self._counts: Counter[int] = Counter()
 
     def update(self) -> Counter[int] | None:
-        """The counts now."""
+        """The current counts; None if the file is missing or too large."""
         try:
             if not self._counts and self._path.stat().st_size > _MAX_EPISODES_BYTES:
                 return None

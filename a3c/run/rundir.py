@@ -1,4 +1,4 @@
-"""A run on disk: where its files are, who holds it, and what it was started with."""
+"""A run directory: the paths of its files, its lock, and its recorded configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = Path("runs")
 LOCK = ".lock"
 _LOCKED = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # none that looks like another
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that look alike
 _NUM_LETTERS = 4
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
 
@@ -39,20 +39,20 @@ class RunDir:
     """The paths of one run."""
 
     path: Path
-    new_label: str | None = None  # of a run that has no config.json yet
+    new_label: str | None = None  # for a run that has no config.json yet
 
     @property
     def name(self) -> str:
-        """What people call the run."""
+        """The name that users give for the run."""
         return self.path.name
 
     @property
     def label(self) -> str:
-        """What no other run is called: its first name and a few random letters.
+        """A unique label: the run's first name and a few random letters.
 
-        So runs of one name, in different folders, have tmux sessions and directories on other hosts
-        of their own. It stays as it is where the directory is moved. Runs of before have none: they
-        go by their name.
+        Thanks to the label, runs with the same name in different folders have separate tmux
+        sessions and separate directories on other hosts. The label stays the same when the
+        directory is moved. Runs of earlier versions have no label and use their name.
         """
         return self.new_label or _recorded(self, "label") or self.name
 
@@ -63,22 +63,22 @@ class RunDir:
 
     @property
     def checkpoints(self) -> Path:
-        """A directory a checkpoint, by env step."""
+        """One directory per checkpoint, named by env step."""
         return self.path / "checkpoints"
 
     @property
     def summary_before(self) -> Path:
-        """How the run had ended before it was resumed."""
+        """The summary from before the run was resumed."""
         return self.path / "summary-before.json"
 
     @property
     def summary(self) -> Path:
-        """What came of the run, written at its end."""
+        """The result of the run, written at its end."""
         return self.path / "summary.json"
 
     @property
     def network(self) -> Path:
-        """Who holds the run's own network, while there is one."""
+        """The keepers that hold the run's own network, if it has one."""
         return self.path / "processes" / ".network"
 
     @property
@@ -87,25 +87,25 @@ class RunDir:
         return self.path / "videos"
 
     def record(self, process: str) -> Path:
-        """What a process's keeper writes about it."""
+        """The record that a process's keeper writes."""
         return self.path / "processes" / f"{process}.json"
 
     def heartbeat(self, process: str) -> Path:
-        """What a process touches while it is alive."""
+        """The file that a process touches while it is alive."""
         return self.path / "processes" / f"{process}.heartbeat"
 
     @property
     def tmux_socket(self) -> Path:
-        """Where the tmux server listens that the run's session is in."""
+        """The socket of the tmux server that has the run's session."""
         return self.path / "processes" / ".tmux"
 
     @property
     def board_link(self) -> Path:
-        """Where TensorBoard is to be found, while it runs."""
+        """The file with TensorBoard's address while it runs."""
         return self.path / "processes" / "tensorboard-0.link"
 
     def log(self, process: str) -> Path:
-        """Everything that a process said."""
+        """The complete output of a process."""
         return self.path / "logs" / f"{process}.log"
 
     def metrics(self, process: str) -> Path:
@@ -114,7 +114,7 @@ class RunDir:
 
 
 def new_path(env_id: str, now: float) -> Path:
-    """A fresh place for a run: the game and the time."""
+    """A new path for a run, named by game and time."""
     slug = re.sub(r"[^a-z0-9]+", "-", env_id.split(":")[-1].split("/")[-1].lower()).strip("-")
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     path = RUNS / f"{slug or 'run'}-{stamp}"
@@ -126,7 +126,7 @@ def new_path(env_id: str, now: float) -> Path:
 
 
 def find(name: str | None) -> RunDir:
-    """The run of that name or path, or the newest one; UserError where there is none."""
+    """The run with that name or path, or the newest one; UserError if there is none."""
     if name is not None:
         for path in (Path(name), RUNS / name):
             try:
@@ -148,15 +148,15 @@ def all_runs() -> list[RunDir]:
     """The runs of this folder, oldest first."""
     found = []
     for path in RUNS.glob("*/config.json"):
-        with contextlib.suppress(OSError):  # gone since, or a link to nowhere
+        with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link
             found.append((path.stat().st_mtime, path.parent.absolute()))
     return [RunDir(path) for _, path in sorted(found)]
 
 
 def labelled(path: Path, *, resume: bool) -> RunDir:
-    """The run in a directory, with a label of its own.
+    """The run in a directory, with a unique label.
 
-    A resumed run keeps its label, but a copy of a directory that is still there gets another.
+    A resumed run keeps its label. A copy gets a new label if the original directory still exists.
     """
     run = RunDir(path.absolute())
     label = _recorded(run, "label")
@@ -167,7 +167,7 @@ def labelled(path: Path, *, resume: bool) -> RunDir:
 
 
 def copied_from(run: RunDir) -> Path | None:
-    """The directory of which this one is a copy; None where it is none, or the first is gone."""
+    """The directory that this one was copied from; None if it isn't a copy or that one is gone."""
     label, first = _recorded(run, "label"), _recorded(run, "path")
     if label is None or first is None or not Path(first).exists() or run.path.samefile(first):
         return None
@@ -175,7 +175,7 @@ def copied_from(run: RunDir) -> Path | None:
 
 
 def refuse_copy(run: RunDir) -> None:
-    """Refuse a copy of a run directory: its records name the first one's processes."""
+    """Refuse a copy of a run directory, since its records name the original's processes."""
     first = copied_from(run)
     if first:
         raise UserError(
@@ -184,7 +184,7 @@ def refuse_copy(run: RunDir) -> None:
 
 
 def _recorded(run: RunDir, key: str) -> str | None:
-    """A text in config.json; None where there is none."""
+    """A text value in config.json; None if it is missing."""
     try:
         found = json.loads(run.config.read_bytes()).get(key)
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -195,7 +195,7 @@ def _recorded(run: RunDir, key: str) -> str | None:
 def create(
     path: Path, config: Config, preset: str | None, *, resume: bool, label: str | None = None
 ) -> RunDir:
-    """Make the directory, or take up an old one, and write `config.json`."""
+    """Create or reuse the run directory, and write `config.json`."""
     run = RunDir(path.absolute(), label) if label else labelled(path, resume=resume)
     with refusing(path):
         _create(run, config, preset, resume=resume)
@@ -206,7 +206,7 @@ def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) ->
     run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     for part in ("processes", "metrics", "events", "logs", "checkpoints"):
         (run.path / part).mkdir(exist_ok=True, mode=0o700)
-    if run.summary.exists():  # what was reached before is not forgotten
+    if run.summary.exists():  # keep the earlier result
         run.summary.replace(run.summary_before)
     contents = {
         "config": settings.to_dict(config),
@@ -224,7 +224,7 @@ def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) ->
 
 
 def check_free(path: Path, *, resume: bool) -> None:
-    """Refuse a directory that holds a run already, or something else."""
+    """Refuse a directory that already holds a run or other files; to resume, require a run."""
     with refusing(path):
         if path.is_symlink() and not path.exists():
             raise UserError(f"--run-dir {path} is a link to nowhere: give another")
@@ -247,14 +247,14 @@ def check_free(path: Path, *, resume: bool) -> None:
 
 
 def check_can_be_made(path: Path) -> None:
-    """Raise OSError where no directory can be made in the nearest one that is there."""
+    """Raise OSError if no directory can be created in the nearest existing parent."""
     there = next(parent for parent in path.absolute().parents if parent.exists())
     with tempfile.TemporaryDirectory(prefix=".a3c-", dir=there):
         pass
 
 
 def check_resumable(path: Path, config: Config) -> Manifest | None:
-    """The manifest that `--resume` goes on from; refuses another game or network."""
+    """The manifest that `--resume` continues from; refuses another game or network."""
     found = newest_valid(path / "checkpoints")
     if found is None:
         return None
@@ -265,7 +265,7 @@ def check_resumable(path: Path, config: Config) -> Manifest | None:
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Hold a run directory; a second launcher of it is refused. Freed even by SIGKILL."""
+    """Lock a run directory; refuses a second launcher. The lock is released even after SIGKILL."""
     with refusing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -282,10 +282,10 @@ def hold(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a launcher or a cockpit sees the run through now.
+    """Whether a launcher or a cockpit holds the run's lock.
 
-    It only asks: to try the lock would take it for a moment, and a launcher that starts just then
-    would be refused.
+    This only queries the lock. Trying to take it would hold it for a moment, and a launcher that
+    starts at that moment would be refused.
     """
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
@@ -300,23 +300,23 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn what the file system says about a run directory into one line."""
+    """Turn file system errors about a run directory into a one-line UserError."""
     try:
         yield
     except OSError as error:
         why = str(error.strerror)
-        if error.errno == errno.ENOENT:  # from what takes no files, as /proc
+        if error.errno == errno.ENOENT:  # from file systems that take no files, such as /proc
             why = "nothing can be made there"
         raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
 
 
 def read_config(run: RunDir) -> Config:
-    """The configuration that a run was started with; UserError where the file is damaged."""
+    """The configuration that a run was started with; UserError if the file is damaged."""
     return command_line.merge([command_line.read_file(run.config, str(run.config))])
 
 
 def read_board_link(run: RunDir) -> str | None:
-    """Where TensorBoard said that it is; None where it didn't, or ended."""
+    """TensorBoard's address as it was recorded; None if there is none."""
     try:
         return run.board_link.read_text().strip() or None
     except (OSError, ValueError):
@@ -324,12 +324,12 @@ def read_board_link(run: RunDir) -> str | None:
 
 
 def read_preset_name(run: RunDir) -> str | None:
-    """The preset that a run was started with, for people; None where it isn't known."""
+    """The name of the preset that a run was started with; None if it isn't known."""
     return _recorded(run, "preset")
 
 
 def write_json(path: Path, contents: Any) -> None:
-    """Write a JSON file for its owner only, whole or not at all, and durably."""
+    """Write a JSON file atomically and durably, readable by its owner only."""
     text = json.dumps(contents, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -346,9 +346,9 @@ def write_json(path: Path, contents: Any) -> None:
 
 
 def git_commit() -> str | None:
-    """The commit of this code, `-dirty` where files differ from it; None outside a checkout."""
+    """The commit of this code, with `-dirty` if files differ from it; None outside a checkout."""
     if not (REPOSITORY / ".git").exists():
-        return None  # git would look further up, and answer for somebody else's checkout
+        return None  # git would search the parent folders and could report another checkout
     try:
         commit = _git("rev-parse", "HEAD")
         dirty = _git("status", "--porcelain", "--untracked-files=no")
@@ -358,7 +358,10 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    """What git says. `describe --dirty` would write the index, and killed leave its lock behind."""
+    """The output of a read-only git command.
+
+    `describe --dirty` isn't used: it writes the index and, if killed, leaves the index lock behind.
+    """
     command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
@@ -366,10 +369,10 @@ def _git(*arguments: str) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the libraries that results depend on."""
-    import importlib.metadata  # too slow for the verbs
+    import importlib.metadata  # a slow import that most commands don't need
 
     found = {"python": platform.python_version()}
-    for name in (*LIBRARIES, "tensorflow-cpu"):  # which is what images have, for its size
+    for name in (*LIBRARIES, "tensorflow-cpu"):  # images have the smaller -cpu build
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.setdefault(name.removesuffix("-cpu"), importlib.metadata.version(name))
     return found

@@ -1,4 +1,4 @@
-"""The score of a game, and how scores are said to people."""
+"""The score of a game, and how scores are formatted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _MOST_DECIMALS = 6
 
 
 class Episode(NamedTuple):
-    """A whole game as it was scored: raw rewards, whatever learning clipped or cut."""
+    """A whole game scored by raw rewards, unaffected by reward clipping and episodic life."""
 
     episode_return: float
     length: int
 
 
 def beside(mean: float, mark: float | None) -> str:
-    """A mean, with as many decimals as it takes to see whether it reaches the mark beside it."""
+    """Format a mean with enough decimals to show whether it reaches the mark printed beside it."""
     decimals = 1
     while (
         mark is not None

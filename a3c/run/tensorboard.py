@@ -1,4 +1,4 @@
-"""Event files for TensorBoard: rows of metrics, the network's graph, and what it sees."""
+"""Event files for TensorBoard: rows of metrics, the network's graph and its input images."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PICTURE_INTERVAL_S = 60.0
 class TensorBoardSink:
     """Writes scalars over env steps; a resumed run continues its curves without zig-zag.
 
-    Training goes on when the disk is full, for which TensorFlow's own writer, whose thread dies of
-    it, is no use: an event file is a file of records.
+    A full disk doesn't stop training. The thread of TensorFlow's own writer would die, so this
+    class writes the event file directly as a file of records.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,17 +45,17 @@ class TensorBoardSink:
         self._append(step=env_steps, summary=tf.compat.v1.Summary(value=values))
 
     def restart(self, env_steps: int, **_notes: int) -> None:
-        """Have TensorBoard drop what lies beyond `env_steps`: that past was lost."""
+        """Make TensorBoard drop the rolled-back points beyond `env_steps`."""
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         self._append(step=env_steps + 1, session_log=start)
 
     def graph(self, graph_def: Any) -> None:
-        """Write a graph, unless an earlier start of the run did: TensorBoard shows one a run."""
+        """Write the graph unless the run has event files already: TensorBoard shows one per run."""
         if not any(self._directory.glob("*tfevents*")):
             self._append(graph_def=graph_def.SerializeToString())
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
-        """Write a picture, uint8 `[height, width, 1 or 3]`."""
+        """Write an image, uint8 `[height, width, 1 or 3]`."""
         height, width, channels = pixels.shape
         summary = tf.compat.v1.Summary()
         summary.value.add(tag=name).image.MergeFrom(
@@ -75,7 +75,7 @@ class TensorBoardSink:
                 reason = str(error).splitlines()[0]
                 log.error("can't write to %s (%s); training goes on", self._directory, reason)
             self._failing = True
-            self._writer = None  # half a record may be in that file: go on in another
+            self._writer = None  # that file may end in half a record: continue in a new file
         else:
             self._failing = False
 
@@ -87,7 +87,7 @@ class TensorBoardSink:
         return writer
 
     def _stamp(self) -> float:
-        """The time, but later than every file's: TensorBoard reads them in the order of names."""
+        """The time, but later than any existing file's: TensorBoard reads files in name order."""
         names = [path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")]
         seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
         return max(time.time(), *(second + 1.0 for second in seconds), 0.0)
@@ -100,7 +100,7 @@ class TensorBoardSink:
 
 
 class Pictures:
-    """Shows now and then what the network sees; nothing where that is no image."""
+    """Writes the network's input once a minute, if the input is an image."""
 
     def __init__(
         self, sink: TensorBoardSink, space: Box, clock: Callable[[], float] = time.monotonic
@@ -109,7 +109,7 @@ class Pictures:
         self._due = clock() if observations.is_image(space) else float("inf")
 
     def offer(self, env_steps: int, observations_: np.ndarray) -> None:
-        """Take the newest of a rollout's `[T, B, ...]` if a picture is due: some milliseconds."""
+        """Write the newest of a rollout's `[T, B, ...]` if one is due; takes some milliseconds."""
         now = self._clock()
         if now >= self._due:
             self._due = now + PICTURE_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Arrays by name in and out of TensorFlow's checkpoint files."""
+"""Save and load arrays by name in TensorFlow's checkpoint files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-# What TensorFlow raises where a file is no checkpoint of its own.
+# The errors that TensorFlow raises for a file that isn't one of its checkpoints.
 UNREADABLE = (tf.errors.OpError, ValueError, RuntimeError)
 
 
@@ -29,7 +29,7 @@ def save(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
 
 
 def load(prefix: Path) -> dict[str, np.ndarray]:
-    """Every array of a TensorFlow checkpoint by name."""
+    """Load every array of a TensorFlow checkpoint by name."""
     reader = tf.train.load_checkpoint(str(prefix))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 

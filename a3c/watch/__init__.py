@@ -1,1 +1,1 @@
-"""How does a run fare: status, dashboard, alerts."""
+"""Monitor a run: status, dashboard, warnings."""

@@ -1,4 +1,4 @@
-"""What people should know about a run without having to look for it: one line each."""
+"""The warnings about a run, one line each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of(status: Status) -> list[str]:
 
 
 def _grouped(troubles: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """One line for all processes that share a trouble."""
+    """One line for all processes with the same problem."""
     names: dict[str, list[str]] = {}
     for name, trouble in troubles:
         if trouble:
@@ -81,13 +81,13 @@ def _loop(p: ProcessStatus) -> str | None:
 
 
 def _waiting(p: ProcessStatus) -> str | None:
-    """On whom it waits, as it said itself last."""
+    """The peer that the process waits for, according to its last output line."""
     _, waits, whom = (p.last_line or "").partition(" waiting for ")
     return f"waiting for {printable(whom)}" if waits and p.is_live else None
 
 
 def _cut_off(status: Status) -> Iterator[str]:
-    """Hosts that can't be reached; what runs there may be well."""
+    """Hosts that can't be reached; their processes may still work."""
     hosts: dict[str, list[ProcessStatus]] = {}
     for p in status.processes:
         if p.cut_off_s is not None and p.is_live:
@@ -107,7 +107,7 @@ def _losses(status: Status) -> Iterator[str]:
 
 
 def _restarts(status: Status) -> Iterator[str]:
-    """Those that were started again and fare better since."""
+    """Processes that were restarted and have worked since."""
     calm = [
         p
         for p in status.processes
@@ -120,7 +120,7 @@ def _restarts(status: Status) -> Iterator[str]:
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
-    """Whether a process was restarted often and hasn't lived long since."""
+    """Whether a process was restarted often and its uptime is short."""
     young = p.state == RESTARTING or (p.uptime_s is not None and p.uptime_s < _HEALTHY_S)
     return p.restarts >= _LOOP_RESTARTS and p.is_live and young
 
@@ -143,7 +143,7 @@ def _late_metrics(status: Status) -> Iterator[str]:
 
 
 def _slow_ps(status: Status) -> Iterator[str]:
-    """The ps can't keep up: more workers would only make gradients older."""
+    """The ps is overloaded: more workers would only make gradients staler."""
     share = status.exchange_share
     if share is not None and share > _SLOW_PS_SHARE:
         yield (

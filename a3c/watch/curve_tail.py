@@ -1,4 +1,4 @@
-"""The cluster's mean return over a whole run, followed at little cost."""
+"""The cluster's mean return over a whole run, read incrementally."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """Points of the curve, oldest first; thinned out so that there are never many."""
+    """Points of the curve, oldest first, thinned out to at most `_MAX_POINTS`."""
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
@@ -32,7 +32,7 @@ class Curve:
         self._follower = Follower(path, size)
 
     def update(self) -> None:
-        """Take up what the chief wrote since the last time."""
+        """Add the rows that the chief wrote since the last update."""
         for line in self._follower.lines():
             row = parse_row(line)
             if row is not None:
@@ -41,7 +41,7 @@ class Curve:
             self.points[:-1] = self.points[:-1:2]
 
     def _add(self, row: Row) -> None:
-        """Add a point; one of fewer env steps than the last says that the run went back."""
+        """Add a point; after a rollback, first remove the points of later env steps."""
         steps, value, at = row.get("env_steps"), row.get(_KEY), row.get("time")
         if not (isinstance(steps, int) and isinstance(at, int | float)):
             return
@@ -52,10 +52,7 @@ class Curve:
 
 
 def resample(points: Sequence[Point], count: int) -> list[float]:
-    """The value at `count` places spread evenly over the env steps: the latest point before each.
-
-    Where points are fewer than places, lines between them are straight.
-    """
+    """The value at `count` positions evenly over the env steps, interpolated between points."""
     if not points:
         return []
     first, last = points[0].env_steps, points[-1].env_steps
@@ -74,7 +71,7 @@ def resample(points: Sequence[Point], count: int) -> list[float]:
 
 
 def trend(points: Sequence[Point]) -> float | None:
-    """How much the value rises a second, by least squares over the last third; None without one."""
+    """The slope per second, by least squares over the last third; None with too few points."""
     recent = points[-max(8, len(points) // 3) :]
     if len(recent) < 8:
         return None

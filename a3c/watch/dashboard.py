@@ -32,10 +32,10 @@ _NO_TIME = float("-inf")
 
 
 class Dashboard:
-    """Shows a run on a terminal while it is entered, renewed by `poll`; on leaving, once more.
+    """A context manager that shows a run on a terminal; `poll` refreshes it.
 
-    Where the console is no terminal nothing is shown. Meanwhile other output would be painted over:
-    hand lines to `note`, or add `handler()` to a logger.
+    On exit it prints the last state once more. It shows nothing if the console isn't a terminal.
+    The dashboard overwrites other output: pass lines to `note`, or add `handler()` to a logger.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class Dashboard:
         self.status = self._reader.read()
 
     def refresh(self) -> Status:
-        """Look at the run again; raises UserError where its directory is gone."""
+        """Read the run again; raises UserError if its directory is gone."""
         self._curve.update()
         self.status = self._reader.read(usage=True)
         return self.status
 
     def renderable(self, max_rows: int | None = None) -> View:
-        """The run as it was seen last, for rich; folded into `max_rows` lines if told."""
+        """The last state of the run as a rich renderable, of at most `max_rows` lines if given."""
         return View(self.status, self._curve.points, tuple(self._notes), max_rows)
 
     def note(self, text: str) -> None:
-        """Show a line below the rest, until the one after the next."""
+        """Show a line at the bottom; only the last two notes are shown."""
         self._notes.extend(text.splitlines())
 
     def handler(self) -> logging.Handler:
@@ -69,7 +69,7 @@ class Dashboard:
         return _Notes(self)
 
     def __enter__(self) -> Dashboard:
-        """Take over the terminal, if it is one."""
+        """Start the live display if the console is a terminal."""
         if _is_screen(self._console):
             self._live = Live(
                 self.renderable(),
@@ -89,22 +89,22 @@ class Dashboard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give the terminal back, with the last state of the run on it."""
+        """Stop the live display and print the last state of the run."""
         if self._live is None:
             return
-        with contextlib.suppress(OSError):  # the terminal went away
+        with contextlib.suppress(OSError):  # the terminal was closed
             self._stop_live()
             self._look()
             self._console.print(self.renderable())
 
     def poll(self) -> None:
-        """Look and show if a second has passed; quick, and raises nothing for a run's trouble."""
+        """Refresh if `interval_s` has passed; quick, and errors of the run become notes."""
         if self._live is None or time.monotonic() - self._polled < self._interval_s:
             return
         self._look()
         try:
             self._live.update(self.renderable(), refresh=True)
-        except OSError:  # the terminal went away; the run goes on
+        except OSError:  # the terminal was closed; the run continues
             self._live = None
 
     def _look(self) -> None:
@@ -130,7 +130,7 @@ class _Notes(logging.Handler):
         self._dashboard = dashboard
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one."""
+        """Show one message."""
         self._dashboard.note(self.format(record))
 
 
@@ -140,9 +140,9 @@ def watch(
     interval_s: float = INTERVAL_S,
     stream: TextIO | None = None,
 ) -> Status:
-    """Show a run until it ends, `until` says so or Ctrl-C comes; its last state stays to be seen.
+    """Show a run until it ends, `until` returns True or Ctrl-C; the last state stays visible.
 
-    On a stream that is no terminal: a line every few seconds, and the whole state at the end.
+    If the stream isn't a terminal, print a line every 5 s, and the whole state at the end.
     """
     console = Console(file=stream or sys.stdout)
     dashboard = Dashboard(run, console, interval_s=interval_s)
@@ -177,7 +177,7 @@ def _watch_in_lines(
 
 
 def one_line(status: Status) -> str:
-    """How far a run is, in a line."""
+    """The progress of a run in one line."""
     parts = [
         f"{duration(status.wall_s):>12}",
         f"{status.global_step:>13,} env steps",
@@ -189,12 +189,12 @@ def one_line(status: Status) -> str:
 
 
 def _is_screen(console: Console) -> bool:
-    """Whether there is a terminal to draw on, whatever colours were forced."""
+    """Whether the console is a real terminal, even if colours are forced."""
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
 def export_svg(run: RunDir, path: Path, width: int = 100, rows: int | None = None) -> None:
-    """Write the dashboard as it is now into an SVG file that loads nothing from elsewhere."""
+    """Write the current dashboard to an SVG file without external references."""
     dashboard = Dashboard(run, Console(file=io.StringIO()))
     dashboard.refresh()
     path.write_text(svg(dashboard.renderable(rows), width, f"a3c · {run.name}"))

@@ -1,7 +1,7 @@
-"""How a run looks on a terminal: lines of text that always fit its width, and its height if told.
+"""The layout of the dashboard: lines of text that fit the terminal's width and, if given, height.
 
-What matters most comes first and is given room first: progress, rates, warnings, then processes
-(one a line, in columns of cells, or only those in trouble), then the curve.
+Space is given in order of importance: progress, rates, warnings, then processes (one per line, in
+columns of cells, or only the failing ones), then the curve.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class View:
 
 
 def draw(view: View, width: int, rows: int | None) -> list[Text]:
-    """The lines of a view; with `rows`, parts fold or go until they fit."""
+    """The lines of a view; with `rows`, parts are shortened or left out until they fit."""
     status = view.status
     top, progress, now = header(status, width), bars(view, width), figures(status, width)
     below = warnings(status, width) + [Text(printable(note), DIM) for note in view.notes]
@@ -85,7 +85,7 @@ def _joined(sections: Iterable[list[Text]], spaced: bool) -> list[Text]:
 
 
 def header(status: Status, width: int) -> list[Text]:
-    """The run and its state; what is trained, by how many."""
+    """The run's name and state, its game and the size of its cluster."""
     word = "solved" if status.solved else status.state
     style = "bold green" if status.solved else f"bold {STATE_STYLES.get(status.state, '')}"
     right = Text.assemble(("● " + word, style))
@@ -102,14 +102,14 @@ def header(status: Status, width: int) -> list[Text]:
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:
-    """Left and right on one line; the left gives way."""
+    """Left and right text on one line; the left text is truncated if needed."""
     room = max(0, width - right.cell_len - 1)
     left.truncate(room, overflow="ellipsis")
     return Text.assemble(left, " " * (width - left.cell_len - right.cell_len), right)
 
 
 def bars(view: View, width: int) -> list[Text]:
-    """How far the run is to its last env step and, where it has one, to its goal."""
+    """Progress bars: env steps and, if the run has a goal, the mean return."""
     status = view.status
     share = min(1.0, status.global_step / status.max_env_steps)
     words = f"{_short(status.global_step)} of {_short(status.max_env_steps)}"
@@ -140,7 +140,7 @@ def _bar(share: float, width: int) -> Text:
 
 
 def _short(number: int) -> str:
-    """A count in few characters: 950, 30.1k, 3.41M, 10M."""
+    """A short form of a count: 950, 30.1k, 3.41M, 10M."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if number >= size:
             text = f"{number / size:.3g}"
@@ -156,7 +156,7 @@ def _steps_left(status: Status) -> str:
 
 
 def _goal_share(view: View) -> float:
-    """The way from the lowest mean so far to the goal."""
+    """The progress from the lowest mean return so far to the goal, from 0 to 1."""
     goal, mean = view.status.stop_at_return, view.status.mean_return_100
     if goal is None or mean is None:
         return 0.0
@@ -174,13 +174,13 @@ def _goal_left(view: View) -> str:
 
 
 def _coarse(seconds: float) -> float:
-    """No more precision than a trend has."""
+    """Round an estimated time, which isn't precise."""
     step = 5 if seconds < 60 else 60 if seconds < 3600 else 600
     return max(step, round(seconds / step) * step)
 
 
 def figures(status: Status, width: int) -> list[Text]:
-    """The numbers of the moment: a line of values over a line of what they are."""
+    """The current numbers: a line of values above a line of labels."""
     load = [p.cpu_percent for p in status.of_role("ps") if p.cpu_percent is not None]
     newest = status.checkpoint
     pairs = [
@@ -210,7 +210,7 @@ def _load_style(load: Sequence[float]) -> str:
 
 
 def sparkline(points: Sequence[Point], width: int) -> list[Text]:
-    """The mean return over the run in one line; none before there are two points."""
+    """The mean return over the run in one line; empty with fewer than two points."""
     if len(points) < 2:
         return []
     low, high = min(p.value for p in points), max(p.value for p in points)
@@ -222,7 +222,7 @@ def sparkline(points: Sequence[Point], width: int) -> list[Text]:
 
 
 def chart(points: Sequence[Point], width: int, rows: int) -> list[Text]:
-    """The mean return over the run, as an area under a curve, with its extremes beside it."""
+    """The mean return over the run as an area chart, labelled with its lowest and highest value."""
     title = Text("mean return of the last 100 games", DIM)
     if len(points) < 2:
         return [title.append(": no curve yet")]
@@ -231,7 +231,7 @@ def chart(points: Sequence[Point], width: int, rows: int) -> list[Text]:
     labels = {0: score(high), rows - 1: score(low)}
     margin = max(map(len, labels.values())) + 2
     values = curve_tail.resample(points, max(1, width - margin))
-    # The lowest value still gets an eighth, so that there is a line all the way.
+    # The lowest value is one eighth high, so that the curve has no gaps.
     eighths = [1 + round((8 * rows - 1) * (v - low) / ((high - low) or 1.0)) for v in values]
     lines = [title]
     for row in range(rows):
@@ -243,7 +243,7 @@ def chart(points: Sequence[Point], width: int, rows: int) -> list[Text]:
 
 
 def warnings(status: Status, width: int) -> list[Text]:
-    """The first few warnings, a line each."""
+    """The first `_MAX_WARNINGS` warnings, one per line."""
     shown = list(status.warnings[:_MAX_WARNINGS])
     more = len(status.warnings) - len(shown)
     if more:

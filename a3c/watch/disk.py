@@ -1,4 +1,4 @@
-"""What room the disk of a run has, and what is wrong with it, if anything."""
+"""Check the free space and the state of a run's disk."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ LOW_MB = 100.0
 
 
 class Room(NamedTuple):
-    """What a disk has left for us."""
+    """The free space of a disk."""
 
     free_mb: float
-    free_files: int | None  # None where the file system has no limit
+    free_files: int | None  # None if the file system has no limit
     read_only: bool
 
 
 def room(path: Path) -> Room:
-    """The room on the disk that a path is on; raises OSError where the path isn't there."""
+    """The free space of the disk that holds a path; raises OSError if the path doesn't exist."""
     disk = os.statvfs(path)
     return Room(
-        # What has no blocks at all, as /proc, is no disk that could be full.
+        # A file system without blocks, such as /proc, is never full.
         free_mb=disk.f_bavail * disk.f_frsize / 1e6 if disk.f_blocks else math.inf,
         free_files=disk.f_favail if disk.f_files else None,
         read_only=bool(disk.f_flag & os.ST_RDONLY),
@@ -31,7 +31,7 @@ def room(path: Path) -> Room:
 
 
 def trouble(path: Path) -> str | None:
-    """A line about a disk that can't be written, or soon can't; None where all is well."""
+    """A warning if the disk is read-only, full or nearly full; None otherwise."""
     try:
         left = room(path)
     except OSError:

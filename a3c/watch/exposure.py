@@ -1,4 +1,4 @@
-"""On which addresses a run's processes listen, and which of them other machines can reach."""
+"""The addresses that a run's processes listen on, and which of them other machines can reach."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _INTERVAL_S = 30.0
 
 
 class Exposure(NamedTuple):
-    """Addresses as `ps-0 0.0.0.0:4000`, of the processes that can be looked at.
+    """Addresses of the readable processes, in the form `ps-0 0.0.0.0:4000`.
 
-    `is_isolated`: the cluster is in a network that has no way out; None where none of it listens.
+    `is_isolated`: ps and workers are in a network with only loopback; None if none of them listens.
     """
 
     listening: tuple[str, ...] = ()
@@ -24,14 +24,14 @@ class Exposure(NamedTuple):
 
 
 class Watch:
-    """Looks at the processes of one run, but not more often than it needs."""
+    """Caches the addresses of one run's processes for half a minute."""
 
     def __init__(self) -> None:
         self._found = Exposure()
         self._looked_at = float("-inf")
 
     def look(self, lives: Sequence[ProcessStatus]) -> Exposure:
-        """What the processes listen on; up to half a minute old."""
+        """The addresses of the processes, at most half a minute old."""
         now = time.monotonic()
         if now - self._looked_at >= _INTERVAL_S or not self._found.listening:
             self._looked_at = now
@@ -40,7 +40,7 @@ class Watch:
 
 
 def look(lives: Sequence[ProcessStatus]) -> Exposure:
-    """What processes of this machine listen on now."""
+    """The current addresses of processes on this machine."""
     listening: list[str] = []
     exposed: list[str] = []
     isolated = []

@@ -1,4 +1,4 @@
-"""Processes on a terminal: a line each, or as cells in columns, or only those in trouble."""
+"""Processes on a terminal: one per line, as cells in columns, or only the failing ones."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ _ADDRESS = _Column("address", 16, lambda p: printable(p.address))
 _AGAIN = _Column("↻", 4, _again)
 
 _ROW = (_STATE, _CPU, _MEMORY, _STEPS, _GAMES, _RESTARTS, _BEAT)
-_EXTRA = (_UP, _PID, _ADDRESS)  # where a row has room left, in this order
+_EXTRA = (_UP, _PID, _ADDRESS)  # added in this order while a row has space
 _CELLS = ((_STEPS, _CPU, _MEMORY, _AGAIN), (_STEPS, _CPU, _AGAIN), (_STEPS, _AGAIN), (_AGAIN,))
 
 
 def best(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text] | None:
-    """The richest form that shows all processes in so many rows, if there is one."""
+    """The most detailed form that shows all processes in `rows` lines; None if none fits."""
     if len(processes) + 1 <= rows:
         return table(processes, width)
     for columns in _CELLS:
@@ -72,7 +72,7 @@ def best(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text
 
 
 def table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
-    """A line for each process, under a line of titles."""
+    """A line of titles and one line per process."""
     columns = list(_ROW)
     name_width = max(_NAME_WIDTH, *(len(p.name) + 3 for p in processes))
     for extra in _EXTRA:
@@ -85,7 +85,7 @@ def table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
 
 
 def _grid(processes: Sequence[ProcessStatus], columns: Sequence[_Column], width: int) -> list[Text]:
-    """Cells in as many columns as fit, read downwards, under one line of titles."""
+    """A line of titles and cells in as many columns as fit, ordered down each column."""
     name_width = max(len(p.name) for p in processes) + 3
     cell_width = name_width + sum(column.width for column in columns) + _GAP
     across = max(1, (width + _GAP) // cell_width)
@@ -103,7 +103,7 @@ def _grid(processes: Sequence[ProcessStatus], columns: Sequence[_Column], width:
 
 
 def _set(column: _Column, text: str) -> str:
-    """The text at its column's place: the state to the left, numbers to the right."""
+    """The text cut and aligned in its column: the state left, numbers right."""
     text = text[: column.width]
     return f"{text:<{column.width}}" if column is _STATE else f"{text:>{column.width}}"
 
@@ -129,7 +129,7 @@ def _cell_style(p: ProcessStatus, column: _Column, state_style: str) -> str:
 
 
 def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
-    """How many are in which state, and by name those that need a look, as many as fit."""
+    """The number of processes in each state, and the failing ones by name, as many as fit."""
     counts = Counter(p.state for p in processes)
     line = Text(f"{len(processes)} processes: ")
     parts = [Text(f"{n} {state}", STATE_STYLES.get(state, "")) for state, n in counts.most_common()]

@@ -1,4 +1,4 @@
-"""One process of a run as its record and its files tell of it."""
+"""The status of one process, from its record and its files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from a3c.watch.snapshot import LIVE_STATES, RESTARTING, STARTING, ProcessStatus
 
 
 def life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
-    """What a record is worth now: its pid is believed with its create time only."""
+    """The current status of a process; its pid counts only if the create time matches."""
     state = process_records.live_state(record)
     if state == DEAD and rundir.is_held(run.path):
-        state = RESTARTING  # whoever sees the run through starts another keeper
+        state = RESTARTING  # the launcher or the cockpit starts another keeper
     lives = state in LIVE_STATES and record.pid is not None
     if state == RESTARTING and record.host == process_records.this_host():
         lives = process_records.child_lives(record)
@@ -41,7 +41,7 @@ def life(record: ProcessRecord, run: RunDir, now: float) -> ProcessStatus:
 
 
 def far_life(here: ProcessStatus, seen: Elsewhere, run: RunDir, now: float) -> ProcessStatus:
-    """A process whose keeper here only keeps a connection: what is known of the one over there."""
+    """The status of a process on another host, whose keeper here only holds a connection."""
     if not here.is_live:
         return dataclasses.replace(here, host=seen.host)
     far = seen.record
@@ -66,14 +66,14 @@ def far_life(here: ProcessStatus, seen: Elsewhere, run: RunDir, now: float) -> P
 
 
 def _telling_line(record: ProcessRecord) -> str | None:
-    """The last line of a process's first failure, or else the last it said itself."""
+    """The last output line of the process's first failure, else its last output line."""
     said = record.first_error or record.output_tail
     own = [line for line in said if line.strip() and " keeper: " not in line]
     return own[-1].strip() if own else None
 
 
 def _age_s(path: Path, now: float) -> float | None:
-    """Seconds since a heartbeat; keepers set it to 0 for a process that has not beaten yet."""
+    """Seconds since the last heartbeat; None before the first, while the file's mtime is 0."""
     try:
         touched = path.stat().st_mtime
     except OSError:
@@ -82,7 +82,7 @@ def _age_s(path: Path, now: float) -> float | None:
 
 
 def timestamp(iso: str) -> float:
-    """Seconds since 1970 of a time in a record; 0 where it is none."""
+    """A record's time in seconds since 1970; 0 if it isn't a time."""
     try:
         return datetime.fromisoformat(iso).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a run was started with, for those who look at it: from its config.json, or what is left."""
+"""The settings of a run for the monitor: from its config.json, else from a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from a3c.run.rundir import RunDir
 
 
 class Settings(NamedTuple):
-    """The configuration of a run, and when it was started or resumed last."""
+    """The configuration of a run, and when it was last started or resumed."""
 
     config: Config
-    started_at: float  # 0 where that isn't known
-    is_damaged: bool = False  # config.json is: this is from a checkpoint
+    started_at: float  # 0 if it isn't known
+    is_damaged: bool = False  # config.json is damaged, so these settings are from a checkpoint
 
 
 def read(path: Path) -> Settings:
     """The settings in a config.json, else those of the run's newest readable checkpoint.
 
-    Raises UserError where there are neither.
+    Raises UserError if there are neither.
     """
     run = RunDir(path.parent)
     try:

@@ -1,4 +1,4 @@
-"""A run at one moment, as a value, as plain data and as lines of text."""
+"""The status of a run at one moment, as a value, as plain data and as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from a3c.process.process_records import DEAD, ENDED_STATES
 from a3c.run.scores import beside
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
-WAITING = "waiting"  # planned, and its keeper has not started yet
+WAITING = "waiting"  # planned, but its keeper has not started yet
 CHIEF = "worker-0"
 
 
@@ -20,10 +20,10 @@ CHIEF = "worker-0"
 class ProcessStatus:
     """One process of a run.
 
-    `state` is what its keeper says (starting, running, restarting, done, failed, stopped), "dead"
-    where process and keeper went without a word, or "waiting" where the keeper isn't there yet.
-    `pid` is given only where that process is believed to live. `episodes` counts the games that
-    reached the chief, over all lives of the process.
+    `state` is the state in the keeper's record (starting, running, restarting, done, failed,
+    stopped), "dead" if process and keeper ended without recording it, or "waiting" before the
+    keeper starts. `pid` is None unless that process is running. `episodes` counts the games that
+    reached the chief, over all restarts of the process.
     """
 
     name: str
@@ -49,12 +49,12 @@ class ProcessStatus:
 
     @property
     def is_live(self) -> bool:
-        """Whether a keeper takes care of it."""
+        """Whether a keeper supervises the process."""
         return self.state in LIVE_STATES
 
     @property
     def is_in_trouble(self) -> bool:
-        """Whether people should see it even where there is no room for all."""
+        """Whether to show the process even if there isn't space for all."""
         return self.state in (RESTARTING, "failed", DEAD)
 
 
@@ -69,7 +69,7 @@ class CheckpointStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A run at one moment. What isn't measured, or not any more, is None."""
+    """The status of a run at one moment; values without a current measurement are None."""
 
     run: str
     run_dir: str
@@ -83,27 +83,27 @@ class Status:
     mean_return_100: float | None
     stop_at_return: float | None
     env_steps_per_s: float | None
-    frames_per_s: float | None  # None where the game has no frames
+    frames_per_s: float | None  # None if the game has no frames
     updates_per_s: float | None
     staleness: float | None  # steps of the optimizer
-    exchange_share: float | None  # of the workers' time, in which they wait for the ps
+    exchange_share: float | None  # share of the workers' time spent waiting for the ps
     episodes: int | None
     wall_s: float | None
     processes: tuple[ProcessStatus, ...]
     checkpoint: CheckpointStatus | None
     checkpoint_interval_s: float
-    since_start_s: float  # the start of this session: resuming begins another
+    since_start_s: float  # since the run was last started or resumed
     metrics_age_s: float | None  # since the chief's last row
     metrics_interval_s: float
     dropped_rollouts: int
     dropped_reports: int
     failed_saves: int = 0  # in a row
-    losses: tuple[str, ...] = ()  # what going back to checkpoints cost in this session
-    listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network that the process is in
-    exposed: tuple[str, ...] = ()  # those that other machines can reach
-    is_isolated: bool | None = None  # whether that network has no way out; None: nothing listens
+    losses: tuple[str, ...] = ()  # env steps lost by rollbacks since the last start or resume
+    listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network of the process
+    exposed: tuple[str, ...] = ()  # the listeners that other machines can reach
+    is_isolated: bool | None = None  # whether that network has only loopback; None: no listener
     damaged: tuple[str, ...] = ()  # files that can't be read, "processes/ps-0.json"
-    tensorboard: str | None = None  # where it is to be found while it runs
+    tensorboard: str | None = None  # its address while it runs
     disk_trouble: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -117,12 +117,12 @@ class Status:
 
     @property
     def word(self) -> str:
-        """The state for people."""
+        """The state as it is displayed: "solved" replaces "done" for a solved run."""
         return "solved" if self.solved else self.state
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the run is over."""
         return self.state in ENDED_STATES
 
 
@@ -166,14 +166,14 @@ def rate(value: float | None) -> str:
 
 
 def score(value: float | None, mark: float | None = None) -> str:
-    """A return, with a decimal where it is short, and more where a mark beside it needs them."""
+    """A return, with one decimal below 10,000, and more if a mark beside it needs them."""
     if value is None:
         return NOTHING
     return beside(value, mark) if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def memory(process: ProcessStatus) -> str:
-    """The memory of a process; RSS counts what others share too, so it is a bound."""
+    """The memory of a process; RSS includes shared memory, so it is shown as an upper bound."""
     if process.memory_mb is None:
         return NOTHING
     bound = "≤ " if process.memory_kind == "rss" else ""
@@ -186,7 +186,7 @@ def percent(value: float | None) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """The text with control characters replaced by `?`."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -196,7 +196,7 @@ _COLUMNS = ("process", "state", "pid", "restarts", "CPU", "memory", "steps/s", "
 
 
 def lines(status: Status) -> list[str]:
-    """What `status` shows."""
+    """The lines that the command `status` prints."""
     time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
     shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
     shown += [f"  {label:<13}{text}" for label, text in _facts(status)]
@@ -241,9 +241,9 @@ def _listening(status: Status) -> str:
 
 
 def _reached_at(place: str, status: Status) -> str:
-    """A listener by the address at which the others reach it, as the dashboard shows it.
+    """A listener with the address that other processes use to connect to it.
 
-    TensorFlow's servers listen on all interfaces; a network of the run's own has only loopback.
+    TensorFlow's servers listen on all interfaces; the run's own network has only loopback.
     """
     name, _, listener = place.partition(" ")
     host, _, port = listener.rpartition(":")

@@ -1,7 +1,7 @@
-"""Reads how a run fares, from its directory and the table of processes alone.
+"""Read the status of a run from its directory and the system's process table only.
 
-So anybody may look at any time, at a run that is alive or long over. Neither TensorFlow nor rich
-nor libtmux is imported here, and psutil only where the cost of processes is asked for.
+So any user can read it at any time, while the run is active or after its end. This module imports
+neither TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memory.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
-    """The run as it is now; with `usage`, what its processes cost and who can reach them too.
+    """The current status of a run; `usage` adds CPU, memory and network addresses of processes.
 
-    Raises UserError where the directory holds no run that can be read.
+    Raises UserError if the directory holds no readable run.
     """
     return Reader(run).read(usage=usage)
 
 
 class _Files(NamedTuple):
-    """What the files of a run say at one moment."""
+    """The contents of a run's files at one moment."""
 
     settings: Settings
     summary: Row
     cluster: Row  # the chief's newest row about the cluster
-    rows: dict[str, Row]  # the newest of every worker
+    rows: dict[str, Row]  # the newest row of each process
     newest: tuple[Path, Manifest] | None
     losses: list[Row]
 
 
 class Reader:
-    """Reads one run again and again; what didn't change on disk isn't read twice."""
+    """Reads one run repeatedly; files are read again only after they change."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -79,7 +79,7 @@ class Reader:
         self._watch = exposure.Watch()
 
     def read(self, *, usage: bool = False) -> Status:
-        """The run as it is now."""
+        """The current status of the run."""
         now = time.time()
         settings = self._settings.get(self._run.config)
         if settings is None:
@@ -101,7 +101,7 @@ class Reader:
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _damaged(self, settings: Settings) -> tuple[str, ...]:
-        """The files of the run, besides metrics, that hold nothing that can be read."""
+        """The unreadable files of the run, without metrics files."""
         paths = sorted((self._run.path / "processes").glob("*.json"))
         damaged = [path for path in paths if self._records.get(path) is None and path.exists()]
         if self._run.summary.exists() and self._summaries.get(self._run.summary) is None:
@@ -111,7 +111,7 @@ class Reader:
         return tuple(str(path.relative_to(self._run.path)) for path in damaged)
 
     def _lives(self, settings: Settings, now: float) -> list[ProcessStatus]:
-        """The processes there should be, and those that are there besides; ps first."""
+        """The planned processes and any others that have a record; ps first."""
         cluster = settings.config.cluster
         planned = {"ps": cluster.ps, "worker": cluster.workers}
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
@@ -193,7 +193,7 @@ def _read_manifest(path: Path) -> Manifest | None:
 def _with_work(
     p: ProcessStatus, files: _Files, counts: Mapping[int, int] | None, now: float
 ) -> ProcessStatus:
-    """With its games, and with the env steps/s of its newest row while that is news."""
+    """Add a worker's games, and the env steps/s of its newest row if that row is recent."""
     if p.role != "worker":
         return p
     row = files.rows.get(p.name, {})
@@ -206,7 +206,7 @@ def _with_work(
 
 
 def _news_s(settings: Settings) -> float:
-    """How long a row counts as what is going on."""
+    """How long a row counts as recent, in seconds."""
     return max(15.0, 5 * settings.config.run.log_interval_s)
 
 
@@ -220,7 +220,7 @@ def run_state(
 ) -> str:
     """The state of a run by its ps and workers; evaluator and TensorBoard don't count.
 
-    `has_news`: the chief wrote figures since the start. `is_new`: it was started a moment ago.
+    `has_news`: the chief wrote metrics since the start. `is_new`: the run has just been started.
     """
     training = [p for p in lives if p.role in ("ps", "worker")]
     states = {p.name: p.state for p in training}
@@ -228,7 +228,7 @@ def run_state(
     servers = [p.state for p in training if p.role == "ps"]
     lost = "failed" in servers or states.get(CHIEF) == "failed" or set(workers) == {"failed"}
     if any(p.is_live for p in training):
-        if lost or DEAD in servers or states.get(CHIEF) == DEAD:  # nobody starts them again
+        if lost or DEAD in servers or states.get(CHIEF) == DEAD:  # no keeper restarts them
             return "failed"
         return RUNNING if has_news or states.get(CHIEF) == RUNNING else STARTING
     if summary_state:
@@ -274,16 +274,16 @@ def _compose(
 
 
 def _is_solved(files: _Files) -> bool:
-    """What the summary says of a run that is done; before it is written, what the manifest says."""
+    """Whether a finished run is solved: by its summary, or by the manifest before that exists."""
     if files.summary or files.newest is None:
         return bool(files.summary.get("solved"))
     path, manifest = files.newest
-    is_last = path == checkpoint.steps(path.parent)[-1]  # else the last can't be read
+    is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
     return is_last and confirmation.is_solved(manifest, files.settings.config.run)
 
 
 def _chosen(config: Config) -> dict[str, Any]:
-    """What the run was started with."""
+    """The settings of the run that the status shows."""
     return {
         "env_id": config.env.env_id,
         "workers": config.cluster.workers,
@@ -296,10 +296,10 @@ def _chosen(config: Config) -> dict[str, Any]:
 
 
 def _so_far(files: _Files, rows: Sequence[Row], last: Row) -> dict[str, Any]:
-    """How far the run has come; `last` is the summary of one that has ended.
+    """The progress of the run; `last` is its summary if it has ended.
 
-    A solved run counts on to where training came while the games that solved it were played: its
-    checkpoint is older than that.
+    For a solved run this uses the highest step that training reached. Training continues during the
+    games that confirm the result, so the confirmed checkpoint has a lower step.
     """
     cluster = files.cluster
     step = _newest_step(files)
@@ -317,7 +317,7 @@ def _so_far(files: _Files, rows: Sequence[Row], last: Row) -> dict[str, Any]:
 
 
 def _speeds(files: _Files, rows: Sequence[Row], is_live: bool, now: float) -> dict[str, Any]:
-    """Rates of the last moments, or of the whole where a run has ended; None where they are old."""
+    """The current rates, or the mean rate if the run has ended; None if the rows are old."""
     cluster = files.cluster
     is_news = is_live and now - _number(cluster, "time") <= _news_s(files.settings)
     steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
@@ -336,7 +336,7 @@ def _speeds(files: _Files, rows: Sequence[Row], is_live: bool, now: float) -> di
 def frame_skip(env: EnvConfig) -> int | None:
     """Frames in an env step of an Atari game; None for other games.
 
-    Told by the id alone; `Pong-v4`, which only the registry knows as Atari, counts as another.
+    Only the id is checked, so `Pong-v4`, whose id doesn't show that it is Atari, gives None.
     """
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
@@ -349,11 +349,11 @@ def _board_link(run: RunDir, lives: Sequence[ProcessStatus]) -> str | None:
 
 
 def _newest_step(files: _Files) -> int:
-    """The most env steps that any worker saw in the newest life of the ps.
+    """The highest env step that any worker recorded in the newest life of the ps.
 
-    That is the life that the chief is in: it begins them. Workers that are still in an earlier one
-    don't count, nor does what any clock says. In each life the count only grows; it falls where a
-    new one begins at a checkpoint.
+    The newest life is the chief's, because the chief initialises the ps. Workers that are still in
+    an earlier life are ignored, and clocks aren't used. The count only grows within a life; it
+    falls when a new life begins at a checkpoint.
     """
     chief = files.rows.get(CHIEF)
     if chief is None:

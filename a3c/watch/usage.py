@@ -1,4 +1,4 @@
-"""What processes cost: CPU and memory, sampled so cheaply that it may be done every second."""
+"""Sample the CPU and memory use of processes, cheaply enough for every second."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CREATE_TIME_SLACK_S = 1.5
 
 
 class Usage(NamedTuple):
-    """What one process costs; each figure is None where it can't be read.
+    """The usage of one process; a value that can't be read is None.
 
-    `cpu_percent` is of one core, since the last sample, or since the process began on the first.
-    `memory_kind` is "pss", where what processes share counts once over all of them, or "rss",
-    which is more.
+    `cpu_percent` is of one core, since the last sample; in the first, since the process started.
+    `memory_kind` is "pss", which divides shared memory among its users, or "rss", which counts it
+    fully.
     """
 
     cpu_percent: float | None
@@ -33,20 +33,21 @@ class _Known(NamedTuple):
 
 
 class Sampler:
-    """Samples processes of one run; remembers the last sample of each.
+    """Samples the processes of one run and keeps the last sample of each.
 
-    The kernel takes about 10 ms to add up the PSS of a process that has TensorFlow loaded, so a
-    sample does that for new processes until `first_budget_s` is spent, and for one every 5 s then.
+    The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded. So a sample
+    reads the PSS of new processes only until `first_budget_s` is spent. After that it reads one
+    process every 5 s.
     """
 
     def __init__(self, first_budget_s: float = 0.1) -> None:
         self._first_budget_s = first_budget_s
         self._known: dict[int, _Known] = {}
-        self._pss: dict[int, tuple[float | None, float]] = {}  # MB where readable, and when
+        self._pss: dict[int, tuple[float | None, float]] = {}  # MB if readable, and when read
         self._pss_read_at = 0.0
 
     def sample(self, pids: dict[int, float]) -> dict[int, Usage]:
-        """The usage of processes by pid; each is believed with its create time only."""
+        """The usage by pid, for `pids` with their create times; other create times are skipped."""
         import psutil
 
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}
@@ -77,7 +78,7 @@ class Sampler:
             began = process.create_time()
             if abs(began - create_time) > _CREATE_TIME_SLACK_S:
                 raise psutil.NoSuchProcess(pid)
-            # The first sample goes back to the beginning of the process.
+            # The first sample covers the time since the start of the process.
             known = _Known(process, 0.0, time.monotonic() - max(time.time() - began, 1e-3))
         times = known.process.cpu_times()
         cpu_s, now = times.user + times.system, time.monotonic()
@@ -85,7 +86,7 @@ class Sampler:
         return 100.0 * (cpu_s - known.cpu_s) / max(now - known.at, 1e-3)
 
     def _read_pss(self, pids: list[int]) -> None:
-        """Read what is new within the budget; else, when due, what was read longest ago."""
+        """Read new processes within the budget; else, when due, the one read longest ago."""
         now = time.monotonic()
         new = [pid for pid in pids if pid not in self._pss]
         deadline = now + self._first_budget_s
@@ -96,7 +97,7 @@ class Sampler:
         if not new and pids and now - self._pss_read_at >= _PSS_INTERVAL_S:
             self._read_one_pss(min(pids, key=lambda pid: self._pss[pid][1]))
         if new:
-            self._first_budget_s = 0.0  # from now on one new process a sample
+            self._first_budget_s = 0.0  # from now on read one new process per sample
 
     def _read_one_pss(self, pid: int) -> None:
         self._pss_read_at = time.monotonic()
@@ -104,7 +105,7 @@ class Sampler:
 
 
 def read_pss_mb(pid: int) -> float | None:
-    """The proportional memory of a process, in 10^6 bytes; Linux only, and only of one's own."""
+    """The PSS of a process in 10^6 bytes; only on Linux and for the user's own processes."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):
