@@ -1,4 +1,4 @@
-"""Play whole games with a checkpoint, and say how well it plays.
+"""Play whole games with a checkpoint, and report the scores.
 
     python evaluate.py                           # the newest checkpoint of the newest run
     python evaluate.py runs/pong-... --episodes 50 --greedy
@@ -40,7 +40,7 @@ from a3c.process.start_order import start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
-if TYPE_CHECKING:  # TensorFlow: seconds, and only once the usage is right
+if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
     from a3c.play.playground import Playground
     from a3c.play.show import OpenScreen
     from a3c.play.stage import Envs
@@ -54,7 +54,7 @@ MAX_SECONDS = 1e6
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; refusals exit with code 2."""
+    """Parse the command line; errors exit with code 2."""
     parser = Parser(
         prog=PROG, description="Play whole games with a checkpoint.", allow_abbrev=False
     )
@@ -105,11 +105,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Load, play, report; the exit code."""
+    """Load, play and report; returns the exit code."""
     console.prepare()
     arguments = parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    # With the environment as it is now: what draws games in this process must see no display.
+    # A copy of the environment, because later this process hides the display from pygame.
     open_window = functools.partial(Window, environ=dict(os.environ)) if arguments.watch else None
     try:
         if arguments.follow:
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_record(arguments: argparse.Namespace) -> None:
-    """Refuse, before any game is played, where no video can be written; a file may be named."""
+    """Refuse before any game is played if no video can be written; a file name is allowed."""
     path: Path = arguments.record
     arguments.video = None
     if path.exists() and not path.is_dir() and path.suffix.lower() not in VIDEOS:
@@ -152,14 +152,14 @@ def check_record(arguments: argparse.Namespace) -> None:
 
 
 def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
-    """Play with one checkpoint and report; the exit code."""
+    """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
     ground = playground(source.config, arguments)
     if open_window is not None:
         return watch(source, ground, arguments, open_window)
     with contextlib.ExitStack() as stack:
-        # First of all: what can't be looked at is refused before twenty games are played.
+        # First, so that an environment that can't be rendered is refused before twenty games.
         stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
         report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
         if stage is not None:
@@ -168,7 +168,7 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
 
 
 def playground(config: Config, arguments: argparse.Namespace) -> Playground:
-    """The environments and networks of this folder, for one configuration."""
+    """The environments and networks of this directory, for one configuration."""
     import envs
     import model
     from a3c.play.playground import Playground
@@ -181,7 +181,7 @@ def playground(config: Config, arguments: argparse.Namespace) -> Playground:
 def watch(
     source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
 ) -> int:
-    """Play in a window until the games are over or it is closed, then report what was seen."""
+    """Play in a window until the games are over or it is closed, then report these games."""
     from a3c.play.camera import subtitle
     from a3c.play.show import Show
 
@@ -196,7 +196,7 @@ def watch(
         try:
             played.run()
             code = EXIT_OK
-        except SystemExit as asked:  # Ctrl-C: what was seen to its end counts all the same
+        except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
             code = int(asked.code or 0)
     if played.episodes:
         report(source, ground, played.episodes, arguments.json)
@@ -204,7 +204,7 @@ def watch(
 
 
 def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.Namespace) -> Path:
-    """Write a video of one more game; its path."""
+    """Record one more game as a video; returns its path."""
     from a3c.play import video
 
     recording = video.record(
@@ -224,7 +224,7 @@ def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.
 
 
 def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
-    """Be the evaluator of a run: until it ends, play each new checkpoint and keep the best."""
+    """Run as the evaluator: until the run ends, play each new checkpoint and keep the best."""
     logging.getLogger().setLevel(logging.INFO)
     adopt_environment(1)
     stop = StopRequest()
@@ -252,7 +252,7 @@ def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen |
 
 
 def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:
-    """Print how the games went, as a table or as JSON."""
+    """Print the scores of the games as a table or as JSON."""
     returns, lengths = [g.episode_return for g in games], [g.length for g in games]
     summary, step = summarise(returns, lengths), source.manifest.step
     if as_json:

@@ -1,4 +1,4 @@
-"""Draw how runs went, and what a network has learned, as PNG files.
+"""Draw a run's metrics, and what a network has learned, as PNG files.
 
 python plot.py                               # the newest run, into its plots/
 python plot.py runs/a runs/b --what return   # several: curves, and bands over seeds
@@ -23,11 +23,11 @@ from a3c.process.import_tensorflow import import_tensorflow
 PROG = "plot.py"
 PICTURES = ("return", "losses", "throughput", "staleness")
 FILES = (".png", ".jpg", ".jpeg", ".svg", ".pdf", ".gif")
-LOOKS = ("filters", "saliency")  # into a checkpoint: with TensorFlow, and only where asked for
+LOOKS = ("filters", "saliency")  # drawn only on request: they need TensorFlow
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; refusals exit with code 2."""
+    """Parse the command line; errors exit with code 2."""
     parser = Parser(
         prog=PROG, description="Draw how runs went, and what was learned.", allow_abbrev=False
     )
@@ -68,7 +68,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read, draw, save; prints the paths of the pictures."""
+    """Read, draw and save; prints the paths of the pictures."""
     console.prepare()
     arguments = parse(argv)
     looks = [name for name in LOOKS if name in arguments.what]
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw(arguments: argparse.Namespace) -> list[Path]:
-    """Draw what was asked for; of `all`, what there are data for."""
+    """Draw the requested pictures; with `all`, those that have data."""
     from a3c.plot import histories as reading
     from a3c.plot import pictures
 
@@ -132,7 +132,7 @@ def _folder(histories: Sequence[Any]) -> Path:
 
 
 def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]], Any]]:
-    """How each picture is drawn, with the settings of the command line."""
+    """The drawing function of each picture, with the settings of the command line."""
     from a3c.plot import charts, speed_charts
 
     window: Any = {} if arguments.smooth is None else {"window": arguments.smooth}

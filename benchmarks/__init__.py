@@ -1,3 +1,3 @@
-"""How fast it is, how soon it learns, and how it compares with other programs."""
+"""Benchmarks of speed and learning, and comparisons with other programs."""
 
-import a3c  # noqa: F401 # says in one line what to do where libraries are missing
+import a3c  # noqa: F401 # explains missing libraries in one line

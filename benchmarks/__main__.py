@@ -1,10 +1,10 @@
-"""Measure everything that docs/performance.md says, one benchmark after the other.
+"""Run all benchmarks of docs/performance.md, one after the other.
 
     make bench                            # tables and pictures in runs/bench, in about half an hour
     python -m benchmarks --only floor cost --folder benchmarks/results
 
-Wants a machine with nothing else to do. Learning takes longer and is apart: benchmarks/sweep.py,
-time_to_solve.py and seeds.py.
+Run it on an otherwise idle machine. The slow benchmarks of learning are separate:
+benchmarks/sweep.py, time_to_solve.py and seeds.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BENCHMARKS = {
 
 
 def main() -> int:
-    """Run them; 1 where one of them failed."""
+    """Run them; returns 1 if one of them failed."""
     parser = argparse.ArgumentParser(
         "benchmarks", description="Measure everything that docs/performance.md says."
     )

@@ -1,14 +1,14 @@
-"""How learning per env step depends on the number of workers: the study.
+"""The study of how learning per env step depends on the number of workers.
 
     python -m benchmarks.asynchrony --tasks cartpole --workers 1 2 4 8 16 32 64 --seeds 101-103
     python -m benchmarks.asynchrony --kind real --tasks cartpole --workers 2 16 --seeds 1-10
     python -m benchmarks.asynchrony --workers 16 --name shortest-32 -- --shortest-rollout 32
 
-A run is simulated (asynchrony_simulated.py) or that of a real cluster. Its row is appended to the
-table when it ends. A run that is in the table already, of the same kind, task, workers, remedy and
-seed, is not made again, so a study can be stopped and continued at any time. Flags after `--` go to
-each run; `--name` is what the table then calls the remedy. The pictures and the tables of the docs
-come from asynchrony_pictures.py.
+A run is simulated (asynchrony_simulated.py) or uses a real cluster. Its row is appended to the
+table when it ends. A run is skipped if the table already has its kind, task, workers, remedy and
+seed, so a study can be stopped and continued at any time. Flags after `--` go to each run; `--name`
+is the remedy's name for them in the table. asynchrony_pictures.py makes the pictures and the tables
+of the docs.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ LIMITS = {  # env steps after which a run counts as not solved
     "pendulum": 1_500_000,
     "pong": 1_500_000,
 }
-# Environments that each worker played before workers shared those of the task (commit b9aeb98).
+# Environments of each worker before workers shared the task's environments (commit b9aeb98).
 ENVS_OF_EACH = {"cartpole": 4, "acrobot": 8, "memory": 16, "pendulum": 16, "pong": 8}
 RATIO_LIMIT = 0.2
-PULL_FIRST = "--pull-first"  # of the simulation alone
+PULL_FIRST = "--pull-first"  # only in the simulation
 
 
 class Case(NamedTuple):
-    """What makes two runs the same run."""
+    """The key of a run: runs with equal cases are the same run."""
 
     kind: str
     task: str
@@ -81,16 +81,16 @@ class Row(NamedTuple):
     seed: int
     solved: bool
     env_steps: int
-    staleness: float  # optimizer steps between a gradient's weights and its push, mean
+    staleness: float  # mean optimizer steps between a gradient's weights and its push
     updates: int
     wall_s: float
-    cpu_s: float  # of all processes; without TensorFlow's import where simulated
+    cpu_s: float  # of all processes; without TensorFlow's import if simulated
     collapsed: bool
     flags: str
 
 
 class Learned(NamedTuple):
-    """What came of a run, whatever its kind."""
+    """The result of a run, simulated or real."""
 
     solved: bool
     env_steps: int
@@ -113,14 +113,15 @@ class Judge:
 
     @property
     def mean(self) -> float | None:
-        """The mean, once there were so many games."""
+        """The mean, or None before 100 games have ended."""
         return statistics.fmean(self._returns) if len(self._returns) == WINDOW else None
 
     def add(self, returns: Iterable[float]) -> bool:
-        """Take note of games that ended; whether the run is solved.
+        """Add returns of games that ended; returns whether the run is solved.
 
-        A run has collapsed if its mean, after it was at least half of the way from the first 100
-        games to the mark, falls below half of the way from there to its best.
+        Progress counts from the mean of the first 100 games. A run has collapsed if its mean first
+        gets at least half of the way from there to the mark, and later falls below half of the way
+        from there to its best.
         """
         solved = False
         for value in returns:
@@ -145,7 +146,7 @@ def preset(task: str, workers: int = 1) -> Config:
 
 
 def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:
-    """The flags by which runs of a remedy differ from the preset."""
+    """The flags of a remedy: its differences from the preset."""
     config = preset(task, workers)
     if remedy == "shared-not-gathered":
         return ["--samples-per-step=0", f"--minibatches={config.share.minibatches}"]
@@ -176,7 +177,7 @@ REMEDIES = {
 
 
 def run_simulated(case: Case, flags: Sequence[str]) -> Learned:
-    """One simulated run in this process."""
+    """Make one simulated run in this process."""
     from benchmarks.asynchrony_simulated import simulated
 
     outcome = simulated([*_named(case), *flags])
@@ -185,7 +186,7 @@ def run_simulated(case: Case, flags: Sequence[str]) -> Learned:
 
 def import_simulation() -> None:
     """Import TensorFlow once for all simulated runs, which are forks of this process."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # or each run greets anew
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise each run prints a greeting
     import_tensorflow()
     importlib.import_module("benchmarks.asynchrony_simulated")
 
@@ -234,7 +235,7 @@ RUN = {SIMULATED: run_simulated, REAL: run_real}
 
 
 def make(case: Case, flags: Sequence[str]) -> Row:
-    """One run; its row."""
+    """Make one run; returns its row."""
     where = machine.here()
     flags = [*remedy_flags(case.remedy, case.task, case.workers), *flags]
     learned = RUN[case.kind](case, [f"--max-env-steps={LIMITS[case.task]}", *flags])
@@ -249,7 +250,7 @@ def _make_and_send(case: Case, flags: Sequence[str], to: Connection) -> None:
 
 
 def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Iterator[Row | Case]:
-    """The rows of runs as they end, a process each; the case where a run failed."""
+    """The rows of runs as they end, a process for each run; the case instead if a run failed."""
     waiting = list(reversed(cases))
     running: dict[Connection, tuple[Case, multiprocessing.Process]] = {}
     try:
@@ -279,7 +280,7 @@ def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Itera
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a table; none where there is no table."""
+    """The rows of a table; none if the file doesn't exist."""
     if not path.exists():
         return []
     return [
@@ -307,7 +308,7 @@ def read(path: Path) -> list[Row]:
 
 
 def missing(cases: Iterable[Case], rows: Iterable[Row]) -> list[Case]:
-    """The cases that are not in a table."""
+    """The cases that aren't in the table."""
     made = {Case(row.kind, row.task, row.workers, row.remedy, row.seed) for row in rows}
     return [case for case in cases if case not in made]
 
@@ -316,7 +317,7 @@ def missing(cases: Iterable[Case], rows: Iterable[Row]) -> list[Case]:
 
 
 def seeds_of(text: str) -> list[int]:
-    """Seeds as people write them: 7, or 1-10."""
+    """Seeds from `7` or `1-10`."""
     first, dash, last = text.partition("-")
     try:
         seeds = list(range(int(first), int(last if dash else first) + 1))
@@ -328,7 +329,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def positive(text: str) -> int:
-    """A number from 1 on."""
+    """A positive integer."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
     return int(text)
@@ -360,7 +361,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the runs that the table lacks; 1 where one of them failed."""
+    """Make the runs that the table lacks; returns 1 if one of them failed."""
     arguments = parse(argv)
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     cases = [
@@ -387,7 +388,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _line(made: Row | Case) -> str:
-    """One run for people."""
+    """A line to print about one run."""
     text = f"{made.kind} {made.task} {made.workers} workers {made.remedy} seed {made.seed}: "
     if isinstance(made, Case):
         return text + "failed, see above"

@@ -1,9 +1,9 @@
-"""The pictures and the tables of the study of asynchrony, from its CSV.
+"""Make the pictures and the tables of the study of asynchrony from its CSV.
 
     python -m benchmarks.asynchrony_pictures
 
-Writes `asynchrony.png` (env steps to solve against workers) and `asynchrony-time.png` (the time
-that these take on so many cores, on paper) beside the table, and the tables in docs/asynchrony.md.
+Writes `asynchrony.png` (env steps to solve by workers) and `asynchrony-time.png` (the projected
+time to solve on that many cores) next to the table, and the tables in docs/asynchrony.md.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Summary(NamedTuple):
     workers: int
     runs: int
     solved: int
-    median: float  # env steps; those of a run that isn't solved are its limit
-    low: float  # quartiles, or the least and the most of fewer than 4 runs
+    median: float  # env steps; a run that isn't solved counts with its limit
+    low: float  # quartiles; minimum and maximum for fewer than 4 runs
     high: float
     staleness: float
     updates: float
@@ -62,16 +62,16 @@ class Summary(NamedTuple):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the median is only a lower bound: half of the runs were not solved."""
+        """Whether the median is only a lower bound, because half of the runs weren't solved."""
         return 2 * self.solved <= self.runs
 
     def __str__(self) -> str:
-        """The median for people."""
+        """The median as text."""
         return f"{'> ' if self.is_bound else ''}{self.median / 1000:,.0f}k"
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
-    """Every group of runs."""
+    """Summarise every group of runs."""
     groups = sorted({(r.kind, r.task, r.remedy, r.workers) for r in rows}, key=_order)
     return [
         _summary([r for r in rows if (r.kind, r.task, r.remedy, r.workers) == group])
@@ -109,7 +109,7 @@ def _summary(rows: Sequence[Row]) -> Summary:
 
 
 def learning(found: Sequence[Summary]) -> Figure:
-    """Env steps to solve against workers, a panel a task."""
+    """Env steps to solve by workers, a panel for each task."""
     tasks = list(dict.fromkeys(one.task for one in found))
     subtitle = "median · band: quartiles, or all of fewer than 4 seeds · hollow: half not solved"
     columns = min(2, len(tasks))
@@ -131,7 +131,7 @@ def learning(found: Sequence[Summary]) -> Figure:
 
 
 def _line(axes: Axes, line: Sequence[Summary], colour: str) -> None:
-    """One remedy in one task."""
+    """Draw one remedy in one task."""
     workers = [one.workers for one in line]
     axes.fill_between(
         workers, [o.low for o in line], [o.high for o in line], color=colour, alpha=0.15, lw=0
@@ -157,7 +157,7 @@ def _dress(axes: Axes, ylabel: str, title: str) -> None:
 
 
 class Projected(NamedTuple):
-    """A cluster of a core a worker and one for the ps, on paper."""
+    """A projected cluster: a core for each worker and one for the ps."""
 
     task: str
     workers: int
@@ -168,7 +168,7 @@ class Projected(NamedTuple):
 
 
 def projected(found: Sequence[Summary]) -> list[Projected]:
-    """What learning takes by the study, and the speed by the scale model."""
+    """Env steps to solve from the study, and speed from the scale model."""
     shared = [o for o in found if o.kind == SIMULATED and o.remedy == "shared" and not o.is_bound]
     return [_projected(one) for one in shared]
 
@@ -187,7 +187,7 @@ def _projected(one: Summary) -> Projected:
 
 
 def times(found: Sequence[Projected]) -> Figure:
-    """How many times as fast as with one worker, a line a task."""
+    """The speed-up over one worker, a line for each task."""
     subtitle = "simulated env steps to solve ÷ env steps/s of the scale model · one ps · 10 Gbit/s"
     made = pictures.page("Time to solve on 1 to 64 cores, on paper", subtitle, (13.0, 6.5))
     seconds, factors = made.subplots(1, 2)
@@ -216,7 +216,7 @@ def times(found: Sequence[Projected]) -> Figure:
 
 
 def by_workers(found: Sequence[Summary], remedy: str, kind: str) -> list[str]:
-    """Env steps to solve by task and workers, and how many times those of one worker."""
+    """Env steps to solve by task and workers, also as a ratio to one worker."""
     mine = [one for one in found if one.remedy == remedy and one.kind == kind]
     sizes = sorted({one.workers for one in mine})
     rows = []
@@ -238,7 +238,7 @@ def _times(one: Summary, first: Summary | None) -> str:
 
 
 def by_remedy(found: Sequence[Summary], workers: int) -> list[str]:
-    """Every remedy beside the others at one number of workers."""
+    """All remedies at one number of workers."""
     rows = [
         (
             *(one.task, one.remedy, one.kind, str(one)),
@@ -254,7 +254,7 @@ def by_remedy(found: Sequence[Summary], workers: int) -> list[str]:
 
 
 def by_time(found: Sequence[Projected]) -> list[str]:
-    """Seconds to solve on paper."""
+    """The projected seconds to solve."""
     rows = [
         (o.task, o.workers, f"{o.env_steps:,.0f}", f"{o.env_steps_per_s:,.0f}", o.wall_s, o.limit)
         for o in found
@@ -276,7 +276,7 @@ def tables(found: Sequence[Summary], paper: Sequence[Projected]) -> dict[str, li
 
 
 def main() -> int:
-    """Draw what is in the table, and write the tables of the page."""
+    """Draw the pictures and write the tables of the page."""
     parser = argparse.ArgumentParser(
         "benchmarks.asynchrony_pictures", description=__doc__.splitlines()[0], allow_abbrev=False
     )

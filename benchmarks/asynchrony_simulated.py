@@ -1,14 +1,14 @@
-"""One simulated run: N virtual workers on one core that learn as N workers on N cores would.
+"""Simulate one run on one core: N virtual workers learn as N workers on N cores would.
 
     python -m benchmarks.asynchrony_simulated --preset cartpole --workers 16 --seed 101
 
-Prints one line of JSON. The players, learners and the exchange with the ps are those of a cluster;
-only time is simulated. To play a rollout and to compute a gradient takes a virtual worker a random
-time, in which others push. All share one TensorFlow session for the network, into which each loads
-its own weights before use.
+Prints one line of JSON. Players, learners and the exchange with the ps are the cluster's own; only
+time is simulated. A virtual worker takes a random time to play a rollout and to compute a gradient;
+other workers push in this time. All share one TensorFlow session for the network, into which each
+loads its own weights before use.
 
-Durations are those of workers with a core each and of a ps that keeps up. The run ends when the
-mean return of the last 100 games of all workers reaches `--stop-at-return`, or at
+Durations are those of workers with a core each and a ps that isn't the bottleneck. The run ends
+when the mean return of the last 100 games of all workers reaches `--stop-at-return`, or at
 `--max-env-steps`. All settings of the launcher are flags here too.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_simulated")
 
-if __name__ == "__main__":  # before anything else imports TensorFlow, with its greetings
+if __name__ == "__main__":  # first, or TensorFlow prints its greeting when imported
     from a3c.process.import_tensorflow import import_tensorflow
 
     import_tensorflow()
@@ -48,19 +48,19 @@ from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply, Shared
 from benchmarks.asynchrony import Judge
 
-# Virtual milliseconds. Only their ratios matter: what a worker does between a pull and a push.
+# Virtual milliseconds of a worker between a pull and a push; only their ratios matter.
 PLAY_MS = 1.0  # an env step
 LEARN_MS = 0.3  # a sample of a gradient
-PUSH_MS = 1.0  # the way to the ps and back
-JITTER = 0.3  # deviation of the logarithm of each duration
+PUSH_MS = 1.0  # the round trip to the ps
+JITTER = 0.3  # standard deviation of the logarithm of each duration
 
 
 class Outcome(NamedTuple):
-    """What one run came to."""
+    """The result of one run."""
 
     solved: bool
     env_steps: int
-    staleness: float  # optimizer steps between a gradient's weights and its push, mean
+    staleness: float  # mean optimizer steps between a gradient's weights and its push
     updates: int
     mean_return_100: float | None
     collapsed: bool
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
 
 
 class VirtualTime:
-    """A queue of events, one a worker: whose event comes first goes on."""
+    """A queue of events, one for each worker; the worker with the earliest event continues."""
 
     def __init__(self, seed: int, jitter: float = JITTER) -> None:
         self._rng = random.Random(f"durations of run {seed}")  # noqa: S311
@@ -78,9 +78,9 @@ class VirtualTime:
         self.now_ms = 0.0
 
     def run(self, lives: Sequence[Iterator[float]], first_ms: float) -> None:
-        """Run workers, each from a random moment on, until one of them ends.
+        """Run workers, each from a random start time, until one of them ends.
 
-        Each yields the mean of the time that it takes until it goes on, in milliseconds.
+        Each yields the mean time until it continues, in milliseconds.
         """
         events = [(self._rng.uniform(0.0, first_ms), index) for index in range(len(lives))]
         heapq.heapify(events)
@@ -94,7 +94,7 @@ class VirtualTime:
 
 
 class VirtualPs:
-    """The cluster's exchange and its variables, in a plain session of this process."""
+    """The cluster's exchange and variables, in a plain session of this process."""
 
     def __init__(self, agent: Agent, config: Config) -> None:
         with tf.Graph().as_default() as built:
@@ -125,20 +125,20 @@ class VirtualPs:
         self.num_updates = 0
 
     def push(self, push: Push) -> Reply:
-        """Push at once."""
+        """Apply a push immediately."""
         reply = self._exchange.push(push)
         self.num_updates = reply.num_updates
         return reply
 
     def pull(self) -> Reply:
-        """The newest of everything."""
+        """The newest weights and counters."""
         return self._exchange.pull()
 
 
 class Gatherer:
-    """A process on a host of workers, which hands the mean of so many pushes on as one.
+    """A process on a host of workers that averages several pushes and sends the mean as one.
 
-    A worker whose push is not handed on yet is answered with what the ps answered last.
+    A worker whose push isn't sent yet gets the ps's latest reply.
     """
 
     def __init__(self, ps: VirtualPs, num_pushes: int) -> None:
@@ -147,11 +147,11 @@ class Gatherer:
         self._reply = ps.pull()
 
     def pull(self) -> Reply:
-        """What the ps answered last."""
+        """The ps's latest reply."""
         return self._reply
 
     def push(self, push: Push) -> Reply:
-        """Gather; the last of so many is handed on."""
+        """Collect the push; the last one of a group triggers sending the mean."""
         self._waiting.append(push)
         if len(self._waiting) < self._num_pushes:
             return self._reply._replace(stepped=False)
@@ -175,7 +175,7 @@ def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _without_devices(graph: Any) -> Any:
-    """The same graph for a session without a cluster."""
+    """The same graph without device placements, for a session without a cluster."""
     definition = graph.as_graph_def()
     functions = [node for function in definition.library.function for node in function.node_def]
     for node in [*definition.node, *functions]:
@@ -192,14 +192,14 @@ def _one_thread() -> Any:
 
 
 class SharedAgent:
-    """The one agent, and whose weights are in it."""
+    """The one agent, and a note of whose weights it holds."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._loaded: object = None
 
     def holding(self, weights: tuple[np.ndarray, np.ndarray]) -> Agent:
-        """The agent with these parameters and observation statistics."""
+        """The agent, with these parameters and observation statistics loaded."""
         if self._loaded is not weights:
             self._agent.load(*weights)
             self._loaded = weights
@@ -207,7 +207,7 @@ class SharedAgent:
 
 
 class VirtualAgent:
-    """A worker's agent: weights of its own, which the shared agent takes when it is used."""
+    """A worker's agent: it holds own weights, which the shared agent loads before use."""
 
     def __init__(self, shared: SharedAgent, agent: Agent) -> None:
         self._shared = shared
@@ -233,7 +233,7 @@ class VirtualAgent:
 
 
 class VirtualStore:
-    """A worker's view of the ps, which keeps how stale its pushes were."""
+    """A worker's view of the ps, which records the staleness of its pushes."""
 
     def __init__(self, ps: VirtualPs, way: VirtualPs | Gatherer) -> None:
         self._ps, self._way = ps, way
@@ -241,11 +241,11 @@ class VirtualStore:
         self.staleness: list[int] = []
 
     def pull(self) -> Reply:
-        """The newest of everything."""
+        """The newest weights and counters."""
         return self._take(self._way.pull())
 
     def push(self, push: Push) -> Reply:
-        """Push at once."""
+        """Apply a push immediately."""
         known, reply = self._known, self._take(self._way.push(push))
         self.staleness.append(self._ps.num_updates - known - reply.stepped)
         return reply
@@ -256,7 +256,7 @@ class VirtualStore:
 
 
 class Simulation:
-    """One run: its ps, its virtual workers and who judges them."""
+    """One run: its ps, its virtual workers and the judge of their returns."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class Simulation:
             self._workers.append((learner, player))
 
     def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:
-        """Where workers push to: the ps, or the gatherer of their host."""
+        """The targets of the workers' pushes: the ps, or the gatherer of their host."""
         if not gatherers:
             return [self._ps]
         num_pushes = max(1, self._config.cluster.workers // gatherers)
@@ -320,10 +320,10 @@ class Simulation:
         )
 
     def _life(self, learner: Learner, player: Player) -> Iterator[float]:
-        """One worker's play and learning, until the run is over; the time that each part takes.
+        """Play and learn as one worker until the run is over; yields the time of each part.
 
-        Nobody else changes the weights that a worker holds. So a gradient may be computed when it
-        is pushed, with the same result.
+        Other workers never change the weights that a worker holds. So computing a gradient when it
+        is pushed gives the same result.
         """
         share, pushes_per_rollout = self._config.share, self._config.pushes_per_rollout
         for rollout in player.rollouts():
@@ -362,7 +362,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def simulated(argv: Sequence[str] | None) -> Outcome:
-    """What the run of a command line comes to."""
+    """Simulate the run of a command line; returns its result."""
     config, arguments = command_line.parse_config(
         argv, "asynchrony_simulated", "Simulate one run.", _add_arguments
     )
@@ -375,7 +375,7 @@ def simulated(argv: Sequence[str] | None) -> Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Simulate one run and print what it came to."""
+    """Simulate one run and print its result."""
     print(json.dumps(simulated(argv)._asdict()), flush=True)
     return 0
 

@@ -1,11 +1,11 @@
-"""Hurt a cluster at random for minutes, and hold invariants against it.
+"""Inject random faults into a cluster for minutes, and check invariants.
 
     python -m benchmarks.chaos --minutes 30 --seed 7 --output benchmarks/results/chaos-7.json
 
-Every process has a host of its own (a network namespace), so that hosts can be cut off; the run
-directory is a small disk, so that it can be full. Workers, ps and keepers are killed and frozen.
-The same seed makes the same events, not the same run. Wants root. The exit code is 1 if an
-invariant broke.
+Every process has its own host (a network namespace), so hosts can be disconnected. The run
+directory is on a small disk, so it can fill up. Workers, ps and keepers are killed and frozen. The
+same seed gives the same events, but not the same run. Needs root. The exit code is 1 if an
+invariant was violated.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tests.faults.spread import Spread, spread
 from tests.runs import wait_until
 
 FLAGS = ("--ps-timeout", "10", "--checkpoint-interval", "5")
-GAMES = {  # CartPole keeps a ledger of its own, and is solved in minutes; Pong only has to go on
+GAMES = {  # CartPole keeps a ledger and is solved in minutes; Pong only has to keep running
     "cartpole": ("--preset", "cartpole"),
     "pong": ("--preset", "pong", "--env-id", "ALE/Pong-v5"),
 }
 GOALS = {"cartpole": 475.0, "pong": -21.0}
-SHORT_MINUTES, SHORT_GOAL = 10.0, 100.0  # in which CartPole has to learn, not to be solved
+SHORT_MINUTES, SHORT_GOAL = 10.0, 100.0  # a short run: CartPole has to learn, but not to be solved
 LOOK_S = 2.0
 
 
 def main() -> int:
-    """Start, hurt, end, judge."""
+    """Start the cluster, inject faults, end it, and judge."""
     arguments = parse()
     if wire.why_not():
         sys.exit(f"chaos.py: {wire.why_not()}")
@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
 
 
 def soak(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Hurt a cluster for a while, end it in order, and judge it."""
+    """Inject faults for a while, end the cluster in order, and judge it."""
     commit, began = rundir.git_commit(), time.time()
     wait_until(lambda: cluster.step > 0, "training")
     witness, over = Witness(cluster), threading.Event()
@@ -110,19 +110,19 @@ def soak(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str
 
 
 def goal(arguments: argparse.Namespace) -> float:
-    """The mean return of 100 games that has to be reached."""
+    """The mean return of 100 games that must be reached."""
     short = arguments.minutes < SHORT_MINUTES
     return min(GOALS[arguments.game], SHORT_GOAL) if short else GOALS[arguments.game]
 
 
 def watch(witness: Witness, over: threading.Event) -> None:
-    """Look again and again."""
+    """Observe repeatedly until `over` is set."""
     while not over.wait(LOOK_S):
         witness.look()
 
 
 def hurt(chaos: Chaos, until: float, gap_s: float) -> list[dict[str, Any]]:
-    """One event after the other, with time between them to recover or not."""
+    """Inject one event after the other, with time to recover in between."""
     events = []
     began = time.time()
     while time.time() < until:

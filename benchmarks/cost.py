@@ -1,12 +1,12 @@
-"""What an env step costs: CPU time by part, memory, and how soon workers are at work.
+"""The cost of an env step: CPU time by part, memory, and the time to start.
 
     python -m benchmarks.cost --output benchmarks/results/cost.csv
 
-Clusters of 1 to 16 workers with the Pong preset on all cores, with rollouts of 32 steps and as many
-samples an update, so that some rollouts fit into the time whatever the number of workers. Parts
-are CPU time, not the wall's, so they hold with more workers than cores too. Python is what the main
-thread of a worker spends outside of TensorFlow's calls and the emulator: a share of the other
-parts, not one beside them.
+Clusters of 1 to 16 workers with the Pong preset on all cores. Rollouts of 32 steps and as many
+samples an update let some rollouts fit into the time at any number of workers. The parts are CPU
+time, not wall time, so they also hold with more workers than cores. "Python" is the time of a
+worker's main thread outside of TensorFlow's calls and the emulator: it overlaps with the other
+parts and isn't added to them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SMALL = ("--envs-per-worker", "1", "--minibatches", "1")
 
 
 class Row(NamedTuple):
-    """One cluster. The parts are CPU milliseconds an env step, of all workers and all ps."""
+    """One cluster. The parts are CPU milliseconds an env step, summed over all workers and ps."""
 
     time: str
     commit: str
@@ -55,14 +55,14 @@ class Row(NamedTuple):
     exchange_ms: float
     other_ms: float
     ps_ms: float
-    python_share: float  # of the CPU time of workers
+    python_share: float  # of the workers' CPU time
     worker_pss_mb: float
     ps_pss_mb: float
     start_s: float  # until every worker plays
 
 
 def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
-    """Start a cluster, look at it for a while, end it."""
+    """Start a cluster, observe it for a while, end it."""
     where, began = machine.here(), time.time()
     with turns.scratch() as folder:
         counts = [folder / f"cost-{i}.jsonl" for i in range(workers)]
@@ -96,7 +96,7 @@ def measure(workers: int, seconds: float, more: Sequence[str]) -> Row:
 
 
 def _programs(counts: Sequence[Path]) -> list[list[str]]:
-    """Workers that count what they do, but for the arguments of the cluster."""
+    """The commands of workers that count their work, without the cluster's arguments."""
     program = [sys.executable, "-m", "benchmarks.cost_process"]
     return [
         [*program, str(path), "--job", "worker", "--task", str(task)]
@@ -105,7 +105,7 @@ def _programs(counts: Sequence[Path]) -> list[list[str]]:
 
 
 def _mean_parts(path: Path, begin: float, end: float) -> dict[str, float]:
-    """Seconds of CPU a second, by part, over the rows in between."""
+    """CPU seconds a second, by part, over the rows between two times."""
     rows = [row for row in _read(path) if begin <= row["time"] <= end and "time/act" in row]
     return {name: statistics.mean(row.get(f"time/{name}", 0.0) for row in rows) for name in PARTS}
 
@@ -122,7 +122,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """A stacked bar a cluster."""
+    """A stacked bar for each cluster."""
     made = pictures.page(
         "CPU time of an env step", f"Pong preset · {rows[0].machine} · commit {rows[0].commit[:9]}"
     )
@@ -156,7 +156,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> int:
-    """Measure each size once, draw, print."""
+    """Measure each size once, draw and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -1,9 +1,9 @@
-"""A worker that also notes how much of its main thread's CPU time is spent in Python.
+"""A worker that also records how much CPU time its main thread spends in Python.
 
     python -m benchmarks.cost_process COUNTS.jsonl --job worker --task 0 ...
 
-It is `worker.py` with a stopwatch that counts CPU time instead of the wall's, and with timers
-around what isn't Python: calls of TensorFlow and steps of the emulator.
+It is `worker.py` with a stopwatch that counts CPU time instead of wall time, and with timers around
+everything that isn't Python: calls of TensorFlow and steps of the emulator.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from benchmarks.turns import ROW_INTERVAL_S
 
 
 class Outside:
-    """CPU seconds of the main thread, and how many of them were not spent in Python."""
+    """CPU seconds of the main thread, and how many of them were spent outside of Python."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.thread = 0.0
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose time counts as spent outside of Python."""
+        """Wrap a function so that its time counts as outside of Python."""
 
         @wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -52,7 +52,7 @@ class Outside:
 
 
 def instrument(outside: Outside) -> None:
-    """Put the timers in."""
+    """Install the timers."""
     import_tensorflow()
     import envs
     from a3c.learn import training
@@ -74,7 +74,7 @@ def instrument(outside: Outside) -> None:
 
 
 def report(outside: Outside, path: Path) -> None:
-    """Write a row with both now and then, for ever."""
+    """Write a row with both numbers at intervals, without end."""
     process = psutil.Process()
     with path.open("a") as file:
         while True:

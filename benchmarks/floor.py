@@ -1,11 +1,11 @@
-"""How near a cluster comes to the floor: what the emulator and the arithmetic take by themselves.
+"""A cluster's speed relative to the floor: emulator and arithmetic alone.
 
     python -m benchmarks.floor --pairs 5 --output benchmarks/results/floor.csv
 
-The floor is as many processes as cores, each doing only what can't be avoided for the same
-environment, network, K, T, minibatches and epochs: step the emulator, act, compute gradients; no
-ps, no returns, no metrics. Efficiency is the cluster's env steps a second divided by the floor's.
-Two shapes: the Pong preset, and the classic one with one environment a worker and T = 20.
+The floor is one process for each core that does only the unavoidable work for the same environment,
+network, K, T, minibatches and epochs: step the emulator, act, compute gradients. It has no ps, no
+returns and no metrics. Efficiency is the cluster's env steps a second divided by the floor's. There
+are two shapes: the Pong preset, and the classic shape with one environment a worker and T = 20.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from benchmarks import machine, turns
 from benchmarks.turns import Contestant
 
-# A rollout is learned from once and whole, as A3C does.
+# A rollout is used once and as a whole, as in A3C.
 ONE_UPDATE: tuple[str, ...] = (
     *("--minibatches", "1", "--epochs", "1", "--ratio-limit", "0"),
     *("--gae-lambda", "1", "--no-normalize-advantages"),
@@ -38,12 +38,12 @@ SHAPES = {
 }
 
 
-# A rollout of the preset takes two seconds.
+# Seconds of a turn. A rollout of the preset takes two seconds.
 TURN_S = {"preset": 12.0, "classic": 5.0}
 
 
 class Row(NamedTuple):
-    """One turn of the floor and one of the cluster, after each other."""
+    """A pair of turns: one of the floor, one of the cluster."""
 
     time: str
     commit: str
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
-    """Turns of the floor and of a cluster of one shape."""
+    """Take turns of the floor and of a cluster of one shape."""
     workers = os.cpu_count() or 1
     where = machine.here()
     with turns.scratch() as folder:
@@ -96,7 +96,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def floor(flags: Sequence[str], processes: int, folder: Path) -> Contestant:
-    """The processes of the floor."""
+    """The floor's processes as one contestant."""
     counts = [folder / f"floor-{i}.jsonl" for i in range(processes)]
     program = [sys.executable, "-m", "benchmarks.floor_process"]
     commands = [[*program, str(path), *flags] for path in counts]

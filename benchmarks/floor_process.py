@@ -1,4 +1,4 @@
-"""One process of the floor: acts, steps the emulator, differentiates, counts, and nothing else.
+"""One process of the floor: acts, steps the emulator, computes gradients and counts env steps.
 
 python -m benchmarks.floor_process COUNTS.jsonl FLAGS...
 """
@@ -32,7 +32,7 @@ from benchmarks.turns import Tally  # noqa: E402
 
 
 def main() -> None:
-    """Play for ever, and write a row with the env steps so far now and then."""
+    """Play without end, and write a row with the env steps so far at intervals."""
     path, *flags = sys.argv[1:]
     tally = Tally(Path(path))
     for steps in play(flags):
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def play(flags: Sequence[str]) -> Iterator[int]:
-    """Learn from one rollout after the other; the env steps of each."""
+    """Learn from one rollout after the other; yields the env steps of each."""
     config, _ = parse_config(list(flags), "floor", "")
     num_envs, length, num_parts = config.share
     games = envs.make(config.env.env_id, num_envs, 1, config.env)

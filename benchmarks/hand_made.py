@@ -1,4 +1,4 @@
-"""A cluster started by hand, process by process, so that each can be pinned and looked at."""
+"""A cluster that starts each process itself, to pin it to cores and to observe it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def cluster(
     *,
     pinned: bool = False,
 ) -> Iterator[HandMade]:
-    """Real ps, and programs that are its workers, which write one file of counts each.
+    """Start real ps and the programs of its workers; each worker writes one file of counts.
 
-    They get the usual arguments behind their own, but for what each of them is. With `pinned`, each
-    ps has a core to itself where there are so many; workers get those that are left, or where none
-    is, all of them.
+    Programs get the cluster's arguments after their own, without job and task. With `pinned`, each
+    ps has a core of its own if there are enough. Workers share the remaining cores, or all cores if
+    none remain.
     """
     hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(counts))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
@@ -54,7 +54,7 @@ def cluster(
 
 
 def pushers(parameters: int, pause_ms: float, counts: Sequence[Path]) -> list[list[str]]:
-    """The program of workers without environments."""
+    """The command of workers without environments."""
     command = [sys.executable, "-m", "benchmarks.pusher", str(parameters), str(pause_ms)]
     return [[*command, *map(str, counts)]]
 

@@ -1,10 +1,11 @@
-"""What each lever is worth: clusters with and without it in turns on the same cores.
+"""The effect of each speed lever: clusters with and without it take turns on the same cores.
 
     python -m benchmarks.levers --pairs 5 --output benchmarks/results/levers.csv
 
 `history` compares this commit with one from before the work on speed (`--before`), in a checkout of
-its own; the others switch one setting or environment variable. Clusters of one shape are all alive
-at once (eight gigabytes of memory): what several levers are compared with plays but once.
+its own. The other levers switch one setting or environment variable. All clusters of one shape are
+alive at the same time (eight gigabytes of memory); a baseline that several levers share plays only
+once.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _JIT = (("TF_XLA_FLAGS", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"),)
 
 
 class Side(NamedTuple):
-    """A cluster that takes turns."""
+    """One cluster of a comparison."""
 
     flags: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
-    from_before: bool = False  # it is an older commit's
+    from_before: bool = False  # runs the older commit
 
 
 class Lever(NamedTuple):
@@ -50,7 +51,7 @@ class Lever(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """Levers of one shape share clusters, and so are measured together."""
+        """The shape; levers of one shape share clusters, so they are measured together."""
         classic = self.with_it.flags[: len(_SMALL.flags)] == _SMALL.flags
         return "classic" if classic else "large"
 
@@ -72,7 +73,7 @@ LEVERS = {
 
 
 class Row(NamedTuple):
-    """One turn of each."""
+    """One turn of each cluster."""
 
     time: str
     commit: str
@@ -87,7 +88,7 @@ class Row(NamedTuple):
 
 
 def measure(names: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
-    """Turns of all sides of levers of one shape; what several have in common takes one turn."""
+    """Take turns of all sides of levers of one shape; a shared side takes one turn."""
     where = machine.here()
     sides = list(dict.fromkeys(side for name in names for side in LEVERS[name]))
     with turns.scratch() as folder, ExitStack() as stack:
@@ -118,7 +119,7 @@ def _words(side: Side) -> str:
 
 
 def _checkout(commit: str, folder: Path) -> Path:
-    """The tree of an older commit."""
+    """Check out the tree of an older commit."""
     tree = folder / "before"
     tree.mkdir()
     git = ["git", "-C", str(REPOSITORY), "archive", commit]
@@ -135,7 +136,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> int:
-    """Measure the levers that are asked for."""
+    """Measure the requested levers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each turn")

@@ -1,4 +1,4 @@
-"""What a measurement was made on, and tables that say so."""
+"""The machine of a measurement, and tables that record it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 class Where(NamedTuple):
-    """The first columns of every table here."""
+    """The first columns of every benchmark table."""
 
     time: str
     commit: str
     machine: str
-    load: float  # runnable tasks, mean of the last minute
+    load: float  # runnable tasks, averaged over the last minute
 
 
 def here() -> Where:
-    """This machine now."""
+    """This machine at this moment."""
     return Where(
         time.strftime("%Y-%m-%d %H:%M:%S"),
         rundir.git_commit() or "",
@@ -42,14 +42,14 @@ def here() -> Where:
 
 
 def cpu_model() -> str:
-    """What the kernel calls the processor."""
+    """The kernel's name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
 
 
 def write(path: Path, rows: Iterable[Any]) -> None:
-    """Write named tuples as CSV, with the command that made them on top."""
+    """Write named tuples as CSV, after a comment with the command."""
     rows = list(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
@@ -60,7 +60,7 @@ def write(path: Path, rows: Iterable[Any]) -> None:
 
 
 def append(path: Path, rows: Iterable[Any]) -> None:
-    """Add named tuples to a table, which is begun where it is missing."""
+    """Append named tuples to a table; the file is created if it is missing."""
     if not path.exists():
         write(path, rows)
         return
@@ -69,22 +69,22 @@ def append(path: Path, rows: Iterable[Any]) -> None:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV, as text by column."""
+    """The rows of a CSV file, as text by column."""
     with path.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """A table for the docs, in Markdown."""
+    """A Markdown table for the docs."""
     head = [*titles]
     lines = [head, ["---"] * len(head), *rows]
     return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
 
 
 def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
-    """A page with its tables written anew, each between `<!-- table: NAME -->` and `<!-- end -->`.
+    """Fill the tables of a page, each between `<!-- table: NAME -->` and `<!-- end -->`; the page.
 
-    Tables that the page has no place for are left out; those of other programs stay as they are.
+    Tables without a place in the page are left out; tables of other programs stay unchanged.
     """
 
     def anew(place: re.Match[str]) -> str:
@@ -98,9 +98,9 @@ def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
 
 def launch(command: Sequence[str | Path]) -> None:
-    """Run a launcher to its end; a benchmark that is ended itself ends it in order first.
+    """Run a launcher to its end; if the benchmark is stopped, it first shuts the launcher down.
 
-    A launcher that is killed leaves keepers that still write for a moment.
+    If a launcher is killed, its keepers still write files for a moment.
     """
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as launcher:
@@ -114,12 +114,12 @@ def launch(command: Sequence[str | Path]) -> None:
 
 
 def end_by_signal(number: int, _frame: object) -> None:
-    """A handler with which an end from outside leaves no programs behind."""
+    """A signal handler that exits in order, so no started programs are left behind."""
     raise SystemExit(128 + number)
 
 
 def command() -> str:
-    """What was typed."""
+    """The command line of this program."""
     main = sys.modules["__main__"].__spec__
     program = f"-m {main.name.removesuffix('.__main__')}" if main else sys.argv[0]
     return " ".join(["python", program, *sys.argv[1:]])

@@ -1,11 +1,12 @@
-"""What an update costs the ps: updates a second, CPU time and bytes, by parameters, workers and ps.
+"""The ps's cost of an update: rate, CPU time and bytes, by parameters, workers and ps.
 
     python -m benchmarks.ps_capacity --output benchmarks/results/ps-capacity.csv
 
-Real ps processes (`worker.py --job ps`) and workers without environments, which only push and
-pull. Every ps has a core to itself as long as there are so many, and workers have what is left; on
-a machine with no more cores than ps they have all. Where the workers have too few cores to keep
-the ps busy, its CPU time an update says what it could do: 1000 / CPU ms updates a second and core.
+Real ps processes (`worker.py --job ps`) and workers without environments, which only push and pull.
+Every ps has a core of its own if there are enough, and workers use the remaining cores; on a
+machine with no more cores than ps, workers use all cores. If the workers have too few cores to keep
+the ps busy, the ps's CPU time an update gives its capacity: 1000 / CPU ms updates a second and
+core.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WARM_UP_S = 2.0
 
 
 class Case(NamedTuple):
-    """What is measured."""
+    """The parameters of one measurement."""
 
     ps: int
     workers: int
@@ -42,7 +43,7 @@ class Case(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One case, measured once."""
+    """One measurement of a case."""
 
     time: str
     commit: str
@@ -54,15 +55,15 @@ class Row(NamedTuple):
     parameters: int
     wire_dtype: str
     updates_per_s: float
-    ps_cpu_ms: float  # an update, all ps together
+    ps_cpu_ms: float  # an update, summed over all ps
     busiest_ps_cpu_ms: float
     worker_cpu_ms: float
-    kilobytes: float  # an update, both ways, as the kernel counts them
-    capacity_per_s: float  # updates a second of which the busiest ps would have a core full
+    kilobytes: float  # an update, both directions, from the kernel's counters
+    capacity_per_s: float  # updates a second that would fill a core of the busiest ps
 
 
 def cases(quick: bool) -> list[Case]:
-    """Every case; or, where it has to be quick, the one that matters most."""
+    """All cases, or with `quick` only the most important one."""
     if quick:
         return [Case(1, 1, 677_172, "float32")]
     found = [Case(1, n, p, "float32") for p, n in itertools.product(PARAMETERS, (1, 2, 4))]
@@ -71,7 +72,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def measure(case: Case, repeat: int, seconds: float) -> Row:
-    """Start a cluster, look at it for a while, and end it."""
+    """Start a cluster, observe it for a while, and end it."""
     where = machine.here()
     with ExitStack() as stack:
         folder = stack.enter_context(turns.scratch())
@@ -136,7 +137,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> int:
-    """Measure every case, so many times."""
+    """Measure every case several times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0)

@@ -1,8 +1,9 @@
-"""Workers without environments: each pushes a gradient, pulls, pauses, and does it again.
+"""Workers without environments: each repeatedly pushes a gradient, pulls and pauses.
 
 python -m benchmarks.pusher PARAMETERS PAUSE_MS COUNTS-0.jsonl COUNTS-1.jsonl ... --ps-hosts ...
 
-They are forks of one process, so that TensorFlow is imported but once; nothing of it runs by then.
+The workers are forks of one process, so TensorFlow is imported only once; before the fork nothing
+of TensorFlow runs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.turns import Tally  # noqa: E402
 
 
 def main() -> None:
-    """Be a worker for each of the files."""
+    """Fork a worker for each of the files."""
     parameters, pause_ms, *rest = sys.argv[1:]
     first_flag = next(i for i, word in enumerate(rest) if word.startswith("--"))
     paths, flags = rest[:first_flag], rest[first_flag:]
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
-    """Push for ever, and write a row with the updates so far now and then."""
+    """Push without end, and write a row with the updates so far at intervals."""
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
     push = Push(gradient, 1.0, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0))
@@ -56,7 +57,7 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
 
 
 def connect(parameters: int, flags: list[str]) -> Store:
-    """This worker's view of a ps with so many parameters, once it is initialised."""
+    """A worker's view of a ps with `parameters` parameters, once the ps is initialised."""
     config, arguments = parse_config(flags, "pusher", "", worker.add_arguments)
     cluster, task = place(arguments, config)
     layout = cut({"w": (parameters,)}, len(cluster.ps))

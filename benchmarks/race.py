@@ -1,13 +1,13 @@
-"""Pong from nothing until the first has solved it: ours and its peers in turns on the same cores.
+"""A race to solve Pong: ours and its peers train from scratch in turns on the same cores.
 
     python -m benchmarks.race --seed 1 --output benchmarks/results/race.csv
     python -m benchmarks.race --only a3c-cluster --variant=--no-normalize-advantages --whole
 
-All programs are alive and all but one are frozen, so an hour in which the machine is slow is slow
-for everyone. The time that counts is that of a program's own turns, its start included. When one
-has solved the game the round is played to its end, so that all have had as much; with `--whole`
-the others go on. Wants a machine with nothing else to do, for as many times as long as there are
-programs.
+All programs are alive, and all but one are frozen, so a slow hour of the machine affects all
+programs equally. A program's time is the sum of its own turns, including its start. When a program
+has solved the game, the round is completed, so that all have had the same time; with `--whole` the
+others continue until they end. Run it on an otherwise idle machine; it takes as many times as long
+as there are programs.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ from benchmarks.time_to_solve import (
 from benchmarks.turns import MAX_FROZEN_S, Tree
 
 POLL_S = 0.2
-START_S = 30.0  # of the first turn: nobody is frozen while it starts
+START_S = 30.0  # of the first turn; a program isn't frozen while it starts
 FOREVER_S = 10**9
-# Who is frozen is silent, and must not be taken for dead by its own watchers.
+# A frozen program sends no heartbeats, and its own supervisor must not treat it as dead.
 PATIENT = ("--ps-timeout", "1800", "--heartbeat-timeout", "3600")
 
 
 class Turns:
-    """When a program had the machine, by the clock."""
+    """The times of a program's turns, by the clock."""
 
     def __init__(self) -> None:
         self._turns: list[tuple[float, float]] = []
 
     def add(self, begin: float, end: float) -> None:
-        """One turn more."""
+        """Add a turn."""
         self._turns.append((begin, end))
 
     def seconds(self, until: float) -> float:
-        """How long it has had until then."""
+        """Its total running time up to a time of the clock."""
         return sum(min(end, until) - begin for begin, end in self._turns if begin < until)
 
 
 class Racer:
-    """A program that is started in its first turn and frozen between turns."""
+    """A program that starts in its first turn and is frozen between turns."""
 
     def __init__(self, contestant: Contestant, seed: int, arguments: argparse.Namespace) -> None:
         self.name = contestant.name
@@ -92,11 +92,11 @@ class Racer:
 
     @property
     def ended(self) -> bool:
-        """Whether it goes on no more."""
+        """Whether the program has ended."""
         return self._tree is not None and self._tree.exit_code() is not None
 
     def turn(self, seconds: float) -> None:
-        """Let it run for so long, or until it ends."""
+        """Let it run for this time, or until it ends."""
         begin = time.time()
         if self._tree is None:
             self._began = begin
@@ -109,11 +109,11 @@ class Racer:
         self._cpu_s = max(self._cpu_s, sum(self._tree.cpu_seconds().values()))
 
     def solved(self) -> bool:
-        """Whether its games are good enough by now."""
+        """Whether its mean return has reached the goal."""
         return self.ended and self.row().solved
 
     def row(self) -> Solved:
-        """How far it has come in its own time."""
+        """Its result so far, in its own running time."""
         self._write_curve()
         end = last_row(self._curve)
         solved, mean = reached(end, self._arguments.goal)
@@ -133,7 +133,7 @@ class Racer:
         )
 
     def close(self) -> None:
-        """End it."""
+        """End the program."""
         if self._tree:
             self._tree.close()
         self._scratch.cleanup()
@@ -173,7 +173,7 @@ class Racer:
         return Path(self._scratch.name) / "curve.csv"
 
     def _write_curve(self) -> None:
-        """The curve, by its own time."""
+        """Write its curve by its own running time."""
         rows = [(self._own(wall_s), *rest) for wall_s, *rest in self._rows()]
         write_curve(self._curve, rows)
 
@@ -187,7 +187,7 @@ class Racer:
 
 
 def main() -> int:
-    """Run the race, keep its rows, and say who won."""
+    """Run the race, keep its rows, and print the winner."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     chosen = [one for one in CONTESTANTS if not arguments.only or one.name in arguments.only]
@@ -221,7 +221,7 @@ def parse() -> argparse.Namespace:
 
 
 def draw(rows: Sequence[Solved], arguments: argparse.Namespace) -> None:
-    """The picture, beside the table."""
+    """Draw the picture, next to the table."""
     output = arguments.output
     curves = {row.program: curve(curve_path(output, row.program, row.seed)) for row in rows}
     seen = [row for row in rows if curves[row.program]]
@@ -232,7 +232,7 @@ def draw(rows: Sequence[Solved], arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def racers(chosen: Sequence[Contestant], arguments: argparse.Namespace) -> Iterator[list[Racer]]:
-    """The field, of which nothing is left in the end."""
+    """The racers; all of them are ended on exit."""
     field = [Racer(one, arguments.seed, arguments) for one in chosen]
     try:
         yield field
@@ -242,16 +242,16 @@ def racers(chosen: Sequence[Contestant], arguments: argparse.Namespace) -> Itera
 
 
 def variant(flags: str) -> Contestant:
-    """Ours with flags of its own."""
+    """A contestant of ours with other flags."""
     words = shlex.split(flags)
     name = "-".join([OURS, *(word.lstrip("-") for word in words)])
     return Contestant(name, flags=tuple(words))
 
 
 def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
-    """Rounds of turns until one has solved it or nobody goes on.
+    """Rounds of turns until a racer has solved the game or all have ended.
 
-    In the first they start, the last of them first: ours may not be frozen for so long.
+    They start in the first round, ours last, because ours can't be frozen during all other starts.
     """
     turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(field) - 1))
     for number in range(round(60 * arguments.max_minutes / turn_s)):
@@ -265,7 +265,7 @@ def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
 
 
 def tell(number: int, field: Sequence[Racer]) -> None:
-    """One line about a round."""
+    """Log a line about a round."""
     rows = [racer.row() for racer in field]
     found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]
     print(f"round {number}: {'; '.join(found)}", flush=True)

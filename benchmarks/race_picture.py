@@ -16,14 +16,14 @@ Curve = list[tuple[float, float]]  # minutes, mean return
 
 
 def curve(path: Path) -> Curve:
-    """The rows of a curve in which a game has ended."""
+    """The rows of a curve after its first game has ended."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["mean_return_100"]]
     return [(float(row["wall_s"]) / 60, float(row["mean_return_100"])) for row in rows]
 
 
 def figure(rows: Sequence[Solved], curves: Mapping[str, Curve], goal: float) -> Figure:
-    """A line a program, with how far it came at its end."""
+    """A line for each program, with a label at its last point."""
     subtitle = f"seed {rows[0].seed} · turns on the same cores · {rows[0].machine}"
     made = pictures.page("Pong: mean return of the last 100 games", subtitle)
     axes = made.subplots()

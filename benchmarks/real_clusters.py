@@ -2,10 +2,10 @@
 
     python -m benchmarks.real_clusters --preset cartpole --workers 1 16 --seeds 1-10 --output x.csv
 
-A ps, workers, gRPC and confirming games as in every run, but no launcher and no keepers: all
-processes are forks of this one, which has imported TensorFlow. So 16 workers start in seconds. Rows
-are appended as runs end; a run that is in the table already is not made again. Env steps are the
-figure to compare; seconds are those of a machine that may be busy. Further arguments are settings.
+A run has a ps, workers, gRPC and confirming games as usual, but no launcher and no keepers: all
+processes are forks of this one, which has imported TensorFlow, so 16 workers start in seconds. Rows
+are appended as runs end; runs that are already in the table are skipped. Compare env steps; seconds
+depend on the machine's load. Further arguments are settings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if not __package__:
 
 from a3c.process.import_tensorflow import import_tensorflow
 
-import_tensorflow()  # here and once; nothing of it runs in this process
+import_tensorflow()  # once, before the forks; nothing of TensorFlow runs in this process
 
 import argparse  # noqa: E402
 import contextlib  # noqa: E402
@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Run(NamedTuple):
-    """What came of one run; `flags` are settings beyond the preset's."""
+    """The result of one run; `flags` are settings beyond the preset's."""
 
     time: str
     commit: str
@@ -56,19 +56,19 @@ class Run(NamedTuple):
     workers: int
     seed: int
     solved: bool
-    reached_at: int | None  # env steps at which training's own mean first reached the mark
-    env_steps: int  # of the weights that solved it, or at the end
+    reached_at: int | None  # env steps at which the training mean first reached the mark
+    env_steps: int  # of the weights that solved the game, or at the end
     wall_s: float
     updates: int  # steps of the optimizer
     staleness: float  # mean over all workers' rows
     evaluation_mean: float | None
     last_mean_return: float | None
     best_mean_return: float | None
-    lowest_after: float | None  # of those means since the mark was reached
+    lowest_after: float | None  # lowest of these means since the mark was reached
 
 
 def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
-    """One run from nothing."""
+    """One run from scratch."""
     where = machine.here()
     config, _ = command_line.parse_config(
         ["--preset", preset, "--workers", str(workers), "--seed", str(seed), *flags],
@@ -93,7 +93,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
             if row.get("cluster/mean_return_100") is not None
         ]
         mark = config.run.stop_at_return
-        if mark is None:  # it trains on after that; the preset's own is looked at all the same
+        if mark is None:  # the run trains on after the mark; the preset's own mark is still checked
             own, _ = command_line.parse_config(
                 ["--preset", preset], "real_clusters", "", lambda _: None
             )
@@ -136,7 +136,7 @@ def run_cluster(config: Config, run_dir: Path) -> None:
 
 
 def _fork(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
-    """Start one process of the cluster; it dies with this one."""
+    """Start one process of the cluster; it dies with this process."""
     parent = os.getpid()
     if pid := os.fork():
         return pid
@@ -183,7 +183,7 @@ def seeds(text: str) -> list[int]:
 
 
 def main() -> None:
-    """Make the runs that are not in the table yet."""
+    """Make the runs that aren't in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--preset", required=True)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 16])

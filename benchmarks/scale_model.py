@@ -1,10 +1,10 @@
-"""A cluster on paper: how many workers some ps carry, what gives out first, and how stale it is.
+"""A model of large clusters: how many workers the ps serve, the bottleneck, and the staleness.
 
-    python -m benchmarks.scale_model --check     # against real runs on this machine first
-    python -m benchmarks.scale_model             # the tables and the picture alone
+    python -m benchmarks.scale_model --check     # first compare with real runs on this machine
+    python -m benchmarks.scale_model             # only the tables and the picture
 
-The simulation is in scale_queues.py; what things cost comes from ps-capacity.csv and floor.csv in
-benchmarks/results. Believe its ratios and where it bends, not its third digit.
+The simulation is in scale_queues.py; costs come from ps-capacity.csv and floor.csv in
+benchmarks/results. Trust its ratios and the position of the knee, not the third digit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LOOPBACK_MBIT_S = 40_000.0
 
 
 class Checked(NamedTuple):
-    """A real run of pushers beside what the model says of it."""
+    """A real run of pushers and the model's prediction of it."""
 
     time: str
     commit: str
@@ -60,10 +60,10 @@ class Checked(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One cluster on paper."""
+    """One simulated cluster."""
 
     network: str
-    samples: int  # an update
+    samples: int  # in an update
     workers: int
     ps: int
     link_mbit_s: float
@@ -78,7 +78,7 @@ class Point(NamedTuple):
 def costs_of(
     parameters: int, play_ms: float, tables: Sequence[str] = ("ps-capacity.csv",)
 ) -> Costs:
-    """Costs measured by ps_capacity.py, between whose sizes they are linear."""
+    """Costs measured by ps_capacity.py, interpolated linearly between network sizes."""
     rows = [
         row
         for row in itertools.chain(*(machine.read(RESULTS / name) for name in tables))
@@ -98,7 +98,7 @@ def costs_of(
 
 
 def _on_line(sizes: Sequence[int], values: Sequence[float], at: int) -> float:
-    """What lies on the straight line through the two sizes nearest to that one."""
+    """The value at a size, on the straight line through the two nearest sizes."""
     near = sorted(range(len(sizes)), key=lambda i: abs(sizes[i] - at))[:2]
     (x0, y0), (x1, y1) = ((sizes[i], values[i]) for i in sorted(near))
     return max(0.1, y0 + (y1 - y0) * (at - x0) / (x1 - x0))
@@ -108,7 +108,7 @@ def _on_line(sizes: Sequence[int], values: Sequence[float], at: int) -> float:
 
 
 def check(parameters: int, workers: int, seconds: float) -> Checked:
-    """Pushers that pause as long as playing would take, and the model of them."""
+    """Compare pushers, which pause for the duration of playing, with the model."""
     where = machine.here()
     with ExitStack() as stack:
         folder = stack.enter_context(turns.scratch())
@@ -136,7 +136,7 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
 
 
 def points(env_steps_per_s: float, samples: int, sizes: Sequence[int] = WORKERS) -> list[Point]:
-    """Every cluster of the tables, for cores that play so many env steps a second."""
+    """Simulate every cluster of the tables, with `env_steps_per_s` played by a core."""
     play_ms = 1000 * samples / env_steps_per_s
     cases = [
         (network, samples, Shape(workers, ps, link), costs_of(parameters, play_ms))
@@ -167,7 +167,7 @@ def _point(network: str, samples: int, shape: Shape, costs: Costs) -> Point:
 
 
 def figure(found: Sequence[Point]) -> Figure:
-    """Throughput against workers, a line for each number of ps; a panel a network and link."""
+    """Throughput by workers, a line for each number of ps; a panel for each network and link."""
     made = pictures.page(
         "Env steps a second against workers, on paper",
         f"{found[0].samples} samples an update · one core a worker and a ps",
@@ -207,7 +207,7 @@ def summary(found: Sequence[Point]) -> list[str]:
 
 
 def main() -> int:
-    """Check if asked to, then make the tables."""
+    """Check if requested, then make the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--check", action="store_true", help="real runs beside the model")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each real run")

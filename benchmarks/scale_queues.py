@@ -1,7 +1,7 @@
 """A cluster as a closed network of queues, simulated event by event.
 
-A worker plays for a while, sends its gradient to every ps through that ps's link, waits in line for
-the ps's core, and gets the parameters back through the link.
+A worker plays for a while, sends its gradient to every ps through the ps's link, waits in the queue
+for the ps's core, and gets the parameters back through the link.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import random
 import statistics
 from typing import NamedTuple
 
-UPDATES = 4000  # of which the first quarter is not counted
-JITTER = 0.15  # deviation of the time between updates, as a share of its mean
+UPDATES = 4000  # the first quarter isn't counted
+JITTER = 0.15  # standard deviation of the time between updates, relative to its mean
 SATURATED = 0.9
 
 
 class Costs(NamedTuple):
-    """What one update takes."""
+    """The cost of one update."""
 
     play_ms: float  # of a worker: K×T env steps and the gradient
     worker_ms: float  # of a worker's core, to send and to receive
-    ps_ms: float  # of a ps's core, if there is one ps
-    ps_fixed_ms: float  # the part of it that doesn't get less with more ps
-    wire_bytes: float  # each way, over all ps
+    ps_ms: float  # of a ps's core, with one ps
+    ps_fixed_ms: float  # the part that doesn't shrink with more ps
+    wire_bytes: float  # in each direction, over all ps
 
 
 class Shape(NamedTuple):
@@ -32,34 +32,34 @@ class Shape(NamedTuple):
     workers: int
     ps: int
     link_mbit_s: float
-    one_core: bool = False  # all workers send and receive on one core, as in checks on this machine
+    one_core: bool = False  # all workers send and receive on one core, as in checks here
 
 
 class Outcome(NamedTuple):
-    """What the simulation came to."""
+    """The result of a simulation."""
 
     updates_per_s: float
-    staleness: float  # updates between a gradient's weights and its push, mean
+    staleness: float  # mean updates between a gradient's weights and its push
     ps_load: float  # share of the time that a ps's core is busy
     link_load: float  # share of the time that the busier direction of a ps's link is busy
 
     @property
     def limit(self) -> str:
-        """What would have to be more for more throughput."""
+        """The bottleneck of throughput."""
         if max(self.ps_load, self.link_load) < SATURATED:
             return "workers"
         return "ps" if self.ps_load > self.link_load else "link"
 
 
 class _Line:
-    """Something that serves one after the other."""
+    """A queue with one server, in order of arrival."""
 
     def __init__(self) -> None:
         self._free_at = 0.0
         self.busy_s = 0.0
 
     def serve(self, at: float, seconds: float) -> float:
-        """When what arrives at a time is done."""
+        """When an arrival at time `at` has been served."""
         self._free_at = max(self._free_at, at) + seconds
         self.busy_s += seconds
         return self._free_at
@@ -80,7 +80,7 @@ class _Event(NamedTuple):
 
 
 class Simulation:
-    """One cluster; each stage of an update is an event, so that lines see arrivals in order."""
+    """One cluster; each stage of an update is an event, so queues see arrivals in order."""
 
     def __init__(self, shape: Shape, costs: Costs, seed: int = 1) -> None:
         self._shape, self._costs = shape, costs
@@ -97,7 +97,7 @@ class Simulation:
         self._stale: list[int] = []
 
     def run(self) -> Outcome:
-        """Play so many updates."""
+        """Simulate `UPDATES` updates."""
         for worker in range(self._shape.workers):
             self._play(worker, self._rng.random() * self._costs.play_ms / 1000)
         while len(self._ends) < UPDATES:

@@ -1,11 +1,11 @@
-"""At how many workers the time to solve Pong stops falling, on paper.
+"""The number of workers at which the modelled time to solve Pong stops falling.
 
     python -m benchmarks.scale_solve
 
 Env steps a second come from the scale model (scale_queues.py), for 1, 2 and 4 ps, and for 16 hosts
-with a gatherer each: a process that averages the pushes of its host's workers and hands one on for
-as many as it has. How many env steps Pong takes with many workers isn't known. Two cases bound it:
-as many as with two workers, or more by as much as CartPole takes more in the simulated study.
+with a gatherer each. A gatherer is a process that averages one push from each worker of its host
+and sends the mean as one push. The number of env steps to solve Pong with many workers isn't known.
+Two cases bound it: the same as with two workers, or growing as for CartPole in the simulated study.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PS = (1, 2, 4)
 LINKS = (1_000.0, 10_000.0)  # Mbit/s
 HOSTS = 16
-SAMPLES = 128  # of a push, in the preset
+SAMPLES = 128  # in a push, in the preset
 EPOCHS = 3
-GATHERED = "gatherer-a-host"  # what the study calls runs with --gatherers
+GATHERED = "gatherer-a-host"  # the study's name of runs with --gatherers
 SAME, CARTPOLE = "same for all", "as CartPole"
 PAGE = REPOSITORY / "docs" / "scaling.md"
-TABLE = "time to solve Pong"  # in it
-ENOUGH = 1.05  # times the least: more workers than that gain nothing worth having
+TABLE = "time to solve Pong"  # its name in the page
+ENOUGH = 1.05  # times the minimum; more workers than this gain too little
 
 
 class Point(NamedTuple):
-    """One cluster on paper."""
+    """One simulated cluster."""
 
     link_mbit_s: float
     ps: int
-    hosts: int  # with a gatherer each; 0: without
+    hosts: int  # with a gatherer each; 0 means without gatherers
     workers: int
     env_steps_per_s: float
     learning: str
@@ -70,7 +70,7 @@ def pushes_per_s(workers: int, ps: int, hosts: int, link: float, env_steps_per_s
 
 
 def factors(rows: Sequence[Row], remedy: str = "shared") -> dict[int, float]:
-    """How many times the env steps of one worker CartPole took in the simulated study."""
+    """CartPole's env steps in the simulated study, relative to one worker."""
     steps: dict[tuple[str, int], list[int]] = {}
     for row in rows:
         if (row.kind, row.task) == (SIMULATED, "cartpole"):
@@ -82,7 +82,7 @@ def factors(rows: Sequence[Row], remedy: str = "shared") -> dict[int, float]:
 def points(
     learned: Mapping[bool, Mapping[int, float]], env_steps: float, env_steps_per_s: float
 ) -> list[Point]:
-    """Every cluster; `learned` are CartPole's factors, without and with gatherers."""
+    """Every cluster; `learned` has CartPole's factors, without and with gatherers."""
     found = []
     for link in LINKS:
         for ps, hosts in [*((ps, 0) for ps in PS), (1, HOSTS)]:
@@ -125,7 +125,7 @@ def summary(found: Sequence[Point]) -> list[str]:
 
 
 def figure(found: Sequence[Point]) -> Figure:
-    """Seconds against workers, a panel a link."""
+    """Seconds by workers, a panel for each link."""
     subtitle = "solid: as many env steps with any number of workers · dotted: as simulated CartPole"
     made = pictures.page("Time to solve Pong against workers, on paper", subtitle, (13.0, 6.5))
     panels = list(made.subplots(1, len(LINKS), sharey=True, squeeze=False).flat)

@@ -1,12 +1,11 @@
-"""Train one preset with several seeds, and write what came of each to a CSV file.
+"""Train one preset with several seeds, and write the results to a CSV file.
 
     python -m benchmarks.seeds --preset cartpole --seeds 10 --output benchmarks/results/cartpole.csv
     python -m benchmarks.seeds --preset cartpole --seeds 20 --second-games 100 --output solved.csv
 
-Each run is the launcher's own, in child mode. Env steps are the figure to compare; seconds are
-those of a machine that may be busy. `evaluation_*` are the games that confirmed that the run was
-solved. With `--second-games` its last checkpoint plays so many more, with seeds of their own.
-Further arguments go to the launcher.
+Each run uses the launcher in child mode. Compare env steps; seconds depend on the machine's load.
+`evaluation_*` are the games that confirmed that the run was solved. With `--second-games` its last
+checkpoint plays this many more games, with other seeds. Further arguments go to the launcher.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ OTHER_SEEDS = 1_000_000  # above those of the runs
 
 
 def main() -> int:
-    """Run every seed, one after the other; 0 if all of them were solved."""
+    """Run every seed, one after the other; returns 0 if all of them were solved."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", required=True)
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds, from the first on")
@@ -48,7 +47,7 @@ def main() -> int:
     arguments, rest = parser.parse_known_args()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     rows = []
-    commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
+    commit = rundir.git_commit()  # of the running code; the working tree may change during the runs
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         rows.append(run(arguments.preset, seed, arguments.workers, arguments.second_games, rest))
         print(rows[-1], flush=True)
@@ -60,7 +59,7 @@ def main() -> int:
 
 
 def run(preset: str, seed: int, workers: int, second_games: int, rest: list[str]) -> dict[str, Any]:
-    """One run from nothing; its row."""
+    """One run from scratch; returns its row."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "run"
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
@@ -75,7 +74,7 @@ def run(preset: str, seed: int, workers: int, second_games: int, rest: list[str]
 
 
 def evaluate(path: Path, seed: int, games: int) -> dict[str, Any]:
-    """Games of a run's last checkpoint that nothing was chosen by."""
+    """Play new games with a run's last checkpoint; they had no part in its selection."""
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--json"]
     command += ["--episodes", str(games), "--seed", str(seed)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -84,14 +83,14 @@ def evaluate(path: Path, seed: int, games: int) -> dict[str, Any]:
 
 
 def scores(evaluation: dict[str, Any] | None) -> list[Any]:
-    """The cells of one evaluation, empty without it."""
+    """The cells of one evaluation; empty if there is none."""
     return [evaluation[name] if evaluation else "" for name in SCORES]
 
 
 def write(
     path: Path, rows: list[dict[str, Any]], commit: str | None, arguments: Any, rest: list[str]
 ) -> None:
-    """Write the CSV, with what made it in comment lines on top."""
+    """Write the CSV, with its origin in comment lines on top."""
     path.parent.mkdir(parents=True, exist_ok=True)
     words = [f"--preset {arguments.preset}", f"--workers {arguments.workers}", *rest]
     with path.open("w", newline="") as file:

@@ -1,9 +1,9 @@
-"""How long a run takes from Enter to its first update, and until all workers are at work.
+"""Measure how long a run takes from Enter to its first update, and until all workers train.
 
     python benchmarks/startup.py --pairs 5 --output benchmarks/results/startup.csv
 
-A bare `import tensorflow`, a run of 2 workers and one of many, in turns, so that a machine that
-gets busier harms all of them alike. Needs a machine with nothing else to do; prints the lines for
+A bare `import tensorflow`, a run of 2 workers and a run of many take turns, so extra load on the
+machine affects all equally. Run it on an otherwise idle machine; it prints the lines for
 docs/launcher.md. Further arguments go to the launcher of the run with many workers.
 """
 
@@ -44,15 +44,15 @@ POLL_S = 0.1
 
 
 class Start(NamedTuple):
-    """One row. Seconds are since Enter; `first_s` of an import is the whole of it."""
+    """One row. Seconds are since Enter; `first_s` of an import is its whole duration."""
 
     case: str
     pair: int
     workers: int
-    first_s: float  # to the first update, whoever made it
+    first_s: float  # to the first update of any worker
     all_s: float  # until every worker has pushed
-    peak_runnable: int  # processes and threads that wanted a core at once
-    memory_mb: float  # less available than before, at its worst
+    peak_runnable: int  # processes and threads that were runnable at the same time
+    memory_mb: float  # largest decrease of available memory
     ps_pss_mb: float  # at the end
     worker_pss_mb: float
 
@@ -91,7 +91,7 @@ def start(case: str, pair: int, workers: int, *arguments: str) -> Start:
 def watch(
     run: RunDir, workers: int, launcher: subprocess.Popen[bytes]
 ) -> tuple[list[float], int, float]:
-    """When each worker's first update was, most runnable tasks, least available memory."""
+    """Time of each worker's first update, most runnable tasks, least available memory."""
     deadline = time.monotonic() + TIMEOUT_S
     runnable, lowest_mb = 0, available_mb()
     names = [f"worker-{i}" for i in range(workers)]
@@ -112,7 +112,7 @@ def first_update(metrics: Path) -> float | None:
 
 
 def rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """The first rows of a file, as far as they are written."""
+    """The complete rows at the start of a file."""
     if metrics.exists():
         with metrics.open() as file:
             for line, _ in zip(file, range(10), strict=False):
@@ -121,7 +121,7 @@ def rows(metrics: Path) -> Iterator[dict[str, Any]]:
 
 
 def memory(run: RunDir) -> tuple[float, float]:
-    """PSS of the ps, and the most of any worker."""
+    """PSS of the ps, and the largest PSS of a worker."""
     found: dict[str, list[float]] = {"ps": [], "worker": []}
     for record in process_records.read_records(run.path):
         found[record.role].append(read_pss_mb(record.pid or 0) or 0.0)
@@ -129,24 +129,24 @@ def memory(run: RunDir) -> tuple[float, float]:
 
 
 def available_mb() -> float:
-    """Memory that a new process could have."""
+    """Memory that is available for new processes."""
     return psutil.virtual_memory().available / 1e6
 
 
 def num_runnable() -> int:
-    """Tasks that run or want to, without this one."""
+    """Runnable tasks, without this one."""
     return int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1
 
 
 def main() -> None:
-    """Measure pair by pair, write the CSV as it grows, and sum up."""
+    """Measure pair by pair, write the CSV after each measurement, and summarise."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--workers", type=int, default=16, help="of the start in turn")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--only", choices=("two", "many"), help="one of the two comparisons")
     arguments, rest = parser.parse_known_args()
-    commit = rundir.git_commit()  # of the code that runs: the tree may move on meanwhile
+    commit = rundir.git_commit()  # of the running code; the working tree may change during the runs
     found: list[Start] = []
     for one in measurements(arguments, rest):
         found.append(one)
@@ -156,8 +156,8 @@ def main() -> None:
 
 
 def measurements(arguments: argparse.Namespace, rest: list[str]) -> Iterator[Start]:
-    """Every measurement, in an order that alternates."""
-    bare_import(0)  # files into the page cache
+    """Every measurement, in alternating order."""
+    bare_import(0)  # fills the page cache
     for pair in range(1, arguments.pairs + 1):
         if arguments.only != "many":
             yield bare_import(pair)
@@ -167,7 +167,7 @@ def measurements(arguments: argparse.Namespace, rest: list[str]) -> Iterator[Sta
 
 
 def write(path: Path, found: list[Start], commit: str | None) -> None:
-    """Write the CSV, with what made it in comment lines on top."""
+    """Write the CSV, with its origin in comment lines on top."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         file.write(f"# python benchmarks/startup.py {' '.join(sys.argv[1:])}\n")

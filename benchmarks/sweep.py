@@ -1,11 +1,11 @@
-"""How soon settings learn Pong: the mean return at marks along the way, a row a mark.
+"""How fast settings learn Pong: the mean return at regular env steps, a row for each mark.
 
     python -m benchmarks.sweep --output benchmarks/results/sweep.csv
     python -m benchmarks.sweep --only chosen large-updates --seeds 2 --workers 2
 
-Each setting is the Pong preset with something changed. What counts is env steps, not seconds, so
-that settings may run beside each other (`--at-once`) and on a busy machine. Rows are appended as
-runs end; a run that is in the table already is not made again.
+Each setting is the Pong preset with a change. The measure is env steps, not seconds, so settings
+may run at the same time (`--at-once`) and on a busy machine. Rows are appended as runs end; runs
+that are already in the table are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks import machine
 from benchmarks.floor import ONE_UPDATE
 
 MARK = 50_000  # env steps
-PS_TIMEOUT_S = 600  # a run may be frozen for a while, so that something else is measured
+PS_TIMEOUT_S = 600  # a run may be frozen for a while during other measurements
 
 _PAPER = ("--preprocessing", "atari", "--network", "a3c-ff", "--no-normalize-observations")
 _CONSTANT = ("--learning-rate-schedule", "constant", "--entropy-weight-final", "0.01")
@@ -83,7 +83,7 @@ class Row(NamedTuple):
 
 
 def run(name: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
-    """Train with one setting, as users do; the rows of its marks."""
+    """Train with one setting through the launcher; returns the rows of its marks."""
     where, began = machine.here(), time.monotonic()
     flags = ["--workers", str(arguments.workers), *SETTINGS[name]]
     with tempfile.TemporaryDirectory(prefix="a3c-sweep-") as folder:
@@ -120,7 +120,7 @@ def curve(directory: Path) -> list[tuple[int, float, float]]:
 
 
 def summary(rows: Sequence[dict[str, str]]) -> list[str]:
-    """When each run left -20 and -15, and where it ended, as a table for the docs."""
+    """When each run passed -20 and -15, and its final mean, as a table for the docs."""
     found = []
     for key in dict.fromkeys((row["setting"], row["seed"], row["flags"]) for row in rows):
         mine = [r for r in rows if (r["setting"], r["seed"], r["flags"]) == key]
@@ -138,7 +138,7 @@ def summary(rows: Sequence[dict[str, str]]) -> list[str]:
 
 
 def main() -> int:
-    """Run what is not in the table yet."""
+    """Make the runs that aren't in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--only", nargs="+", choices=sorted(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=1)
@@ -159,7 +159,7 @@ def main() -> int:
                 machine.append(path, rows)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for launcher in psutil.Process().children():  # what they started ends with them
+            for launcher in psutil.Process().children():  # their own children end with them
                 with suppress(psutil.NoSuchProcess):
                     launcher.terminate()
             raise

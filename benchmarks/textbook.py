@@ -1,10 +1,10 @@
-"""The classic shape of A3C, built by the textbook of TensorFlow's clusters, and as it is here.
+"""Classic A3C as TensorFlow's cluster guide suggests, compared with this implementation.
 
     python -m benchmarks.textbook --pairs 5 --output benchmarks/results/textbook.csv
 
-One environment a worker, 20 steps a rollout, an update a rollout, a worker a core and one ps, the
-same network, environment and loss. `textbook_process.py` is how A3C for TensorFlow was published:
-all that a worker computes goes through a session of the cluster. The two take turns.
+One environment a worker, 20 steps a rollout, an update a rollout, a worker a core and one ps; the
+same network, environment and loss. `textbook_process.py` is built like published A3C programs for
+TensorFlow: all computations of a worker go through a session of the cluster. The two take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks import machine, turns
 from benchmarks.floor import SHAPES
 from benchmarks.turns import Contestant
 
-# The textbook has no statistics of frames.
+# The textbook program has no observation statistics.
 _CLASSIC = (*SHAPES["classic"], "--no-normalize-observations")
 NETWORKS = {
     "preset": _CLASSIC,
@@ -35,7 +35,7 @@ _PROGRAM = (sys.executable, "-m", "benchmarks.textbook_process")
 
 
 class Row(NamedTuple):
-    """One turn of each, after each other."""
+    """A pair of turns, one of each program."""
 
     time: str
     commit: str
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def measure(network: str, arguments: argparse.Namespace) -> list[Row]:
-    """Turns of both with one network."""
+    """Take turns of both with one network."""
     where, flags, workers = machine.here(), NETWORKS[network], os.cpu_count() or 1
     with turns.scratch() as folder:
         sides = (

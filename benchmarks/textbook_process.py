@@ -1,12 +1,12 @@
-"""A ps or a worker of A3C as TensorFlow's own means for clusters suggest it, and no more than that.
+"""A ps or a worker of A3C, built only with TensorFlow's own tools for clusters.
 
     python -m benchmarks.textbook_process ps 0 PS-ADDRESS WORKER-ADDRESSES FLAGS...
     python -m benchmarks.textbook_process COUNTS.jsonl 1 PS-ADDRESS WORKER-ADDRESSES FLAGS...
 
-A3C for TensorFlow was published like this: `replica_device_setter` puts one copy of the network on
-the ps and a worker has another, and everything goes through a session of the cluster: to copy the
-weights, to act, to differentiate and to apply. Environment, network, loss and sizes are those of
-the flags, so that only the construction differs.
+Published A3C programs for TensorFlow work like this: `replica_device_setter` puts one copy of the
+network on the ps, a worker has another copy, and everything goes through a session of the cluster:
+copying the weights, acting, differentiating and applying. Environment, network, loss and sizes come
+from the flags, so only the construction differs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ v1 = tf.compat.v1
 
 
 class Graph:
-    """Both copies of a network, and what a worker does with them."""
+    """Both copies of a network, and a worker's operations on them."""
 
     def __init__(self, network: Network, space: Any, config: Config, spec: Any, task: int) -> None:
         self._network, self._space, self._learning = network, space, config.learning
@@ -99,7 +99,7 @@ class Graph:
 
 
 def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None:
-    """Be a worker for ever, and write a row with the env steps so far now and then."""
+    """Train as a worker without end, and write a row with the env steps so far at intervals."""
     num_envs, length, _ = config.share
     games = envs.make(config.env.env_id, num_envs, task, config.env)
     space = games.single_observation_space
@@ -120,7 +120,7 @@ def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None
 
 
 def learn_once(session: Any, graph: Graph, games: Any, seen: np.ndarray, config: Config) -> Any:
-    """One rollout and one update; the observations after it."""
+    """One rollout and one update; returns the next observations."""
     session.run(graph.copy)
     steps: list[tuple[Any, ...]] = []
     for _ in range(config.share.rollout_length):
@@ -140,7 +140,7 @@ def learn_once(session: Any, graph: Graph, games: Any, seen: np.ndarray, config:
 
 
 def main() -> None:
-    """Be what the arguments say."""
+    """Run the job that the arguments name."""
     what, task, ps, workers, *flags = sys.argv[1:]
     config, _ = parse_config(flags, "textbook", "")
     spec = tf.train.ClusterSpec({"ps": [ps], "worker": workers.split(",")})

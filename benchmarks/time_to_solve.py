@@ -1,10 +1,10 @@
-"""Pong from nothing until the mean of the last 100 whole games is 18: ours and its peers in turns.
+"""Train Pong until the mean of the last 100 whole games is 18: ours and its peers in turns.
 
     python -m benchmarks.time_to_solve --seeds 3 --output benchmarks/results/time-to-solve.csv
 
-Every program plays with the settings that are published for it. A row is appended for each run that
-has ended, and what has a row is not run again: so the whole can be done in parts. Curves are kept
-beside the rows. Wall time counts from Enter. Wants a machine with nothing else to do.
+Every program uses its published settings. A row is appended for each run that has ended, and runs
+with a row are skipped, so the benchmark can be run in parts. Curves are kept next to the rows. Wall
+time counts from Enter. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from benchmarks.peers.programs.progress import CURVE, RESULT, WINDOW
 from benchmarks.peers.rows import pack
 
 POLL_S = 1.0
-GRACE_S = 60.0  # for a program to see that its time is over
+GRACE_S = 60.0  # for a program to notice that its time is over
 
 
 class Contestant(NamedTuple):
-    """A program with its settings; ours has flags instead of the rest."""
+    """A program with its settings; ours uses `flags` instead of `settings`."""
 
     name: str
     venv: str = ""
@@ -72,7 +72,7 @@ class Solved(NamedTuple):
     time: str
     commit: str
     machine: str
-    load: float  # before it began
+    load: float  # before the run began
     program: str
     versions: str
     settings: str
@@ -87,7 +87,7 @@ class Solved(NamedTuple):
 
 
 def main() -> int:
-    """Run what has no row yet, seed by seed; then sum up."""
+    """Make the runs that have no row yet, seed by seed; then summarise."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     done = read(arguments.output)
@@ -115,7 +115,7 @@ def parse() -> argparse.Namespace:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """What a race is told too: who plays, and what for."""
+    """Options that a race has too: the programs and the goal."""
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--goal", type=float, default=18.0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
@@ -126,7 +126,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 def left_to_do(
     arguments: argparse.Namespace, done: Sequence[Solved]
 ) -> Iterator[tuple[int, Contestant]]:
-    """Programs in turns, each seed once."""
+    """The remaining runs: programs in turns, each seed once."""
     have = {(row.program, row.seed) for row in done}
     for seed in range(1, arguments.seeds + 1):
         for contestant in CONTESTANTS:
@@ -139,7 +139,7 @@ def left_to_do(
 
 
 def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Solved:
-    """Train until it is solved or out of time."""
+    """Train until the game is solved or the time is over."""
     where = machine.here()
     curve = curve_path(arguments.output, contestant.name, seed)
     cpu_s, settings = children_cpu_s(), contestant.settings
@@ -169,7 +169,7 @@ def run(contestant: Contestant, seed: int, arguments: argparse.Namespace) -> Sol
 def run_peer(
     contestant: Contestant, seed: int, curve: Path, arguments: argparse.Namespace
 ) -> tuple[str, str]:
-    """A peer's program in its environment, which writes the curve; versions, and how it ended."""
+    """Run a peer's program in its own virtual environment; its versions, and how it ended."""
     max_s = 60 * arguments.max_minutes
     command = peer_command(contestant, seed, curve.absolute(), time.time(), max_s, arguments)
     with tempfile.TemporaryFile("w+") as output:
@@ -192,7 +192,7 @@ def peer_command(
     max_s: float,
     arguments: argparse.Namespace,
 ) -> list[str]:
-    """What starts a peer's program, which writes `curve`."""
+    """The command of a peer's program, which writes `curve`."""
     module = f"benchmarks.peers.programs.{contestant.program}"
     command = [str(venvs.python(contestant.venv, arguments.venvs)), "-m", module]
     command += ["--settings", pack(contestant.settings), "--seed", str(seed)]
@@ -201,14 +201,14 @@ def peer_command(
 
 
 def our_command(run: RunDir, seed: int, arguments: argparse.Namespace) -> list[str]:
-    """What starts a cluster of ours that is to solve it."""
+    """The command of a cluster of ours that trains until it is solved."""
     settings = {"workers": arguments.workers, "seed": seed, "stop_at_return": arguments.goal}
     return launcher_command(run, settings)
 
 
 @contextmanager
 def group(command: Sequence[str], **keywords: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a session of its own, of which nothing is left in the end."""
+    """Run a program in a session of its own; all its processes are ended on exit."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(
         command, cwd=REPOSITORY, env=environment, start_new_session=True, text=True, **keywords
@@ -222,7 +222,7 @@ def group(command: Sequence[str], **keywords: Any) -> Iterator[subprocess.Popen[
 
 
 def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str, str]:
-    """A cluster as users start it; its own metrics are the curve."""
+    """Run a cluster through the launcher; its own metrics give the curve."""
     began = time.time()
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDir(Path(scratch) / "run")
@@ -241,7 +241,7 @@ def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str
 
 
 def our_curve(run: RunDir, began: float) -> list[tuple[Any, ...]]:
-    """The curve of a run of ours so far."""
+    """The curve so far of a run of ours."""
     path = run.metrics("worker-0")
     rows = metrics.read_rows(path) if path.exists() else []
     return [*curve_of(rows, began), *solved_row(run, rows, began)]
@@ -264,7 +264,7 @@ def curve_of(rows: Sequence[Mapping[str, Any]], began: float) -> list[tuple[Any,
 def solved_row(
     run: RunDir, rows: Sequence[Mapping[str, Any]], began: float
 ) -> list[tuple[Any, ...]]:
-    """How a solved run ended, after its last row of metrics, by the time of its summary."""
+    """The final point of a solved run, at the time of its summary."""
     if not run.summary.exists() or not (found := json.loads(run.summary.read_text()))["solved"]:
         return []
     games = max((row.get("cluster/episodes", 0) for row in rows), default=0)
@@ -273,7 +273,7 @@ def solved_row(
 
 
 def children_cpu_s() -> float:
-    """User and system time of everything that was started here and has ended."""
+    """User and system time of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -282,19 +282,19 @@ def children_cpu_s() -> float:
 
 
 def curve_path(output: Path, program: str, seed: int) -> Path:
-    """Where the curve of a run is kept."""
+    """The path of a run's curve."""
     return output.with_name(f"{output.stem}-curves") / f"{program}-{seed}.csv"
 
 
 def write_curve(path: Path, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Write a curve as a peer's program does."""
+    """Write a curve in the format of the peers' programs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([CURVE, *rows])
 
 
 def last_row(curve: Path) -> dict[str, str]:
-    """Where a curve ends; at nothing, where it has no rows."""
+    """The last row of a curve; zeros if it has no rows."""
     rows: list[dict[str, str]] = []
     if curve.exists():
         with curve.open(newline="") as file:
@@ -303,7 +303,7 @@ def last_row(curve: Path) -> dict[str, str]:
 
 
 def reached(end: Mapping[str, str], goal: float) -> tuple[bool, float]:
-    """Whether a curve that ends so has solved the game, and its mean."""
+    """Whether a curve with this last row has solved the game, and its mean."""
     mean = float(end["mean_return_100"] or "nan")
     return mean >= goal and int(end["games"]) >= WINDOW, mean
 
@@ -314,7 +314,7 @@ def read(path: Path) -> list[Solved]:
 
 
 def typed(row: Mapping[str, str]) -> Solved:
-    """A row of the file with numbers for what are numbers."""
+    """A row of the file, with its numbers converted from text."""
     numbers = {name: float(row[name]) for name in ("load", "wall_s", "cpu_s", "mean_return_100")}
     counts = {name: int(row[name]) for name in ("seed", "env_steps", "games")}
     return Solved(**{**row, **numbers, **counts, "solved": row["solved"] == "True"})  # type: ignore[arg-type]

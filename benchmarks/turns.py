@@ -1,7 +1,7 @@
 """Programs that take turns on the same cores: all are alive, and all but one are frozen.
 
-Turns of seconds, alternating, let a machine that gets slower for a while harm everyone alike, and
-nobody pays for a start. Each program counts its env steps in files, one row now and then.
+Short alternating turns mean that a slow phase of the machine affects all programs equally, and
+start-up isn't measured. Each program writes its env steps to files, one row at each interval.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 
 START_TIMEOUT_S = 300.0
-# TensorFlow waits for what it runs in stretches of 60 s, and a server may hang for good where a
-# step ends just as a stretch does: as in who was frozen for longer. So nobody is.
+# TensorFlow waits for steps in intervals of 60 s. A server may hang forever if a step ends exactly
+# with an interval, which can happen after a longer freeze. So programs are thawed before that.
 MAX_FROZEN_S = 45.0
-BREATH_S = 0.3  # enough for a step to end
-SETTLE_S = 0.7  # of a turn, not counted: caches and what waited in queues
+BREATH_S = 0.3  # enough time for a step to end
+SETTLE_S = 0.7  # at the start of a turn, not counted: caches warm up and queues empty
 ROW_INTERVAL_S = 0.25
-LOG_INTERVAL_S = 1.0  # of a cluster, whose rows cost it something
+LOG_INTERVAL_S = 1.0  # of a cluster; its rows cost CPU time
 POLL_S = 0.2
 MIN_ROWS = 3
 
 
 class Tree:
-    """A process with all that it starts, which can be frozen."""
+    """A process and all its descendants, which can be frozen together."""
 
     def __init__(self, process: subprocess.Popen[Any]) -> None:
         self._process = process
         self._frozen_since = 0.0
 
     def thaw(self) -> None:
-        """Let it run."""
+        """Let all processes run."""
         self._signal(signal.SIGCONT)
 
     def freeze(self) -> None:
-        """Let nothing of it run, nor what was started meanwhile."""
+        """Stop all processes, including those that start meanwhile."""
         for _ in range(2):
             self._signal(signal.SIGSTOP)
         self._frozen_since = time.monotonic()
 
     def breathe(self) -> None:
-        """Let what has been frozen for long run for a moment."""
+        """Briefly thaw processes that have been frozen for long."""
         if time.monotonic() - self._frozen_since > MAX_FROZEN_S:
             self.thaw()
             time.sleep(BREATH_S)
             self.freeze()
 
     def exit_code(self) -> int | None:
-        """How it ended; None where it goes on."""
+        """The exit code; None while it runs."""
         return self._process.poll()
 
     def pids(self) -> list[int]:
-        """Its processes."""
+        """The pids of all processes."""
         return [process.pid for process in self._family()]
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Seconds of CPU that its processes have used, by what they are."""
+        """CPU seconds of its processes, by kind of process."""
         used: dict[str, float] = {}
         for process in self._family():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -83,7 +83,7 @@ class Tree:
         return used
 
     def close(self) -> None:
-        """End it; what it writes on leaving is not wanted."""
+        """Kill all processes, without waiting for an orderly shutdown."""
         for process in self._family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -103,13 +103,13 @@ class Tree:
 
 
 class StartError(SystemExit):
-    """A program that does not count; nothing can be measured."""
+    """A program doesn't count env steps, so nothing can be measured."""
 
 
 class Contestant(Tree):
-    """A program with files in which it counts.
+    """A program with the files in which it counts env steps.
 
-    `output` is where what it says is kept; without `threads` it has as many as it likes.
+    `output` is the path of its output. Without `threads` its number of threads isn't limited.
     """
 
     def __init__(
@@ -143,13 +143,13 @@ class Contestant(Tree):
         super().__init__(process)
 
     def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until all of its files have two rows, and a cluster all of its workers."""
+        """Block until all of its files have two rows; in a cluster, the files of all workers."""
         deadline = time.monotonic() + timeout_s
         while not self.is_counting(deadline):
             time.sleep(POLL_S)
 
     def is_counting(self, deadline: float) -> bool:
-        """Whether it does; raises StartError where it has ended, or hasn't by then."""
+        """Whether it counts; raises StartError if it has ended, or at the deadline."""
         if all(self._counting(path) for path in self._counts):
             return True
         if self.exit_code() is not None or time.monotonic() > deadline:
@@ -178,7 +178,7 @@ def cluster(
     tree: Path = REPOSITORY,
     environment: Mapping[str, str] | None = None,
 ) -> Contestant:
-    """A cluster of ours as users start it, that plays on until it is ended."""
+    """A cluster of ours, started by the launcher, which plays until it is ended."""
     run = scratch / name
     command = [sys.executable, "launch_cluster.py", "--mode", "child", "--run-dir", str(run)]
     command += ["--evaluation-episodes", "0", "--log-interval", str(LOG_INTERVAL_S)]
@@ -189,13 +189,13 @@ def cluster(
 
 
 def side_by_side(commands: Iterable[Sequence[str]]) -> list[str]:
-    """One command that runs several at once, children of a shell that waits for all of them."""
+    """One command that runs several at once, as children of a shell that waits for all of them."""
     return ["sh", "-c", " & ".join([*map(shlex.join, commands), "wait"])]
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for what contestants write; an end from outside leaves none of them behind."""
+    """A folder for the contestants' files; SIGTERM and SIGHUP end all contestants."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, machine.end_by_signal)
     with tempfile.TemporaryDirectory(prefix="a3c-turns-") as folder:
@@ -208,7 +208,7 @@ def alternate(
     seconds: float,
     on_turn: Callable[[int, Contestant, float], None],
 ) -> None:
-    """Give each a turn `pairs` times, in turning order; `on_turn` is told pair, whose and rate."""
+    """Give each `pairs` turns, in alternating order; `on_turn` gets pair, contestant and rate."""
     for error in freeze_when_counting(contestants).values():
         raise error
     take_turns(contestants, pairs, seconds, on_turn)
@@ -217,9 +217,9 @@ def alternate(
 def freeze_when_counting(
     contestants: Sequence[Contestant], warm_up_s: float = 0.0
 ) -> dict[str, StartError]:
-    """Freeze each once it has counted for so long; those that don't start by name, and why.
+    """Freeze each once it has counted for `warm_up_s`; returns the StartError of each failed one.
 
-    Who is frozen gets to breathe meanwhile, and leaves the cores to those that are not there yet.
+    Frozen programs are thawed briefly meanwhile, and leave the cores to programs that still start.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     waiting, frozen = list(contestants), list[Contestant]()
@@ -249,7 +249,7 @@ def take_turns(
     seconds: float,
     on_turn: Callable[[int, Contestant, float], None],
 ) -> None:
-    """The same of those that are frozen already."""
+    """Like `alternate`, for contestants that are already frozen."""
     for pair in range(1, pairs + 1):
         for one in contestants if pair % 2 else reversed(contestants):
             one.thaw()
@@ -261,18 +261,18 @@ def take_turns(
 
 
 def watch(one: Contestant, seconds: float) -> float:
-    """Env steps a second, for so long from when it has settled."""
+    """Env steps a second over `seconds`, after the program has settled."""
     begin = time.time() + SETTLE_S
     time.sleep(SETTLE_S + seconds)
     end = time.time()
-    time.sleep(1.2 * LOG_INTERVAL_S)  # for the row after the end
+    time.sleep(1.2 * LOG_INTERVAL_S)  # wait for the row after the end
     return one.rate(begin, end)
 
 
 def rates(
     contestants: Sequence[Contestant], pairs: int, seconds: float, label: str
 ) -> list[dict[str, float]]:
-    """Env steps a second by name, a dictionary a pair."""
+    """Env steps a second by name, a dictionary for each pair."""
     found: list[dict[str, float]] = [{} for _ in range(pairs)]
 
     def note(pair: int, one: Contestant, rate: float) -> None:
@@ -297,7 +297,7 @@ def compare(
 
 
 def ratio_rows(pairs: Iterable[tuple[str, float, float]]) -> list[tuple[str, ...]]:
-    """A `ratio_row` for each name that pairs of rates have."""
+    """A `ratio_row` for each name in the pairs."""
     found: dict[str, list[tuple[float, float]]] = {}
     for name, first, second in pairs:
         found.setdefault(name, []).append((first, second))
@@ -305,7 +305,7 @@ def ratio_rows(pairs: Iterable[tuple[str, float, float]]) -> list[tuple[str, ...
 
 
 def ratio_row(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
-    """Of pairs of rates: both medians, the second's ratio to the first, and the pairs' range."""
+    """From pairs of rates: both medians, the second's ratio to the first, and the pairs' range."""
     first, second = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratios = [b / a for a, b in pairs]
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -313,7 +313,7 @@ def ratio_row(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...
 
 
 class Tally:
-    """What a contestant writes: a row with the env steps so far, now and then."""
+    """A contestant's counter: writes a row with the env steps so far at intervals."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
@@ -321,7 +321,7 @@ class Tally:
         self.env_steps = 0
 
     def add(self, env_steps: int, **more: float) -> None:
-        """Count them, and write a row if one is due."""
+        """Add env steps, and write a row if it is due."""
         self.env_steps += env_steps
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + ROW_INTERVAL_S
@@ -331,13 +331,13 @@ class Tally:
 
 
 def last_row(path: Path) -> dict[str, Any]:
-    """The newest whole row of a file."""
+    """The newest complete row of a file."""
     lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
     return dict(json.loads(lines[-1]))
 
 
 def _rows(path: Path) -> list[tuple[float, float]]:
-    """Times and env steps, oldest first; a row that is being written is left out."""
+    """Times and env steps, oldest first; an incomplete row is left out."""
     rows = []
     for line in path.read_text().splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError, KeyError):
@@ -347,9 +347,9 @@ def _rows(path: Path) -> list[tuple[float, float]]:
 
 
 def rate_between(path: Path, begin: float, end: float) -> float:
-    """Env steps a second from the first to the last row in between: so of whole rollouts.
+    """Env steps a second from the first to the last row in between, so that rollouts are whole.
 
-    Where there are too few rows it is as if steps were made evenly from one to the next.
+    With too few rows, env steps are interpolated linearly between rows.
     """
     rows = [row for row in _rows(path) if begin <= row[0] <= end]
     if len(rows) < MIN_ROWS:
@@ -359,7 +359,7 @@ def rate_between(path: Path, begin: float, end: float) -> float:
 
 
 def steps_between(path: Path, begin: float, end: float) -> float:
-    """Env steps between two times, by the rows of a file."""
+    """Env steps between two times, from the rows of a file."""
     times, steps = zip(*_rows(path), strict=True)
     at_begin, at_end = np.interp([begin, end], times, steps)
     return float(at_end - at_begin)

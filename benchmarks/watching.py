@@ -1,10 +1,10 @@
-"""What looking at a run costs: `status` in seconds, and the dashboard of `watch` in CPU.
+"""Measure the cost of observing a run: `status` in seconds, and `watch` in CPU.
 
     python benchmarks/watching.py --output benchmarks/results/watching.csv
 
-The run is made up: as many living processes as asked for, whose files change as those of a real
-one do. `status` is started anew each time; `watch` draws on a terminal of 120 × 50 for half a
-minute, in which its user and system time count.
+The run is simulated: as many living processes as requested, whose files change as in a real run.
+`status` is started anew each time; `watch` draws on a terminal of 120 × 50 for half a minute, and
+its user and system time is measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WARM_UP_S = 5.0
 
 @contextmanager
 def busy_run(directory: Path, workers: int) -> Iterator[FakeRun]:
-    """A run of living processes, with a thread that does to its files what they would."""
+    """A run of living processes, with a thread that updates its files as they would."""
     made = living(directory / "run", workers=workers)
     names = ["ps-0", *(f"worker-{i}" for i in range(workers))]
     over = threading.Event()
@@ -64,7 +64,7 @@ def busy_run(directory: Path, workers: int) -> Iterator[FakeRun]:
 
 
 def _go_on(made: FakeRun, names: list[str], over: threading.Event) -> None:
-    """Write rows and episodes and touch heartbeats until it is over."""
+    """Write rows and episodes and touch heartbeats until `over` is set."""
     step, turn = 4_600_000, 0
     while not over.wait(BEAT_INTERVAL_S):
         turn, made.now = turn + 1, time.time()
@@ -121,7 +121,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def main() -> None:
-    """Measure, write the CSV, sum up."""
+    """Measure, write the CSV, summarise."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=32)
     parser.add_argument("--times", type=int, default=10, help="starts of `status`, each form")
@@ -133,7 +133,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as scratch,
         busy_run(Path(scratch), arguments.workers) as made,
     ):
-        time_status(made)  # files into the page cache
+        time_status(made)  # fills the page cache
         for _ in range(arguments.times):
             rows.append(("status_s", round(time_status(made), 3)))
             rows.append(("status_json_s", round(time_status(made, "--json"), 3)))

@@ -1,7 +1,7 @@
-"""What an independent observer holds against a cluster: invariants, checked from the outside.
+"""Invariants of a cluster, checked by an independent observer from outside.
 
-The witness reads files, /proc and the ledger that the environments keep; it asks no process of the
-cluster anything.
+The witness reads files, /proc and the ledger of the environments; it sends no requests to the
+cluster's processes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.faults.spread import Spread
 WARM_UP_S = 90.0
 SHORTEST_LIFE_S = 180.0
 GROWTH_MB_PER_MIN = 2.0
-GROWN_FILES = 8  # beside those of a moment: a checkpoint being written, a log being turned
+GROWN_FILES = 8  # allowed extra open files: a checkpoint being written, a log being rotated
 
 
 class Sample(NamedTuple):
-    """What a process took at one moment."""
+    """The resources of a process at one moment."""
 
     at: float
     rss_mb: float
@@ -38,14 +38,14 @@ class Sample(NamedTuple):
 
 @dataclass
 class Witness:
-    """Watches a cluster while it lives; `complaints` says what was wrong once it has ended."""
+    """Observes a running cluster; after it has ended, `complaints` lists the violations."""
 
     cluster: Spread
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=lambda: defaultdict(list))
     saved: list[tuple[float, int]] = field(default_factory=list)  # when a checkpoint was first seen
 
     def look(self) -> None:
-        """Look once at processes and checkpoints."""
+        """Take one sample of processes and checkpoints."""
         now = time.time()
         for name in self.cluster.hosts:
             pid = self.cluster.pid(name)
@@ -66,7 +66,7 @@ class Witness:
         self.lives[name, pid].append(sample)
 
     def complaints(self, ps_deaths: list[float], goal: float) -> list[str]:
-        """Every invariant that did not hold, in a line each; for a cluster that has ended."""
+        """Every violated invariant, a line for each; for a cluster that has ended."""
         return [
             *self._falls(ps_deaths),
             *self._counts(),
@@ -76,7 +76,7 @@ class Witness:
         ]
 
     def _falls(self, ps_deaths: list[float]) -> Iterator[str]:
-        """The step never falls but after a ps death, and then to the newest checkpoint."""
+        """The step falls only after a ps death, and then to the newest checkpoint."""
         before = 0
         for row in rows(self.cluster.run.metrics("worker-0")):
             step, at = int(row["env_steps"]), float(row["time"])
@@ -90,9 +90,9 @@ class Witness:
             before = step
 
     def _counts(self) -> Iterator[str]:
-        """Nothing is counted that was not played, no game is reported twice.
+        """Only played env steps are counted, and no game is reported twice.
 
-        Where no ledger is kept there is nothing to hold against the cluster.
+        Without a ledger there is nothing to compare with.
         """
         played = ledger.read(self.cluster.ledger)
         if not played.steps:
@@ -107,7 +107,7 @@ class Witness:
             yield f"{reports:,} games are reported, {played.games:,} were begun"
 
     def _growth(self) -> Iterator[str]:
-        """Memory, files and threads stay flat in every life that is long enough to tell."""
+        """Memory, files and threads don't grow in any process that lives long enough to measure."""
         for (name, pid), samples in self.lives.items():
             settled = [s for s in samples if s.at - samples[0].at > WARM_UP_S]
             if not settled or samples[-1].at - samples[0].at < SHORTEST_LIFE_S:
@@ -126,13 +126,13 @@ class Witness:
             yield f"the mean return of 100 games got to {best} only, not to {goal:g}"
 
     def best(self) -> float | None:
-        """The best mean return of 100 games that the cluster had, if any game ended."""
+        """The best mean return of 100 games in the cluster, None if no game ended."""
         name = "cluster/mean_return_100"
         means = [row[name] for row in rows(self.cluster.run.metrics("worker-0")) if name in row]
         return max(means, default=None)
 
     def steepest(self) -> float:
-        """The largest growth of a long life in MB a minute."""
+        """The largest memory growth of a long-lived process in MB a minute."""
         lives = [s for s in self.lives.values() if s[-1].at - s[0].at >= SHORTEST_LIFE_S]
         settled = [[x for x in s if x.at - s[0].at > WARM_UP_S] for s in lives]
         return max((slope_per_min(s) for s in settled if s), default=0.0)
@@ -147,7 +147,7 @@ def slope_per_min(samples: list[Sample]) -> float:
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines of a metrics file; a crash or a full disk may have torn some."""
+    """Complete lines of a metrics file; a crash or a full disk may have left partial ones."""
     for line in path.read_text(errors="replace").splitlines():
         try:
             row = json.loads(line)

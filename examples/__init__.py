@@ -1,1 +1,1 @@
-"""Environments and networks of one's own, as `--env-id` and edits of `model.py` take them."""
+"""Examples of custom environments for `--env-id` and custom networks for `--network`."""

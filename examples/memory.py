@@ -1,10 +1,10 @@
-"""A memory task: a cue is shown once, and asked for after a while in which nothing is seen.
+"""A memory task: a cue is shown once and asked for later; between the two nothing is shown.
 
     python launch_cluster.py --env-id examples.memory:Memory-v0 --network mlp-lstm
 
-What can be seen when the question comes says nothing about the cue, so a network without memory
-gets 0 on average, whatever it does. One that remembers gets 1. The wait differs from episode to
-episode, so counting steps does not help.
+The observation at the question doesn't show the cue, so a network without memory gets 0 on average.
+A network that remembers the cue gets 1. The wait differs between episodes, so counting steps
+doesn't help.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CUE_0, CUE_1, WAIT, QUESTION = np.eye(4, dtype=np.float32)
 
 
 class Memory(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Reward 1 for the action that equals the cue when the question comes, -1 for the other one."""
+    """Reward 1 if the action at the question equals the cue, -1 if it is the other action."""
 
     observation_space = Box(0.0, 1.0, (4,), np.float32)
     action_space = Discrete(2)
@@ -42,7 +42,7 @@ class Memory(gymnasium.Env[NDArray[np.float32], np.int64]):
     def step(
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Wait, ask, and judge the answer to the question."""
+        """Wait, then ask, then judge the answer."""
         if self._left == 0:
             return QUESTION.copy(), 1.0 if action == self._cue else -1.0, True, False, {}
         self._left -= 1

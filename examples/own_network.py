@@ -1,7 +1,7 @@
 # ruff: noqa: ARG001 - the signatures are fixed, and this network needs no more of them
-"""A network of one's own: a small residual MLP.
+"""A custom network: a small residual MLP.
 
-Whatever has `build`'s signature can be the network:
+Any function with the signature of `build` can be the network:
 
     python launch_cluster.py --env-id CartPole-v1 --network examples.own_network:build
 """
@@ -19,7 +19,7 @@ from a3c.net.network import Network, NetworkOutput
 
 
 def build(observation_space: Box, action_space: Space[Any], config: NetworkConfig) -> Network:
-    """Two residual blocks of 64 units, then the policy's and the value's head."""
+    """Two residual blocks of 64 units, then the policy head and the value head."""
     policy = for_space(action_space, config)
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:

@@ -24,7 +24,7 @@ ACTIONS = Discrete(2)
 
 
 def config(**settings: Any) -> Config:
-    """A configuration from settings by name, whatever section they are in."""
+    """A configuration from settings by name, in any section."""
     layer: command_line.Layer = {}
     for name, value in settings.items():
         option = command_line.OPTIONS[name]
@@ -33,25 +33,25 @@ def config(**settings: Any) -> Config:
 
 
 def small_config(**settings: Any) -> Config:
-    """A configuration whose network is tiny, and in which every push is a step."""
+    """A configuration with a tiny network, in which every push is an optimizer step."""
     usual = {"network": "mlp", "hidden_sizes": [8], "samples_per_step": 0}
     return config(**{**usual, **settings})
 
 
 def agent(settings: Config, *, num_ps: int = 1, seed: int = 1, **changes: Any) -> Agent:
-    """An agent with a small network on three numbers and two actions."""
+    """An agent with a small network for observations of three numbers and two actions."""
     network = model.build(OBSERVATIONS, ACTIONS, settings.network)
     return Agent(network, OBSERVATIONS, settings, seed=seed, num_ps=num_ps, **changes)
 
 
 def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
-    """A push of a gradient that counts so many env steps."""
+    """A push of a gradient that counts `num_steps` env steps."""
     usual = {"unit": 1.0, "learning_rate": 0.01, "num_samples": 1, "moments": np.zeros(0)}
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 
 
 class InProcessCluster:
-    """A ps and workers whose servers all live in this process; they end with it."""
+    """A ps and workers whose servers are all in this process; they end with it."""
 
     def __init__(self, num_ps: int = 1, num_workers: int = 2) -> None:
         ports = [f"127.0.0.1:{port}" for port in addresses.free_ports(num_ps + num_workers)]
@@ -64,7 +64,7 @@ class InProcessCluster:
         }
 
     def store(self, settings: Config, worker: int, of: Agent) -> Store:
-        """The store as one worker sees it."""
+        """The store of one worker."""
         target = self.servers["worker", worker].target
         task = Task("worker", worker)
         return Store(self.cluster, task, target, of.layout, of.statistics_size, settings)

@@ -1,4 +1,4 @@
-"""Run directories as a cluster leaves them, made up without one."""
+"""Run directories like a cluster's, written without a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from a3c.run.rundir import RunDir
 
 
 def configure(**changes: Any) -> Config:
-    """A configuration from settings by name, whatever section they are in."""
+    """A configuration from settings by name, in any section."""
     layer: command_line.Layer = {}
     for name, value in changes.items():
         option = command_line.OPTIONS[name]
@@ -31,24 +31,24 @@ def configure(**changes: Any) -> Config:
 
 
 def iso(timestamp: float) -> str:
-    """A time as records give it."""
+    """A time in the format of records."""
     return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
 
 
 def myself() -> Identity:
-    """This process, as one that lives."""
+    """The identity of this process, which is alive."""
     identity = process_records.identify(os.getpid())
     assert identity is not None
     return identity
 
 
 def gone() -> Identity:
-    """A process that was there before somebody else got its pid."""
+    """The identity of a process that has ended and whose pid was reused."""
     return Identity(os.getpid(), 1.0, "another boot/1")
 
 
 class FakeRun:
-    """A run directory that is filled bit by bit; `age_s` is since it was started."""
+    """A run directory that tests fill step by step; `age_s` is the time since the run's start."""
 
     def __init__(self, path: Path, config: Config, age_s: float = 600.0) -> None:
         self.config = config
@@ -71,7 +71,7 @@ class FakeRun:
         beat_age_s: float | None = 0.2,
         **changes: Any,
     ) -> ProcessRecord:
-        """Write the record of a process; while it should live, this process plays its part."""
+        """Write the record of a process; this process stands for one that should be alive."""
         live = state in ("starting", "running", "restarting")
         child = child or (myself() if state in ("starting", "running") else None)
         role, _, task = name.rpartition("-")
@@ -109,7 +109,7 @@ class FakeRun:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def worker_row(self, env_steps: int, age_s: float, **changes: Any) -> dict[str, Any]:
-        """A row as every worker writes it."""
+        """A row in the format of every worker."""
         row = {
             "time": self.now - age_s,
             "env_steps": env_steps,
@@ -123,7 +123,7 @@ class FakeRun:
     def chief_row(
         self, env_steps: int, age_s: float, mean: float, **changes: Any
     ) -> dict[str, Any]:
-        """A row as the chief writes it."""
+        """A row in the format of the chief."""
         row = self.worker_row(env_steps, age_s) | {
             "cluster/episodes": 100 + env_steps // 900,
             "cluster/env_steps_per_s": 1150.0,
@@ -155,7 +155,7 @@ class FakeRun:
 def learning_curve(
     run: FakeRun, *, low: float, high: float, env_steps: int, count: int = 200
 ) -> None:
-    """The chief's rows of a run that learns in an S, with some noise."""
+    """The chief's rows of a run with an S-shaped learning curve and some noise."""
     age_s = run.now - run.started_at
     rows = []
     for i in range(1, count + 1):
@@ -167,7 +167,7 @@ def learning_curve(
 
 
 def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
-    """A run in full swing."""
+    """A run whose processes are all alive and training."""
     config = configure(env_id=env_id, workers=workers, **changes)
     run = FakeRun(path, config, age_s=4000.0)
     for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:

@@ -1,4 +1,4 @@
-"""A disk that is full for this process alone."""
+"""Simulate a full disk for this process only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def little_room(num_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond that, neither here nor in what is started here.
+    """Limit the size of files to `num_bytes`, for this process and its child processes.
 
-    No fixture: pytest itself may write to a file between the phases of a test. Python ignores the
-    signal that comes with it, and the write fails.
+    This is not a fixture, because pytest itself may write to a file between the phases of a test.
+    Python ignores the signal of the limit, and the write fails.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))

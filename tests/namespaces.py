@@ -1,4 +1,4 @@
-"""Network namespaces without names: they are gone with whoever holds them, however that ends."""
+"""Network namespaces without names: each ends with the processes that hold it, even on a crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def in_thread(act: Callable[[], T]) -> T:
-    """Do something in a thread of its own, which may leave the network that the process is in."""
+    """Call `act` in a thread of its own, which may leave the process's network namespace."""
     done: list[T] = []
     failed: list[BaseException] = []
 
@@ -34,7 +34,7 @@ def in_thread(act: Callable[[], T]) -> T:
 
 
 def leave_network() -> int:
-    """Take this thread, which should end soon, to a new namespace; a descriptor of it."""
+    """Move this thread to a new namespace; returns its descriptor. The thread should end soon."""
     if _libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "unshare")
     return os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
@@ -46,7 +46,7 @@ def new_namespace() -> int:
 
 
 def inside(namespace: int, act: Callable[[], T]) -> T:
-    """Do something in a network namespace."""
+    """Call `act` in a network namespace."""
 
     def enter() -> T:
         if _libc.setns(namespace, _CLONE_NEWNET):

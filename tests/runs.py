@@ -20,7 +20,7 @@ CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2"
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until something holds; its value."""
+    """Poll until the condition is true; returns its value."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         value = condition()
@@ -42,7 +42,7 @@ def launcher(*arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def running(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A launcher at work; whatever is left of it is killed at the end."""
+    """A running launcher; all remaining processes of the run are killed on exit."""
     command = launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -53,13 +53,13 @@ def running(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for a launcher; its exit code and what it said."""
+    """Wait for a launcher; returns its exit code and output."""
     _, said = process.communicate(timeout=DEADLINE_S)
     return process.returncode, said
 
 
 def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
-    """A run from start to end; exit code and what the launcher said."""
+    """A run from start to end; returns exit code and the launcher's output."""
     with running(run_dir, *arguments) as process:
         return finish(process)
 
@@ -71,20 +71,20 @@ def is_training(run_dir: Path, workers: int = 2) -> bool:
 
 
 def everything_ended(run_dir: Path) -> bool:
-    """Whether no process or keeper of a run is left."""
+    """Whether no process and no keeper of a run is left."""
     records = process_records.read_records(run_dir)
     alive = [process_records.child_lives(r) or process_records.keeper_lives(r) for r in records]
     return bool(records) and not any(alive)
 
 
 def pid_of(run: RunDir, name: str) -> int | None:
-    """The pid of a process of a run, if it lives."""
+    """The pid of a process of a run, or None if it isn't alive."""
     record = process_records.read_record(run.record(name))
     return record.pid if record and process_records.child_lives(record) else None
 
 
 def manifest(run_dir: Path) -> checkpoint.Manifest:
-    """The manifest of the newest checkpoint, every byte of it verified."""
+    """The manifest of the newest checkpoint, with every byte verified."""
     found = checkpoint.newest_valid(run_dir / "checkpoints")
     assert found
     return found[1]

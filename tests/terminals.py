@@ -1,4 +1,4 @@
-"""A terminal for a command, which can be closed under it."""
+"""A terminal for a command, which tests can close while the command runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS, LINES = 100, 40
 
 
 class Terminal:
-    """A command on a terminal of its own; what it showed so far."""
+    """A command on its own terminal, with its output so far."""
 
     def __init__(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
@@ -59,7 +59,7 @@ class Terminal:
 def terminal(
     command: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Terminal]:
-    """A terminal that is closed at the end, and its command with it."""
+    """A command on a terminal; on exit the terminal is closed and the command ended."""
     opened = Terminal(command, cwd, environment)
     try:
         yield opened

@@ -1,4 +1,4 @@
-"""Runs in a tmux of the test's own, on a socket directory of its own."""
+"""Runs in the test's own tmux server, with its own socket directory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from a3c.run.rundir import REPOSITORY, RunDir
 
 
 class Tmux:
-    """A tmux of the test's own, and a launcher that finds it there."""
+    """The test's own tmux server, and a launcher that uses it."""
 
     def __init__(self, directory: Path, work: Path) -> None:
         self.work = work
         self.environment = {**os.environ, "TMUX_TMPDIR": str(directory), "TMUX": ""}
 
     def __call__(self, *arguments: str) -> list[str]:
-        """What a tmux command says."""
+        """Run a tmux command; returns its output lines."""
         done = subprocess.run(
             ["tmux", *arguments],
             env=self.environment,
@@ -38,7 +38,7 @@ class Tmux:
         return [sys.executable, str(REPOSITORY / script)]
 
     def launch(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run the launcher to its end, from another directory than its own."""
+        """Run the launcher to its end, from a directory other than the repository."""
         return subprocess.run(
             [*self.python("launch_cluster.py"), *arguments],
             cwd=self.work,
@@ -50,7 +50,7 @@ class Tmux:
         )
 
     def start(self, run: str, *arguments: str, **variables: str) -> Path:
-        """Start a run that goes on until it is stopped; its directory."""
+        """Start a run that continues until it is stopped; returns its directory."""
         done = self.launch(
             *("--mode", "tmux", "--env-id", "CartPole-v1", "--run-dir", run),
             *("--stop-at-return", "none", "--log-interval", "0.2", *arguments),
@@ -60,7 +60,7 @@ class Tmux:
         return self.work / run
 
     def status(self, run: str) -> dict[str, Any]:
-        """What `status --json` says."""
+        """The output of `status --json`."""
         done = self.launch("status", run, "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
@@ -68,16 +68,16 @@ class Tmux:
 
 
 def session_of(path: Path) -> str:
-    """The name of a run's session."""
+    """The name of a run's tmux session."""
     return panes.session_name(RunDir(path).label)
 
 
 def panes_of(tmux: Tmux) -> dict[str, int]:
-    """The pid in every pane by its title."""
+    """The pid in every pane, by the pane's title."""
     lines = tmux("list-panes", "-a", "-F", "#{pane_title}\t#{pane_pid}")
     return {title: int(pid) for title, pid in (line.split("\t") for line in lines)}
 
 
 def keepers(path: Path) -> dict[str, int]:
-    """The pid of every keeper by its process's name."""
+    """The pid of every keeper, by the name of its process."""
     return {record.name: record.keeper.pid for record in process_records.read_records(path)}

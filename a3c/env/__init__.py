@@ -1,1 +1,1 @@
-"""What is played: environments, preprocessing, seeds."""
+"""Environments, their preprocessing and their seeds."""

@@ -1,8 +1,8 @@
-"""Atari games: ids old and new, and the preprocessing that makes frames into observations.
+"""Atari games: old and new ids, and the preprocessing from frames to observations.
 
-Training plays on ale-py's `AtariVectorEnv`, which does all of it in C++. It can't render, so
-evaluation and video play on `AtariGame`, which does the same in NumPy: the tests hold the two to
-equal frames, rewards and ends of games, to the last bit.
+Training uses ale-py's `AtariVectorEnv`, which does the preprocessing in C++. It can't render, so
+evaluation and video use `AtariGame`, which does the same in NumPy. Tests check that frames, rewards
+and ends of games of the two are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from a3c.errors import UserError
 
 gymnasium.register_envs(ale_py)
 
-# The id's own chance that a frame repeats the last action, by version.
+# The probability that a frame repeats the last action, by the id's version.
 _STICKINESS = {"0": 0.25, "4": 0.0, "5": 0.25}
 _ID = re.compile(r"(ALE/)?([A-Za-z0-9]+?)(Deterministic|NoFrameskip)?-v([045])")
-# Half an hour of play: the limit of every id.
+# Half an hour of play: the limit of every Atari id.
 _MAX_FRAMES = 108_000
 _VECTOR_KWARGS = {"full_action_space", "continuous", "continuous_action_threshold"}
 _GAME_KWARGS = {*_VECTOR_KWARGS, "mode", "difficulty"}
@@ -47,7 +47,7 @@ class Game(NamedTuple):
 
 
 class Preprocessing(NamedTuple):
-    """What becomes of a grey screen: the rows that are kept, and the side it is shrunk to."""
+    """Preprocessing of a grey screen: the rows that are kept, and the side of the result."""
 
     rows: slice
     side: int
@@ -59,17 +59,17 @@ class Preprocessing(NamedTuple):
 
 ATARI = Preprocessing(slice(None), 84)
 
-# What universe-starter-agent sees: the 160 rows of the playing field, 42x42, grey. Unlike there, a
-# pixel is the mean of all that it covers, not interpolated after a first step to 80x80; grey is
-# luminance, not the mean of red, green and blue; and of the last two frames the brighter counts.
+# As in universe-starter-agent: the 160 rows of the playing field, 42x42, grey. There are three
+# differences: a pixel is the mean of the area it covers, without an interpolated 80x80 step; grey
+# is luminance, not the mean of red, green and blue; and it is the maximum of the last two frames.
 UNIVERSE = Preprocessing(slice(34, 194), 42)
 
 
 def find(env_id: str) -> Game | None:
-    """The game that an id names, or None where it is no Atari id.
+    """The game of an id, or None if it isn't an Atari id.
 
     `ALE/Pong-v5` and the old `Pong-v4`, `PongDeterministic-v4` and `PongNoFrameskip-v4`, and their
-    v0, name one game and differ in sticky actions only: the frame skip is ours to set.
+    v0, are the same game and differ only in sticky actions: our configuration sets the frame skip.
     """
     match = _ID.fullmatch(env_id)
     if match is None:
@@ -87,9 +87,9 @@ def make(
     """`num_envs` copies of a game, which reset in the step that ends an episode.
 
     `config.preprocessing` "auto" and "atari" give `[frame_stack, 84, 84]` grey frames, "universe"
-    `[frame_stack, 42, 42]` of them, oldest first; each is the maximum of the last two frames of a
-    step. "none" gives the emulator's `[210, 160, 3]` screens, where only the frame skip, sticky
-    actions and the limit of steps apply. Rewards are the game's own and episodes whole games.
+    gives `[frame_stack, 42, 42]` frames, oldest first. Each frame is the maximum of the last two
+    frames of a step. "none" gives the emulator's `[210, 160, 3]` screens; then only the frame skip,
+    sticky actions and the step limit apply. Rewards are the game's own and episodes whole games.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     if config.preprocessing == "none":
@@ -109,12 +109,12 @@ def make(
 
 
 class AtariGame(gymnasium.Env[Frames, Any]):
-    """One game on the plain emulator, in step with `AtariVectorEnv` to the last bit.
+    """One game on the plain emulator, equal to `AtariVectorEnv` to the last bit.
 
-    That goes for its habits too: at the start of a game up to `noop_max - 1` frames pass, the first
-    of them with fire pressed where the game has it; the frames before the first are black; the
-    frames of a step that ends early are only those that came before its end. How many no-ops are
-    drawn for a seed is the same where ale-py is built with the GNU C++ library, as on Linux.
+    It copies these details too: a game starts with up to `noop_max - 1` frames, the first of them
+    with fire pressed if the game has it; frames before the first are black; a step that ends early
+    has only the frames before its end. A seed gives the same number of no-ops if ale-py is built
+    with the GNU C++ library, as on Linux.
     """
 
     def __init__(self, game: Game, config: EnvConfig, render_mode: str | None = None) -> None:
@@ -142,7 +142,7 @@ class AtariGame(gymnasium.Env[Frames, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frames, dict[str, Any]]:
-        """Start a game; a seed settles its no-ops and sticky actions, and those of later games."""
+        """Start a game; a seed determines the no-ops and sticky actions of this and later games."""
         super().reset(seed=seed, options=options)
         ale = self._atari.ale
         if seed is not None:
@@ -162,7 +162,7 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         return self._observe(), dict(self._atari._get_info())
 
     def step(self, action: Any) -> tuple[Frames, float, bool, bool, dict[str, Any]]:
-        """Hold an action for `frame_skip` frames, or until the episode ends."""
+        """Repeat an action for `frame_skip` frames, or until the episode ends."""
         total = 0.0
         for remaining in reversed(range(self._config.frame_skip)):
             screen, reward, terminated, _, info = self._atari.step(action)
@@ -184,8 +184,8 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         self._atari.close()
 
     def _observe(self) -> Frames:
-        """Add the screens of this step to the stack, as one frame."""
-        # Kept, because what a step that ends early leaves is seen again: AtariVectorEnv does that.
+        """Add this step's screens to the stack, as one frame."""
+        # In place: a step that ends early sees the old maximum again, as in AtariVectorEnv.
         np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
         frame = self._preprocessing.shrink(self._screens[:1])
         self._stack = np.concatenate([self._stack[1:], frame])
@@ -195,7 +195,7 @@ class AtariGame(gymnasium.Env[Frames, Any]):
 class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
     """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` and stacks the last S of them.
 
-    Frames from before the start of an episode are black. Episodes must end in SAME_STEP mode.
+    Frames before the start of an episode are black. Episodes must end in SAME_STEP mode.
     """
 
     def __init__(
@@ -211,14 +211,14 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frames, dict[str, Any]]:
-        """Start all games anew."""
+        """Start new games in all environments."""
         assert not options, "a partial reset would need partial stacks"
         screens, info = self.env.reset(seed=seed)
         self._stacks = self._push(np.zeros_like(self._stacks), screens)
         return self._stacks, info
 
     def step(self, actions: Any) -> tuple[Frames, Any, Any, Any, dict[str, Any]]:
-        """Step all games; `info["final_obs"]` is all black where no game has ended."""
+        """Step all games; `info["final_obs"]` is black for games that haven't ended."""
         screens, rewards, terminations, truncations, info = self.env.step(actions)
         stacks = self._stacks
         ended = terminations | truncations
@@ -254,7 +254,7 @@ def _vector(
         **keywords,
         **config.env_kwargs,
     )
-    # AtariVectorEnv writes into a dictionary that all VectorEnv classes share: take a copy.
+    # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
     envs.metadata = dict(envs.metadata)
     return envs
 
@@ -262,7 +262,7 @@ def _vector(
 def _raw(
     game: Game, num_envs: int, config: EnvConfig, render_mode: str | None
 ) -> VectorEnv[Any, Any, Any]:
-    """Copies of a game as ale-py's own `AtariEnv` shows it."""
+    """Copies of a game with the observations of ale-py's own `AtariEnv`."""
     keywords = {
         "frameskip": config.frame_skip,
         "repeat_action_probability": _stickiness(game, config),
@@ -291,7 +291,7 @@ def _max_frames(config: EnvConfig) -> int:
 
 
 def _screen_size(game: Game) -> tuple[int, int]:
-    """Height and width of a game's screen: 210 by 160 for all but a few."""
+    """Height and width of a game's screen: 210 by 160 except for a few games."""
     ale = ale_py.ALEInterface()
     ale.loadROM(roms.get_rom_path(game.rom))
     return ale.getScreenDims()

@@ -1,4 +1,4 @@
-"""What `envs.py` stands on: to find environments, make them, and check what the cluster needs."""
+"""The basis of `envs.py`: find environments, make them, and check them for the cluster."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Envs = VectorEnv[Any, Any, Any]
 
 
 def import_module_of(env_id: str) -> str:
-    """Import the module that `package.module:Id-v0` names; returns the id without it.
+    """Import the module of `package.module:Id-v0`; returns the id without the module.
 
-    Modules in the current directory are found, as with `python -m`.
+    Modules in the current directory are found too, as with `python -m`.
     """
     module, _, name = env_id.rpartition(":")
     if module.endswith(".py"):
@@ -38,7 +38,7 @@ def import_module_of(env_id: str) -> str:
 
 
 def _is_of(spec: EnvSpec, module: str) -> bool:
-    """Whether an environment is a class or function of that module, or of one below it."""
+    """Whether an environment's class or function is from that module or a submodule of it."""
     entry = spec.entry_point
     where = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     return where == module or where.startswith(f"{module}.")
@@ -47,8 +47,8 @@ def _is_of(spec: EnvSpec, module: str) -> bool:
 def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:
     """`num_envs` copies of any registered environment.
 
-    Its own vector implementation is taken where there is one that can do what is asked for, which
-    resets as it likes; else copies are stepped one after the other, which reset in the step that
+    Uses the environment's own vector implementation if it supports the arguments; that one chooses
+    its own reset mode. Otherwise copies are stepped one after the other, and reset in the step that
     ends an episode.
     """
     spec = _find_spec(env_id)
@@ -71,9 +71,9 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
 
 
 def say_alive(envs: Envs, beat: Callable[[], object]) -> None:
-    """Call `beat` after every step of each copy, where they are stepped one after the other.
+    """Call `beat` after every step of each copy, if copies are stepped one after the other.
 
-    Of a slow environment one step of all of them may take longer than a heartbeat's time-out.
+    In a slow environment a step of all copies may take longer than the heartbeat time-out.
     """
     inner = envs.unwrapped
     if isinstance(inner, SyncVectorEnv):
@@ -97,7 +97,7 @@ class _SayingAlive(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
-    """Let the policy choose among `actions` only, or among all where none are given."""
+    """Restrict the policy to `actions`; an empty list means all actions."""
     space = envs.single_action_space
     if not actions:
         return envs
@@ -115,7 +115,7 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
 
 
 class SelectedActions(VectorActionWrapper[Any, Any, Any, Any]):
-    """Discrete actions 0, 1, ... that stand for those selected, in the order given."""
+    """Discrete actions 0, 1, ... that stand for the selected actions, in their order."""
 
     def __init__(self, envs: Envs, actions: Sequence[int]) -> None:
         super().__init__(envs)
@@ -131,7 +131,7 @@ class SelectedActions(VectorActionWrapper[Any, Any, Any, Any]):
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
     """Make one environment and play a step; returns the spaces of one observation and one action.
 
-    Whatever the cluster could not work with is a UserError, and so is whatever goes wrong in there.
+    Anything that the cluster doesn't support and any error of the environment is a UserError.
     """
     try:
         envs = make(config.env_id, 1, 0, config)
@@ -148,7 +148,7 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
 
 
 def check_spaces(envs: Envs, env_id: str) -> None:
-    """Refuse observations and actions that no network here can take or give."""
+    """Refuse observations and actions that the networks here don't support."""
     observations, actions = envs.single_observation_space, envs.single_action_space
     if not isinstance(observations, Box):
         raise UserError(
@@ -171,11 +171,11 @@ def check_spaces(envs: Envs, env_id: str) -> None:
 
 
 def _find_spec(env_id: str) -> EnvSpec:
-    """What Gymnasium knows of an id, or a UserError with the ids nearest to it."""
+    """Gymnasium's spec of an id; a UserError with the most similar ids if there is none."""
     spec = gymnasium.registry.get(env_id)
     if spec is not None:
         return spec
-    # The old ids of Atari games would crowd out the others.
+    # The many old ids of Atari games would hide the others.
     known = {
         name.lower(): name
         for name, spec in gymnasium.registry.items()
@@ -189,9 +189,9 @@ def _find_spec(env_id: str) -> EnvSpec:
 
 
 def has_own_end(env_id: str) -> bool:
-    """Whether games end without a limit of ours: Atari's do, and those that have one of theirs."""
+    """Whether games end without our step limit: Atari's do, and environments with an own limit."""
     spec = gymnasium.registry.get(import_module_of(env_id))
-    if spec is None:  # an old id of an Atari game, or unknown, which others say
+    if spec is None:  # an old Atari id, or an unknown id, which is reported elsewhere
         return True
     return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
 
@@ -211,7 +211,7 @@ def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
 
 
 def _actions_remedy(space: Space[Any]) -> str:
-    """What to do about actions that no policy here can give; empty where there is nothing to do."""
+    """What to do about unsupported actions; empty if nothing can be done."""
     remedy = ""
     if isinstance(space, MultiDiscrete):
         if space.nvec.ndim != 1:
@@ -227,7 +227,7 @@ def _actions_remedy(space: Space[Any]) -> str:
 
 
 def _play_one_step(envs: Envs) -> None:
-    """Reset and step once: what observations and rewards are shows only then."""
+    """Reset and step once: this shows what observations and rewards really are."""
     first, _ = envs.reset(seed=0)
     second, rewards, *_ = envs.step(envs.action_space.sample())
     expected = (envs.num_envs, *(envs.single_observation_space.shape or ()))
@@ -239,7 +239,7 @@ def _play_one_step(envs: Envs) -> None:
 
 
 def _explain(error: Exception, config: EnvConfig) -> str:
-    """One line about an exception that came out of an environment, and what to do."""
+    """An environment's exception and what to do about it, in one line."""
     subject = f"env_id {config.env_id}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.split(".")[0]
@@ -249,7 +249,7 @@ def _explain(error: Exception, config: EnvConfig) -> str:
         return f"{subject} needs something that is missing here: {_one_line(error)}"
     if config.env_kwargs:
         subject += f" with env_kwargs {config.env_kwargs}"
-    # Gymnasium raises a constructor's TypeError anew, with the same text made longer.
+    # Gymnasium raises a constructor's TypeError again, with a longer text.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
     return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
 

@@ -1,4 +1,4 @@
-"""Shrink images by averaging over areas: what OpenCV calls INTER_AREA, in NumPy."""
+"""Shrink images by area averaging in NumPy, as OpenCV's INTER_AREA does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """Shrink `[N, H, W]` frames to `[N, height, width]`; a pixel is the mean of the area it covers.
 
-    The result is that of `cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)` to the
-    last bit where neither side shrinks by a whole number: the same float32 operations in the same
-    order, and half rounds to even. The transpositions keep what is added up next to each other in
-    memory, which makes it about as fast as two matrix products and free of their threads.
+    The result equals `cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)` to the last
+    bit if neither side shrinks by a whole number: it does the same float32 operations in the same
+    order, and rounds half to even. The transpositions keep summed values adjacent in memory. This
+    makes it about as fast as two matrix products, without their threads.
     """
     rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
     narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]
@@ -27,7 +27,7 @@ def _shrink_rows(images: NDArray[np.float32], target: int) -> NDArray[np.float32
     total = np.zeros((len(images), target, images.shape[2]), np.float32)
     part = np.empty_like(total)
     for indices, weights in _taps(images.shape[1], target):
-        images.take(indices, axis=1, out=part, mode="clip")  # the other modes copy once more
+        images.take(indices, axis=1, out=part, mode="clip")  # the other modes make another copy
         part *= weights
         total += part
     return total
@@ -37,8 +37,8 @@ def _shrink_rows(images: NDArray[np.float32], target: int) -> NDArray[np.float32
 def _taps(source: int, target: int) -> tuple[tuple[NDArray[np.intp], NDArray[np.float32]], ...]:
     """For each source row that a target row covers, its index `[target]` and weight `[target, 1]`.
 
-    A target row covers `source / target` rows, of which the first and the last only in part. Rows
-    that cover fewer sources than others have entries of weight 0.
+    A target row covers `source / target` rows; it covers the first and the last only partly. Rows
+    with fewer source rows than others get entries of weight 0.
     """
     scale = source / target
     starts = np.arange(target) * scale

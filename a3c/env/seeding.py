@@ -1,11 +1,11 @@
-"""Seeds for environments: every worker's own, and evaluation's apart from training's.
+"""Seeds for environments: separate ones for every worker, and for evaluation and training.
 
-`VectorEnv.reset(seed=s)` gives its environment k the seed s + k, so what is dealt out here is
-blocks of `BLOCK` consecutive seeds. All seeds are below 2**31, the most that the Arcade Learning
-Environment takes: the lower half of them is for training, the upper half for evaluation. In each
-half a run starts at a place that a hash of the run's seed picks, and its blocks follow one another
-from there, round the end of the half to its beginning. So the blocks of one run never overlap, and
-those of two runs with different seeds only by chance: about 2 W in 262,000 for W workers each.
+`VectorEnv.reset(seed=s)` gives its environment k the seed s + k, so seeds are allocated in blocks
+of `BLOCK` consecutive seeds. All seeds are below 2**31, the limit of the Arcade Learning
+Environment. The lower half is for training, the upper half for evaluation. In each half, a hash of
+the run's seed picks the start; the run's blocks follow one another from there and wrap around at
+the end of the half. So blocks of one run never overlap. Blocks of two runs with different seeds
+overlap only by chance: about 2 W in 262,000 for W workers each.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def training_seed(run_seed: int, worker: int) -> int:
 
 
 def evaluation_seed(run_seed: int, index: int = 0) -> int:
-    """The first of the `BLOCK` seeds of an evaluation, of which `index` counts several."""
+    """The first of the `BLOCK` seeds of an evaluation; `index` numbers the evaluations."""
     return _HALF + _block(run_seed, index, "evaluation")
 
 
 def _block(run_seed: int, index: int, purpose: str) -> int:
-    """Where the index-th block of a run starts in its half."""
+    """The start of a run's index-th block in its half."""
     assert 0 <= index < MAX_BLOCKS, f"block {index} of {MAX_BLOCKS}"
     digest = hashlib.sha256(f"{purpose} {run_seed}".encode()).digest()
     start, offset = divmod(int.from_bytes(digest[:8], "big"), BLOCK)

@@ -1,1 +1,1 @@
-"""How good is it: games of a checkpoint, videos, windows."""
+"""Evaluation of checkpoints: games, scores, videos and windows."""

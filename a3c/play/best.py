@@ -1,6 +1,6 @@
 """The best checkpoint of a run by evaluation: a copy in `best/<step>`, which is never pruned.
 
-Files are linked, not copied, where the file system can: a checkpoint's files never change.
+A checkpoint's files never change, so they are hard-linked where the file system supports it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CANDIDATE = ".candidate-"
 
 
 class Best(NamedTuple):
-    """A checkpoint that was kept, and the mean return of the games that it was kept for."""
+    """A kept checkpoint, and the mean return of its evaluation games."""
 
     path: Path
     step: int
@@ -32,21 +32,21 @@ class Best(NamedTuple):
 
 
 def folder(run: RunDir) -> Path:
-    """Where the best checkpoint of a run is kept."""
+    """The directory of a run's best checkpoint."""
     return run.path / "best"
 
 
 def find(run: RunDir) -> Best | None:
-    """The best checkpoint of a run, its files not verified; None where none has been kept."""
+    """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
     found = [_read(path) for path in checkpoint.steps(folder(run))]
     return max((best for best in found if best), key=lambda best: best.mean, default=None)
 
 
 def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
-    """A copy of a checkpoint that pruning can't take away, and its manifest, verified.
+    """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
 
-    Only what the manifest names is copied. Raises DamagedCheckpointError where it is damaged or
-    gone, and OSError where nothing can be written.
+    Copies only the files that the manifest names. Raises DamagedCheckpointError if the checkpoint
+    is damaged or gone, and OSError if nothing can be written.
     """
     manifest = checkpoint.read_manifest(path)
     candidate = folder(run) / f"{_CANDIDATE}{path.name}"
@@ -60,7 +60,7 @@ def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
 
 
 def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
-    """Make a borrowed copy the best one; the former goes when this one is in place."""
+    """Make a borrowed copy the best checkpoint, then remove the former best."""
     score = {"step": manifest.step, **summary._asdict()}
     (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
     path = folder(run) / str(manifest.step)
@@ -71,7 +71,7 @@ def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> 
 
 
 def clear(run: RunDir, spare: Path | None = None) -> None:
-    """Remove borrowed copies; with `spare` the former best, too."""
+    """Remove borrowed copies; with `spare`, also the former best."""
     for path in folder(run).glob("*" if spare else f"{_CANDIDATE}*"):
         if path != spare:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Pictures of a game at play, with what the agent thinks of it beside."""
+"""Pictures of a game in progress, with the agent's policy and value beside it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Camera:
         self._painter.say(subtitle)
 
     def picture(self, decision: Decision) -> Image.Image:
-        """The screen that a decision is about, and the decision."""
+        """The screen at a decision, with the decision beside it."""
         self._frame = screen(self._envs, self._env_id)
         rows = view_policy(
             self._agent.network.policy,
@@ -52,9 +52,9 @@ class Camera:
         return self._painter.paint(self._frame, self._facts)
 
     def last_picture(self, episode: Episode) -> Image.Image:
-        """The last screen once more, with the final score.
+        """The last screen again, with the final score.
 
-        The screen after the last action is gone: the environment has started a new game in the
+        The screen after the last action isn't available: the environment started a new game in the
         step that ended this one.
         """
         facts = self._facts._replace(score=episode.episode_return, step=episode.length)
@@ -67,5 +67,5 @@ def game_name(env_id: str) -> str:
 
 
 def subtitle(step: int, *, greedy: bool) -> str:
-    """Which agent plays, and how."""
+    """The line below the title: the env step of the weights, and greedy or sampled actions."""
     return f"after {step:,} env steps · {'greedy' if greedy else 'sampled'} actions"

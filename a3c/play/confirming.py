@@ -1,4 +1,4 @@
-"""The games that confirm that a run is solved."""
+"""Play the games that confirm that a run is solved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def play(
     make_envs: Callable[..., Any],
     build_network: Callable[..., Any],
 ) -> dict[str, Any]:
-    """The scores of so many games with a checkpoint, as `evaluate.py --json` gives them."""
+    """Play `games` games with a checkpoint; the scores as `evaluate.py --json` prints them."""
     from a3c.play.playground import Playground  # TensorFlow
 
-    adopt_environment(1)  # which hides a GPU that the workers compute on
+    adopt_environment(1)  # hides a GPU that the workers use
     settings = config.run
     ground = Playground(config, make_envs, build_network, settings.seed, settings.evaluation_greedy)
     played = ground.play(candidate, games)

@@ -1,7 +1,7 @@
 """Play whole games with a checkpoint's network, and keep the raw scores.
 
-What learning does to a game (rewards clipped or scaled, episodes cut at lost lives) happens in the
-rollout, not in the environments, so none of it is seen here.
+Training clips and scales rewards and ends episodes at lost lives in the rollout, not in the
+environments, so evaluation is unaffected by this.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MAX_ENVS = 8
 
 
 def load(agent: Agent, directory: Path) -> None:
-    """Give an agent the weights and observation statistics of a checkpoint.
+    """Load the weights and observation statistics of a checkpoint into an agent.
 
-    Raises DamagedCheckpointError where it can't be read, and UserError where it holds those of
-    another network.
+    Raises DamagedCheckpointError if the checkpoint can't be read, and UserError if it is of another
+    network.
     """
     try:
         values = tensors.load(directory / checkpoint.PREFIX)
@@ -56,21 +56,21 @@ def load(agent: Agent, directory: Path) -> None:
 
 
 class Decision(NamedTuple):
-    """A moment of play: what is seen, what will be done about it, and how the games stand."""
+    """One step of all games: the observations, the actions chosen, and the scores so far."""
 
     observations: np.ndarray  # [B, ...]
-    state: np.ndarray  # [B, S], before the observations
+    state: np.ndarray  # [B, S], the recurrent state before the observations
     starts: np.ndarray  # [B], true at the first observation of a game
     action: Action
     returns: np.ndarray  # [B], of the games so far
     lengths: np.ndarray  # [B], env steps so far
-    num_ended: int  # games that are over and count
+    num_ended: int  # games that have ended and count
 
 
 def quotas(episodes: int, num_envs: int) -> list[int]:
     """How many games each environment plays.
 
-    Settled in advance: to take the first N games to end, wherever they do, would favour short ones.
+    The shares are fixed in advance: taking the first N games to end would favour short games.
     """
     share, rest = divmod(episodes, num_envs)
     return [share + (index < rest) for index in range(num_envs)]
@@ -85,9 +85,9 @@ def play(
     seed: int,
     on_decision: Callable[[Decision], object] = lambda _: None,
 ) -> list[Episode]:
-    """Play `episodes` whole games; their scores in the order of environments, then of time.
+    """Play `episodes` whole games; their scores ordered by environment, then by time.
 
-    `on_decision` is called before every step, and may raise to end the playing.
+    `on_decision` is called before every step, and may raise an exception to stop playing.
     """
     games = Games(quotas(episodes, envs.num_envs))
     for decision in moments(envs, agent, policy, games, seed=seed):
@@ -98,12 +98,12 @@ def play(
 def moments(
     envs: VectorEnv[Any, Any, Any], agent: Actor, policy: Any, games: Games, *, seed: int
 ) -> Iterator[Decision]:
-    """Play until `games` are over; every step is taken when the next moment is asked for."""
+    """Play until `games` are over; each step is taken when the next decision is requested."""
     mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
     size = envs.num_envs
     observations, _ = envs.reset(seed=seed)
     state, starts = agent.initial_state(size), np.ones(size, bool)
-    dead = np.zeros(size, bool)  # the coming step only resets
+    dead = np.zeros(size, bool)  # true where the next step only resets
     while not games.over:
         action = agent.act(observations, state, starts)
         score = (games.returns.copy(), games.lengths.copy(), games.num_ended)
@@ -119,7 +119,7 @@ def moments(
 
 
 class Games:
-    """Scores of the games of each environment, no more of them than its quota."""
+    """Scores of the games of each environment, up to its quota."""
 
     def __init__(self, quota: list[int]) -> None:
         self._quota = quota
@@ -139,7 +139,7 @@ class Games:
 
     @property
     def num_ended(self) -> int:
-        """Games that are over and count."""
+        """Games that have ended and count."""
         return sum(len(ended) for ended in self._ended)
 
     @property
@@ -149,7 +149,7 @@ class Games:
 
     @property
     def episodes(self) -> list[Episode]:
-        """The games that are over, in the order of environments, then of time."""
+        """The games that have ended, ordered by environment, then by time."""
         return [episode for ended in self._ended for episode in ended]
 
 

@@ -1,4 +1,4 @@
-"""The evaluator of a run: plays every new checkpoint, logs its score, keeps the best."""
+"""The evaluator of a run: plays every new checkpoint, logs its score and keeps the best."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from a3c.run.rundir import RunDir
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-VIDEO_S = 180.0  # of a game that may take half an hour
+VIDEO_S = 180.0  # at most; a game may take half an hour
 
 
 class _AskedToLeaveError(Exception):
-    """Ends a game that is being played when a signal has come."""
+    """Raised during a game when a stop signal has arrived."""
 
 
 class Evaluator:
-    """Plays the newest checkpoint of a run again and again, with weights of its own.
+    """Plays the newest checkpoint of a run repeatedly, with its own copy of the weights.
 
-    With `open_screen` a game goes on beside that, on a screen and at its own speed.
+    With `open_screen` it also shows a game on a screen, at the game's own speed.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Evaluator:
         self._seen = -1
 
     def follow(self) -> None:
-        """Evaluate until the run is over or a signal comes; record a video of a solved game.
+        """Evaluate until the run is over or a signal arrives; record a video once a run is solved.
 
-        Checkpoints that are damaged, or pruned before they could be read, are walked past.
+        Skips checkpoints that are damaged, or pruned before they could be read.
         """
         self._restart_sinks()
         with suppress(_AskedToLeaveError):
@@ -74,13 +74,13 @@ class Evaluator:
         self._envs.close()
 
     def _restart_sinks(self) -> None:
-        """Drop what was logged beyond the newest checkpoint, which is about to be played anew."""
+        """Drop rows logged after the newest checkpoint, which is evaluated again."""
         steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
         for sink in self._sinks:
             sink.restart(max(steps, default=1) - 1)
 
     def _evaluate_newest(self) -> bool:
-        """Play the newest checkpoint, if there is a new one; whether it was the run's last."""
+        """Play the newest checkpoint if it is new; returns whether it was the run's last."""
         for path in reversed(checkpoint.steps(self._run.checkpoints)):
             if int(path.name) == self._seen:
                 return False
@@ -147,13 +147,13 @@ class Evaluator:
             log.warning("no video: %s", error)
 
     def _wait(self) -> None:
-        """Let a second pass, with the window at play."""
+        """Wait for a second while the window plays on."""
         for _ in range(round(POLL_S / 0.1)):
             pause = self._attend()
             self._stop.wait(min(pause, 0.1))
 
     def _attend(self, _: object = None) -> float:
-        """What must not wait while games are played; seconds until the window's next step."""
+        """Heartbeat, signals and window during games; seconds until the window's next step."""
         self._heartbeat.beat()
         if self._stop.requested:
             raise _AskedToLeaveError

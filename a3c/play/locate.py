@@ -1,4 +1,4 @@
-"""Which checkpoint a person means by a run, a run's name or a checkpoint's own directory."""
+"""Find a checkpoint by a run's name, a run's directory or the checkpoint's own directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Which = Literal["newest", "best"]
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint whose every byte was verified, and its run, if it was found by one."""
+    """A checkpoint with every byte verified, and its run, if it was found through a run."""
 
     path: Path
     manifest: Manifest
@@ -29,15 +29,15 @@ class Source:
 
     @property
     def config(self) -> Config:
-        """The configuration that it was trained with: a checkpoint holds all of it."""
+        """The configuration of the training run, which the checkpoint contains completely."""
         return command_line.from_dict(self.manifest.config, str(self.path / checkpoint.MANIFEST))
 
 
 def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
-    """The checkpoint that `name` stands for, None being the newest run; raises UserError.
+    """The checkpoint that `name` stands for; None means the newest run. Raises UserError.
 
-    Of a run, that is the newest checkpoint that verifies, or the best: the one that the evaluator
-    kept, and without one that with the best mean return of its last 100 games in training.
+    For a run it is the newest checkpoint that verifies, or the best one: the checkpoint that the
+    evaluator kept, or else the one with the best mean return of the last 100 training games.
     """
     if name is not None and _is_checkpoint(Path(name)):
         if which != "newest":
@@ -53,7 +53,7 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
 
 
 def _remedy(run: RunDir) -> str:
-    """What to do about a run without a checkpoint, by its state."""
+    """What to do about a run without a checkpoint, depending on the run's state."""
     from a3c.watch import status
 
     found = status.read(run)
@@ -65,13 +65,13 @@ def _remedy(run: RunDir) -> str:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    with contextlib.suppress(OSError):  # `find_run` says what is wrong with the name
+    with contextlib.suppress(OSError):  # `find_run` reports what is wrong with the name
         return (path / checkpoint.MANIFEST).is_file()
     return False
 
 
 def find_run(name: str | None) -> RunDir:
-    """The run that `name` stands for, None being the newest; raises UserError."""
+    """The run that `name` stands for; None means the newest. Raises UserError."""
     try:
         return rundir.find(name)
     except UserError:
@@ -84,7 +84,7 @@ def find_run(name: str | None) -> RunDir:
 
 
 def _best(run: RunDir) -> Source:
-    """The best by evaluation, where an evaluator kept it, else by the games of training."""
+    """The best checkpoint by evaluation if the evaluator kept one, else by training games."""
     kept = best.find(run)
     path = kept.path if kept else checkpoint.best(run.checkpoints)
     if path is None:

@@ -1,4 +1,4 @@
-"""Moments of a game that are worth a closer look."""
+"""Choose interesting moments of a game."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from a3c.learn.agent import Agent
 from a3c.play.evaluation import Decision, Games, moments
 from a3c.play.stage import Envs
 
-MAX_STEPS = 2000  # of a game: the observations of all of them are in memory
+MAX_STEPS = 2000  # of a game; the observations of all these steps are kept in memory
 
 
 def play_one(envs: Envs, agent: Agent, seed: int) -> list[Decision]:
@@ -20,7 +20,7 @@ def play_one(envs: Envs, agent: Agent, seed: int) -> list[Decision]:
 
 
 def telling(decisions: Sequence[Decision], count: int) -> list[Decision]:
-    """Of each of `count` equal parts of a game the moment before which its value changed most."""
+    """Of each of `count` equal parts of a game, the moment just after the largest value change."""
     values = np.array([decision.action.values[0] for decision in decisions])
     change = np.abs(np.diff(values, prepend=values[:1]))
     parts = np.array_split(np.arange(len(decisions)), min(count, len(decisions)))

@@ -1,6 +1,6 @@
-"""The pictures of a video: the game at the left, what the agent thinks of it beside.
+"""The pictures of a video: the game on the left, the agent's policy and value beside it.
 
-Drawn with Pillow, which is some milliseconds a picture.
+Pillow draws them, which takes some milliseconds a picture.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ GREEN = (94, 210, 158)
 _MARGIN = 20
 _CURVE_TOP, _CURVE_HEIGHT = 166, 76
 _ROWS_TOP = 282
-_SMOOTH = 3  # the curve is drawn so many times larger, then shrunk
+_SMOOTH = 3  # the curve is drawn this many times larger, then shrunk
 
 
 class Facts(NamedTuple):
-    """What a picture tells beside the game."""
+    """The facts that a picture shows beside the game."""
 
     score: float
     step: int
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
 
 
 class Painter:
-    """Draws the pictures of one game, one after the other: the curve of values goes on."""
+    """Draws the pictures of one game in order; the curve of values continues across them."""
 
     def __init__(self, title: str, subtitle: str, game_size: tuple[int, int]) -> None:
         self._game_size = fitted(*game_size)
@@ -61,7 +61,7 @@ class Painter:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the pictures, both even, as video wants them."""
+        """Width and height of the pictures, both even because video encoders need that."""
         return self._left + PANEL_WIDTH, self._height
 
     def say(self, subtitle: str) -> None:
@@ -121,7 +121,7 @@ class Painter:
         return image.resize((width, _CURVE_HEIGHT), Image.Resampling.BOX)
 
     def _paint_rows(self, pen: ImageDraw.ImageDraw, rows: Sequence[PolicyRow]) -> None:
-        """One row an action, in two columns where there are many."""
+        """One row for each action, in two columns if there are many."""
         room = self._height - _ROWS_TOP - 10
         columns = 1 if len(rows) <= room // 18 else 2
         per_column = min(math.ceil(len(rows) / columns), room // 14)
@@ -162,7 +162,7 @@ def _paint_choice(pen: ImageDraw.ImageDraw, box: Box, row: Choice, *, small: boo
 
 
 def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
-    """The bounds as a bar, one deviation to either side of the mean in it, a mark at the action."""
+    """A bar for the bounds, one standard deviation around the mean, and a mark at the action."""
     left, top, right, bottom = box
     middle = (top + bottom) / 2
     face = font("", 12)
@@ -183,7 +183,7 @@ def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
 
 
 def _most_telling(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
-    """As many rows as there is room for, the most probable in order, and what is left."""
+    """The most probable rows that fit, in their original order, and how many are left out."""
     if len(rows) <= room:
         return list(rows), 0
 
@@ -196,7 +196,7 @@ def _most_telling(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow]
 
 
 def _value_range(values: Sequence[float] | deque[float]) -> tuple[float, float]:
-    """A range that holds all values, with some air, and is never narrower than 1."""
+    """A range that holds all values, with some margin, and is never narrower than 1."""
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     air = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)))
@@ -204,12 +204,12 @@ def _value_range(values: Sequence[float] | deque[float]) -> tuple[float, float]:
 
 
 def score_text(score: float) -> str:
-    """A score without needless decimals."""
+    """A score without unnecessary decimals."""
     return f"{score:,.0f}" if score == round(score) else f"{score:,.1f}"
 
 
 def fitted(width: int, height: int) -> tuple[int, int]:
-    """The size a game is shown at: small screens enlarged by a whole number, large shrunk."""
+    """The size a game is shown at: small screens grow by a whole factor, large ones shrink."""
     widest, highest = MAX_GAME
     larger = min(MIN_HEIGHT // height, widest // width)
     if larger >= 2:
@@ -239,7 +239,7 @@ def _shortened(text: str, face: ImageFont.FreeTypeFont, width: int) -> str:
 
 @cache
 def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which comes with matplotlib, "Bold" or "" for regular."""
+    """DejaVu Sans, which is part of matplotlib; `weight` is "Bold", or "" for regular."""
     spec = importlib.util.find_spec("matplotlib")
     assert spec is not None
     assert spec.origin is not None

@@ -1,4 +1,4 @@
-"""What it takes to play as a configuration says: its environments, and its agent."""
+"""The environments and the agent of a configuration, to play games with."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Playground:
 
     @property
     def seed(self) -> int:
-        """The first of the seeds to play with, none of which training ever sees."""
+        """The first seed to play with; training never uses these seeds."""
         return seeding.evaluation_seed(self.run_seed)
 
     def envs(self, num_envs: int) -> Envs:
-        """So many copies of the environment; the caller closes them."""
+        """`num_envs` copies of the environment; the caller closes them."""
         config = self._whole_games
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
     def play(self, checkpoint: Path, episodes: int) -> list[Episode]:
-        """Whole games with a checkpoint, several at once."""
+        """Play whole games with a checkpoint, several at once."""
         with closing(self.envs(min(episodes, evaluation.MAX_ENVS))) as envs:
             agent = self.agent(envs, checkpoint)
             policy = agent.network.policy
             return evaluation.play(envs, agent, policy, episodes, seed=self.seed)
 
     def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
-        """What games with the weights of env step `step` came to, and how they were played."""
+        """The scores of games with the weights of env step `step`, and how they were played."""
         summary = summarise([g.episode_return for g in games], [g.length for g in games])
         return {
             "step": step,
@@ -64,20 +64,20 @@ class Playground:
         }
 
     def stage(self) -> Envs:
-        """One copy that can be looked at; UserError where it can't. The caller closes it."""
+        """One copy that can be rendered; UserError if it can't. The caller closes it."""
         stage.prepare_pygame()
         return stage.open_stage(self.make_envs, self._whole_games, self.seed)
 
     @property
     def _whole_games(self) -> EnvConfig:
-        """Games are not cut where training cuts them, if they end by themselves."""
+        """The environment without training's time limit, if its games end by themselves."""
         config = self.config.env
         if not has_own_end(config.env_id):
             return config
         return dataclasses.replace(config, max_episode_steps=None)
 
     def agent(self, envs: Envs, checkpoint: Path | None = None) -> Agent:
-        """An agent that fits `envs`, with a checkpoint's weights or its own first ones."""
+        """An agent that fits `envs`, with a checkpoint's weights or freshly initialised ones."""
         space = envs.single_observation_space
         assert isinstance(space, Box)
         network = self.build_network(space, envs.single_action_space, self.config.network)
@@ -86,7 +86,7 @@ class Playground:
         if checkpoint is not None:
             try:
                 load(agent, checkpoint)
-            except DamagedCheckpointError as error:  # pruned since it was verified, or not ours
+            except DamagedCheckpointError as error:  # pruned since verification, or not ours
                 raise UserError(
                     f"checkpoint {checkpoint} can't be read ({error}): give another"
                 ) from None

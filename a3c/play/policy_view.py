@@ -1,4 +1,4 @@
-"""A policy's parameters as people read them: probabilities of actions, means, deviations."""
+"""A policy's parameters in readable form: action probabilities, means and deviations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from a3c.net.distributions import Categorical, Gaussian, MultiCategorical, Polic
 
 UNBOUNDED = 3.0  # half the axis of an action without bounds
 
-# Environments that don't name their actions themselves.
+# Action names of environments that don't provide any.
 _NAMES = {
     "CartPole": ("← push", "push →"),
     "MountainCar": ("← push", "coast", "push →"),
@@ -35,7 +35,7 @@ _ARROWS = {
 
 
 class Choice(NamedTuple):
-    """One of several actions."""
+    """One of several discrete actions."""
 
     name: str
     probability: float
@@ -43,13 +43,13 @@ class Choice(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One number of an action, in the environment's terms: within its bounds."""
+    """One number of an action, as the environment gets it: within its bounds."""
 
     name: str
     low: float
     high: float
     mean: float
-    lower: float  # mean less one deviation
+    lower: float  # mean minus one standard deviation
     upper: float
     action: float
 
@@ -64,9 +64,9 @@ def view_policy(
     action: np.ndarray,
     names: Sequence[str],
 ) -> list[PolicyRow]:
-    """One row a choice or number, for parameters `[P]` and the action taken, as stored.
+    """One row for each choice or number, from parameters `[P]` and the action as stored.
 
-    A policy that isn't one of `a3c.net.distributions` gives no rows.
+    A policy that isn't from `a3c.net.distributions` gives no rows.
     """
     if isinstance(policy, Categorical):
         return _choices(names, parameters, int(action))
@@ -132,13 +132,13 @@ def _known_names(config: EnvConfig) -> list[str] | None:
         meanings: list[str] = env.unwrapped.get_action_meanings()
     finally:
         env.close()
-    if game.rom == "pong":  # a paddle that goes up and down, by a knob that turns right and left
+    if game.rom == "pong":  # actions are called right and left, but the paddle moves up and down
         meanings = [m.replace("RIGHT", "UP").replace("LEFT", "DOWN") for m in meanings]
     return [_short(meaning) for meaning in meanings]
 
 
 def _short(meaning: str) -> str:
-    """UPRIGHTFIRE as "↗ fire"."""
+    """A short form of an action's meaning: UPRIGHTFIRE becomes "↗ fire"."""
     direction = meaning.removesuffix("FIRE")
     parts = [_ARROWS.get(direction, direction.lower())] if direction else []
     return " ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts)

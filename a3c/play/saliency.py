@@ -1,9 +1,9 @@
-"""What of its input a network looks at, by perturbation (Greydanus et al. 2018, arXiv:1711.00138).
+"""Where in its input a network looks, by perturbation (Greydanus et al. 2018, arXiv:1711.00138).
 
-Around each point of a grid the image is blurred a little, in all frames of the stack, and the
-network is asked again. How far its policy and its value move from what they were is the saliency of
-that point, equations 2 and 3 of the paper: half the squared distance of the policy's parameters, of
-the values. It tells where the network looks, not whether it likes what it sees.
+The image is blurred around each point of a grid, in all frames of the stack, and the network is
+evaluated again. The saliency of the point is half the squared change of the policy's parameters,
+and of the values (equations 2 and 3 of the paper). Saliency shows where the network looks, not
+whether it judges this place as good or bad.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from a3c.learn.agent import Agent
 from a3c.net import observations
 from a3c.play.evaluation import Decision
 
-# Of the paper, which has points every 5 pixels of 80, blurs by 3 and lets that fade out by 5.
+# From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
 POINTS = 17  # along the shorter side
 BLUR = 3 / 80
 FADE = 5 / 80
@@ -28,14 +28,14 @@ _BATCH = 64
 
 
 class Saliency(NamedTuple):
-    """How much of policy and value hangs on each place, `[height, width]`, none below 0."""
+    """How strongly policy and value depend on each place, `[height, width]`, never below 0."""
 
     policy: np.ndarray
     value: np.ndarray
 
 
 def saliency(agent: Agent, space: Box, decision: Decision) -> Saliency:
-    """The saliency of a decision about one image."""
+    """The saliency of a decision, for observations of one image."""
     observation = decision.observations[0]
     axes = observations.image_axes(space)
     size = observation.shape[axes[0]], observation.shape[axes[1]]
@@ -48,7 +48,7 @@ def saliency(agent: Agent, space: Box, decision: Decision) -> Saliency:
 
 
 def grid(size: tuple[int, int]) -> np.ndarray:
-    """Points all over an image, evenly spaced, `[rows, columns, 2]`, as row and column."""
+    """Evenly spaced points over an image, `[rows, columns, 2]`, as row and column."""
     spacing = max(min(size) / POINTS, 1.0)
     rows, columns = (
         (np.arange(max(int(side / spacing), 1)) + 0.5) * side / max(int(side / spacing), 1)
@@ -60,9 +60,10 @@ def grid(size: tuple[int, int]) -> np.ndarray:
 def perturbed(
     observation: np.ndarray, axes: tuple[int, int], points: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """An image blurred around each of the points `[N, 2]`; `axes` are its rows and columns.
+    """An image, blurred around each of the points `[N, 2]`; `axes` are its rows and columns.
 
-    I' = I (1 - M) + blur(I) M, with M a bell around the point (equation 1), of the image's type.
+    I' = I (1 - M) + blur(I) M with M a bell around the point (equation 1). The type of the image
+    is kept.
     """
     image = np.moveaxis(observation.astype(np.float64), axes, (0, 1))  # [height, width, ...]
     size = image.shape[:2]
@@ -80,7 +81,7 @@ def perturbed(
 
 
 def blur(image: np.ndarray, deviation: float) -> np.ndarray:
-    """The first two axes under a Gaussian; beyond the edges the image goes on as it is there."""
+    """Blur the first two axes with a Gaussian; edge pixels are repeated beyond the edges."""
     reach = math.ceil(3 * deviation)
     weights = np.exp(-np.square(np.arange(-reach, reach + 1) / deviation) / 2)
     weights /= weights.sum()
@@ -95,7 +96,7 @@ def blur(image: np.ndarray, deviation: float) -> np.ndarray:
 
 
 def _think(agent: Agent, images: np.ndarray, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
-    """Parameters of the policy `[N, P]` and values `[N]` for images in place of the decision's."""
+    """Policy parameters `[N, P]` and values `[N]` for images in place of the decision's image."""
     policies, values = [], []
     for first in range(0, len(images), _BATCH):
         batch = images[first : first + _BATCH]

@@ -1,4 +1,4 @@
-"""What games came to: the numbers, their uncertainty, and a table of them."""
+"""Scores of games: their statistics, confidence interval and table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from rich.table import Table
 
 RESAMPLES = 10_000
-_CHUNK = 100  # resamples drawn at a time, so that many games need little memory
+_CHUNK = 100  # resamples drawn at once, which bounds the memory for many games
 
 
 class Summary(NamedTuple):
-    """Scores of whole games; what one game can't tell is None."""
+    """Statistics of whole games; None where one game isn't enough."""
 
     episodes: int
     mean: float
@@ -26,7 +26,7 @@ class Summary(NamedTuple):
     mean_length: float  # env steps
 
     def metrics(self) -> dict[str, float]:
-        """The summary as metrics go by name."""
+        """The summary as metrics by name."""
         row = {
             "evaluation/mean": self.mean,
             "evaluation/min": self.min,
@@ -37,7 +37,7 @@ class Summary(NamedTuple):
 
 
 def summarise(returns: Sequence[float], lengths: Sequence[int]) -> Summary:
-    """The summary of at least one game."""
+    """The statistics of at least one game."""
     scores = np.asarray(returns, np.float64)
     assert len(scores) == len(lengths) > 0
     several = len(scores) > 1
@@ -56,7 +56,7 @@ def summarise(returns: Sequence[float], lengths: Sequence[int]) -> Summary:
 def bootstrap_interval(
     scores: np.ndarray, confidence: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """The percentile interval of the mean (Efron 1979), the same for the same scores."""
+    """The percentile bootstrap interval of the mean (Efron 1979); deterministic."""
     rng = np.random.default_rng(seed)
     size = (_CHUNK, len(scores))
     means = np.concatenate(
@@ -71,7 +71,7 @@ def bootstrap_interval(
 
 
 def score_table(summary: Summary, title: str) -> Table:
-    """The summary for people."""
+    """The summary as a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right")

@@ -1,4 +1,4 @@
-"""A game in a window, at its own speed: the picture that videos show, live."""
+"""A live game in a window at its own speed, with the same pictures as in videos."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ IDLE_S = 1.0
 
 
 class Screen(Protocol):
-    """What pictures are shown on."""
+    """A display for pictures."""
 
     def show(self, picture: Image.Image) -> None:
         """Show a picture."""
 
     def is_open(self) -> bool:
-        """Whether somebody wants more of them."""
+        """Whether the user hasn't closed it."""
 
     def close(self) -> None:
-        """Be gone."""
+        """Close the display."""
 
 
-OpenScreen = Callable[[str, tuple[int, int]], Screen]  # of a title and a size
+OpenScreen = Callable[[str, tuple[int, int]], Screen]  # title and size -> screen
 
 
 class Show:
-    """Plays the one environment of a stage on a screen, a step whenever one is due."""
+    """Plays the one environment of a stage on a screen, each step when it is due."""
 
     def __init__(
         self,
@@ -65,20 +65,20 @@ class Show:
         self._frame_s = 1.0 / frames_per_second(envs, config)
         self._clock = clock
         self._due = clock()
-        self._next: Decision | None = None  # of the new game, while the old one's end is shown
+        self._next: Decision | None = None  # of the new game, during the old one's end
 
     @property
     def episodes(self) -> list[Episode]:
-        """The games that were shown to their end."""
+        """The games that were shown completely."""
         return self._games.episodes
 
     def close(self) -> None:
-        """Close the screen; the environment is for its owner to close."""
+        """Close the screen; the caller closes the environment."""
         self._screen.close()
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to show, and somebody to see it."""
+        """Whether games are left and the window is still open."""
         return self._screen.is_open() and not (self._games.over and self._clock() >= self._due)
 
     def say(self, text: str) -> None:
@@ -86,10 +86,10 @@ class Show:
         self._camera.say(text)
 
     def tick(self) -> float:
-        """Take the next step if it is due; seconds until the one after it."""
+        """Take the next step if it is due; returns seconds until the following step."""
         now = self._clock()
         if now >= self._due and not self._games.over:
-            # A step that comes late is not made up for: that would be faster than the game.
+            # A late step isn't caught up: the game would run faster than its own speed.
             self._due = max(self._due + self._advance(), now)
         return max(self._due - self._clock(), 0.0)
 
@@ -99,7 +99,7 @@ class Show:
             sleep(min(self.tick(), 0.1))
 
     def _advance(self) -> float:
-        """Show the next picture; for how many seconds."""
+        """Show the next picture; returns for how many seconds."""
         ended = self._games.num_ended
         decision = self._next or next(self._moments, None)
         self._next = None
@@ -113,10 +113,10 @@ class Show:
 
 
 class SideShow:
-    """A show beside other work, which goes on whatever becomes of it.
+    """A show beside other work, which continues even if the show fails.
 
-    It opens its window with the first checkpoint; where it can't, and when the window is closed,
-    it says so in one line and is over.
+    It opens its window with the first checkpoint. If the window can't be opened or is closed, it
+    logs one line and ends.
     """
 
     def __init__(self, ground: Playground, agent: Agent, open_screen: OpenScreen) -> None:
@@ -126,11 +126,11 @@ class SideShow:
         self._over = False
 
     def load(self, step: int) -> None:
-        """Say which checkpoint plays now: the agent has got its weights."""
+        """Announce the new checkpoint; the agent has already loaded its weights."""
         self._guard(lambda: self._say(step))
 
     def tick(self) -> float:
-        """Take the next step if it is due; seconds until the one after it."""
+        """Take the next step if it is due; returns seconds until the following step."""
         if self._over or self._show is None:
             return IDLE_S
         if not self._show.goes_on:
@@ -139,7 +139,7 @@ class SideShow:
         return self._guard(self._show.tick)
 
     def close(self) -> None:
-        """Close the window, if there is one."""
+        """Close the window, if it is open."""
         self._over = True
         self._open_things.close()
 
@@ -163,7 +163,7 @@ class SideShow:
             return act()
         except UserError as error:
             self._end(f"{error}; the evaluator goes on without a window")
-        except Exception as error:  # whatever the environment or the display came up with
+        except Exception as error:  # any error of the environment or the display
             self._end(f"the window failed ({describe(error)}); the evaluator goes on without it")
         return IDLE_S
 

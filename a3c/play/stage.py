@@ -1,4 +1,4 @@
-"""An environment that can be looked at, and the libraries that draw it."""
+"""An environment that can be rendered, and set-up of the libraries that draw it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Envs = VectorEnv[Any, Any, Any]
 
 DEFAULT_FPS = 30.0
 
-# pygame draws Gymnasium's own environments. It greets on stdout, and SDL below it would turn
-# SIGTERM into an event that nobody reads.
+# pygame draws Gymnasium's own environments. It prints a greeting on stdout, and SDL would turn
+# SIGTERM into an event that is never read.
 _OUT_OF_SIGHT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
     "SDL_NO_SIGNAL_HANDLERS": "1",
@@ -32,18 +32,18 @@ _OUT_OF_SIGHT = {
 
 
 def prepare_pygame(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Have pygame draw into memory and say nothing; call it before anything imports pygame.
+    """Make pygame draw into memory and print nothing; call this before pygame is imported.
 
-    It must not look for a display: there may be none, and it would say so.
+    pygame must not look for a display: without one it prints an error.
     """
     for name, value in _OUT_OF_SIGHT.items():
         environ.setdefault(name, value)
 
 
 def open_stage(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
-    """One copy of an environment that can be looked at; UserError, one line, where it can't be.
+    """One copy of an environment that can be rendered; a UserError of one line if it can't.
 
-    `make` is that of `envs.py`. The caller closes what it gets.
+    `make` is the function of `envs.py`. The caller closes the result.
     """
     _refuse_unseen(config.env_id)
     try:
@@ -62,7 +62,7 @@ def open_stage(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:
-    """What the one environment shows now, `[height, width, 3]`; UserError where that is nothing."""
+    """The environment's current picture, `[height, width, 3]`; UserError if it gives none."""
     try:
         frames: Any = envs.render()
     except Exception as error:
@@ -74,7 +74,7 @@ def screen(envs: Envs, env_id: str) -> np.ndarray:
 
 
 def frames_per_second(envs: Envs, config: EnvConfig) -> float:
-    """How many env steps are a second of the game."""
+    """Env steps in a second of the game."""
     if atari.find(config.env_id.rpartition(":")[2]):
         return 60.0 / config.frame_skip
     fps = envs.metadata.get("render_fps")
@@ -82,7 +82,7 @@ def frames_per_second(envs: Envs, config: EnvConfig) -> float:
 
 
 def _refuse_unseen(env_id: str) -> None:
-    """Refuse an environment that says itself that it can't be drawn."""
+    """Refuse an environment whose metadata says that it can't be rendered."""
     spec = gymnasium.registry.get(import_module_of(env_id))
     if spec is None or spec.entry_point is None:
         return

@@ -1,4 +1,4 @@
-"""Video files of whole games: pictures through ffmpeg to MP4 or GIF, at the game's own speed."""
+"""Video files of whole games at the game's own speed, encoded by ffmpeg to MP4 or GIF."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from a3c.run.scores import Episode
 Format = Literal["mp4", "gif"]
 FORMATS: tuple[Format, ...] = ("mp4", "gif")
 
-HOLD_S = 1.0  # the last picture stays for so long, with the final score
-GIF_MAX_FPS = 25  # browsers slow down what is faster
+HOLD_S = 1.0  # how long the last picture stays, with the final score
+GIF_MAX_FPS = 25  # browsers slow down faster GIFs
 GIF_MAX_WIDTH = 640
 
-# yuv420p and the index in front are what browsers need; two threads leave cores for training.
+# Browsers need yuv420p and the index at the front; two threads leave cores for training.
 _MP4 = "-c:v libx264 -crf 18 -preset veryfast -pix_fmt yuv420p -movflags +faststart -threads 2"
 _LOSSLESS = "-c:v ffv1 -threads 2"
 
 
 class Recording(NamedTuple):
-    """A video file, and the whole game of which it shows all or the first seconds."""
+    """A video file, and the game that it shows completely or the first seconds of."""
 
     path: Path
     episode: Episode
@@ -57,9 +57,9 @@ def record(
 ) -> Recording:
     """Play one whole game in the one environment of `envs` and write it to `directory`.
 
-    `envs` is what `open_stage` gives. With `seconds`, pictures are of the game's first seconds
-    only. The file appears when it is complete, named after the game, the env step of training and
-    the return.
+    `envs` comes from `open_stage`. With `seconds`, only the game's first seconds are recorded. The
+    file appears when it is complete; its name has the game, the env step of training and the
+    return.
     """
     assert envs.num_envs == 1
     directory.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def file_stem(env_id: str, step: int, episode: Episode) -> str:
 
 
 class Film:
-    """A video file that pictures are added to; it is complete when `stack` closes without error."""
+    """A video file to add pictures to; it is complete when `stack` closes without an error."""
 
     def __init__(
         self, path: Path, fps: float, file_format: Format, stack: contextlib.ExitStack
@@ -106,7 +106,7 @@ class Film:
         self._pipe: Any = None
 
     def add(self, picture: Image.Image) -> None:
-        """Add the next picture; the first one settles the size."""
+        """Add the next picture; the first picture sets the size."""
         if self._pipe is None:
             self._pipe = self._stack.enter_context(self._open(self._path, self._fps, picture.size))
         self._pipe.write(picture.tobytes())
@@ -114,10 +114,10 @@ class Film:
 
 @contextlib.contextmanager
 def _encode(path: Path, fps: float, size: tuple[int, int], codec: str = _MP4) -> Iterator[Any]:
-    """A pipe that takes raw RGB pictures and has ffmpeg encode them."""
+    """A pipe that takes raw RGB pictures, which ffmpeg encodes."""
     source = f"-f rawvideo -pix_fmt rgb24 -s {size[0]}x{size[1]} -r {fps:.6f} -i -"
     with tempfile.TemporaryFile() as errors:
-        # A session of its own: Ctrl-C is for us to handle, and the file to be finished or removed.
+        # A session of its own, so Ctrl-C reaches only us, and we finish or remove the file.
         process = subprocess.Popen(
             [*_ffmpeg(), *source.split(), *codec.split(), str(path)],
             stdin=subprocess.PIPE,
@@ -144,7 +144,7 @@ def _encode(path: Path, fps: float, size: tuple[int, int], codec: str = _MP4) ->
 
 @contextlib.contextmanager
 def _encode_gif(path: Path, fps: float, size: tuple[int, int]) -> Iterator[Any]:
-    """Like `_encode`; the pictures lie on disk until all of them have agreed on 256 colours."""
+    """Like `_encode`; pictures stay on disk until the palette of 256 colours is computed."""
     with tempfile.TemporaryDirectory(prefix="a3c-gif-") as folder:
         film, palette = Path(folder) / "film.mkv", Path(folder) / "palette.png"
         with _encode(film, fps, size, _LOSSLESS) as pipe:
@@ -182,7 +182,7 @@ def _check_exit(code: int, errors: Any, path: Path) -> None:
 
 @contextlib.contextmanager
 def _beside(directory: Path, file_format: Format) -> Iterator[Path]:
-    """A path for a file that isn't complete yet; removed on the way out, if it is still there."""
+    """A path for an incomplete file; on exit the file is removed if it still exists."""
     path = directory / f".writing-{os.getpid()}.{file_format}"
     try:
         yield path
@@ -191,7 +191,7 @@ def _beside(directory: Path, file_format: Format) -> Iterator[Path]:
 
 
 def _free(path: Path) -> Path:
-    """The path, or one with a number where there is such a file."""
+    """The path, with a number appended if the file already exists."""
     number, free = 2, path
     while free.exists():
         free = path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -1,7 +1,7 @@
 """A window on the screen that shows pictures.
 
-It belongs to a process of its own, `window_process.py`: TensorFlow and the libraries that draw with
-OpenGL don't go together in one (both bring LLVM), and whatever a display does, playing goes on.
+The window runs in a process of its own, `window_process.py`: TensorFlow and the libraries that draw
+with OpenGL can't share a process (both include LLVM), and a display failure must not stop playing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _LEAVE_WITHIN_S = 3.0
 
 
 class Window:
-    """Shows pictures of one size; its user closes it by its button, Escape or q."""
+    """Shows pictures of one size; the user closes it with its button, Escape or q."""
 
     def __init__(
         self, title: str, size: tuple[int, int], environ: Mapping[str, str] = os.environ
     ) -> None:
-        """Raise UserError where no window can be opened; blocks until it is open.
+        """Block until the window is open; raise UserError if it can't be opened.
 
-        `environ` says which display: not that of a process in which `prepare_pygame` was called.
+        `environ` names the display. It must not be the environment after `prepare_pygame`.
         """
         if reason := missing_display(environ):
             raise UserError(reason)
         with tempfile.TemporaryFile() as errors:
-            # A session of its own: Ctrl-C is for us, and the window goes when its input ends.
+            # A session of its own: Ctrl-C reaches only us; the window closes when its input ends.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(_SCRIPT), title, str(size[0]), str(size[1])],
                 stdin=subprocess.PIPE,
@@ -68,18 +68,18 @@ class Window:
         self.close()
 
     def show(self, picture: Image.Image) -> None:
-        """Show a picture; nothing happens where the window was closed."""
+        """Show a picture; does nothing if the window was closed."""
         if self.is_open():
             with contextlib.suppress(BrokenPipeError):
                 self._pictures.write(picture.tobytes())
                 self._pictures.flush()
 
     def is_open(self) -> bool:
-        """Whether its user still wants it."""
+        """Whether the user hasn't closed the window."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Take it off the screen."""
+        """Close the window."""
         with contextlib.suppress(BrokenPipeError):
             self._pictures.close()
         try:

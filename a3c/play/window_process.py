@@ -1,9 +1,9 @@
-"""The process of a window: raw RGB pictures come in on standard input, and are shown.
+"""The process of a window: reads raw RGB pictures from standard input and shows them.
 
     window_process.py TITLE WIDTH HEIGHT
 
-It writes one byte when the window is open, and ends when its input does, or when its user closes it
-by its button, Escape or q. Nothing of ours is imported: this runs as a script.
+It writes one byte when the window is open. It ends when its input ends, or when the user closes the
+window with its button, Escape or q. It imports none of our modules, because it runs as a script.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 
 import pygame
 
-_PATIENCE_S = 0.02  # between looks at the keyboard
+_PATIENCE_S = 0.02  # between checks of the keyboard
 _INVISIBLE = ("dummy", "offscreen")
 
 
 def main(title: str, width: int, height: int) -> int:
-    """Show pictures until there are no more, or the user has seen enough."""
+    """Show pictures until the input ends or the user closes the window."""
     surface = _open(title, (width, height))
     if surface is None:
         return 1
@@ -51,7 +51,7 @@ def _open(title: str, size: tuple[int, int]) -> pygame.Surface | None:
 
 
 def _read(size: int) -> bytes:
-    """So many bytes of standard input, or fewer where it has ended."""
+    """Read `size` bytes of standard input, or fewer if it ends."""
     parts, missing = [], size
     while missing and (part := os.read(0, missing)):
         parts.append(part)

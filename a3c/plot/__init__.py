@@ -1,1 +1,1 @@
-"""What to draw: learning curves, throughput, filters, the network."""
+"""Figures: learning curves, throughput, filters, the network."""

@@ -1,4 +1,4 @@
-"""What the pictures of runs share: groups of runs, axes, headings, bands."""
+"""Shared parts of the charts of runs: groups of runs, axes, headings, bands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BAND_ALPHA = 0.2
 
 
 class Group(NamedTuple):
-    """Runs of one configuration, and what tells them from other groups."""
+    """Runs of one configuration, and the label that distinguishes them from other groups."""
 
     label: str
     histories: list[History]
 
     @property
     def spread(self) -> str:
-        """What a band over the runs is over, `3 seeds`."""
+        """What a band covers, for example `3 seeds`."""
         seeds = {history.setting("run", "seed") for history in self.histories}
         count = len(self.histories)
         return f"{count} {'seeds' if len(seeds) == count else 'runs'}"
@@ -37,20 +37,20 @@ class Scale(NamedTuple):
     """The x-axis of a chart."""
 
     axis: Axis
-    unit: TimeUnit  # of wall time; seconds of 1 for env steps
+    unit: TimeUnit  # of wall time; unused for env steps
 
     @property
     def label(self) -> str:
-        """What the axis says."""
+        """The label of the axis."""
         return "env steps" if self.axis == "steps" else f"wall time ({self.unit.name})"
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Places in the axis's unit."""
+        """Positions in the axis's unit."""
         return x / self.unit.seconds
 
 
 def group(histories: Sequence[History]) -> list[Group]:
-    """The runs by configuration, seeds apart."""
+    """Group runs that differ at most in their seed."""
     members = curves.group_runs([history.config for history in histories])
     groups = [[histories[index] for index in indices] for indices in members]
     names = [found[0].name for found in groups]
@@ -61,7 +61,7 @@ def group(histories: Sequence[History]) -> list[Group]:
 def with_data(
     histories: Sequence[History], has: Callable[[History], bool], complaint: str
 ) -> list[History]:
-    """The runs that have something to draw; NothingToDrawError where none has."""
+    """The runs that have data to draw; NothingToDrawError if none has."""
     kept = [history for history in histories if has(history)]
     left_out = [history for history in histories if history not in kept]
     if not kept:
@@ -125,7 +125,7 @@ def count_of(number: int, noun: str) -> str:
 def draw_workers(
     axes: Axes, groups: Sequence[Group], metric: str, scale: Scale, window: int
 ) -> None:
-    """The mean of all workers of each group, with the range they span."""
+    """The mean of all workers of each group, with the range from lowest to highest."""
     for index, (label, histories) in enumerate(groups):
         rows = [
             curves.smooth(points, window)

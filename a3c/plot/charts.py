@@ -1,7 +1,7 @@
-"""The pictures of how runs learned: return, losses.
+"""Charts of how runs learned: return and losses.
 
-Each function takes the histories of one run or of several. Runs that differ in their seed at most
-are drawn as one curve with a band; where there are several curves, the legend says what differs.
+Each function takes the histories of one or more runs. Runs that differ at most in their seed are
+drawn as one curve with a band. With several curves, the legend shows the settings that differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from a3c.run.metrics import METRICS, WINDOW
 
 log = logging.getLogger(__name__)
 
-MAX_GAMES = 20_000  # drawn as points
+MAX_GAMES = 20_000  # at most, drawn as points
 
 LOSSES = {
     "loss/policy": "Policy loss",
@@ -41,7 +41,7 @@ LOSSES = {
 def return_figure(
     histories: Sequence[History], axes: Sequence[Axis] = ("steps", "wall"), window: int = WINDOW
 ) -> Figure:
-    """Returns of games and the mean of the last `window` of them, with a panel for each axis."""
+    """Returns of games and the mean of the last `window` games, with a panel for each axis."""
     histories = parts.with_data(
         histories,
         lambda run: len(run.curve(EPISODES, "return", "steps").x) > 0 or bool(run.evaluators),
@@ -110,7 +110,7 @@ def _draw_groups(
 def _draw_seeds(
     axes: Axes, means: list[Series], scale: parts.Scale, style: Any, label: str
 ) -> bool:
-    """Each seed thin, their mean thick with its band; whether there was a band to draw."""
+    """Thin lines for seeds and a thick mean with its band; returns whether a band was drawn."""
     for mean in means:
         axes.plot(scale(mean.x), mean.y, color=style["color"], linewidth=0.8, alpha=0.45)
     over = curves.across_seeds(means, parts.NUM_POINTS)
@@ -159,7 +159,7 @@ def _draw_threshold(axes: Axes, histories: Sequence[History]) -> None:
 
 
 def losses_figure(histories: Sequence[History], axis: Axis = "steps", window: int = 1) -> Figure:
-    """The parts of the loss and what drives the update: mean of all workers, and their range."""
+    """The parts of the loss and the update's metrics: mean of all workers, and their range."""
     histories = parts.with_workers(histories, "loss/policy")
     figure = pictures.page(parts.title_of("Learning", histories), parts.subtitle_of(histories))
     panels = figure.subplots(2, 3, sharex=True)
@@ -178,7 +178,7 @@ def losses_figure(histories: Sequence[History], axis: Axis = "steps", window: in
 
 
 def _fit_loss_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
-    """A scale on which early extremes don't flatten the rest, and the limits that matter."""
+    """Set a scale on which early extremes don't flatten the rest, and the relevant limits."""
     lines = [np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()]
     drawn = np.concatenate([*lines, np.empty(0)])
     if not len(drawn):

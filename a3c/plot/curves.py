@@ -1,4 +1,4 @@
-"""Curves as data: moving means, common grids, bands, and which runs belong together.
+"""Curves as data: moving means, common grids, bands, and the grouping of runs.
 
 Pure functions over NumPy arrays and plain configurations; nothing here reads files or draws.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Settings that leave what is learnt as it is: runs that differ in these alone are one experiment.
+# Settings that don't affect learning: runs that differ only in these are one experiment.
 NOT_COMPARED = frozenset(
     {
         "run.seed",
@@ -30,14 +30,14 @@ MAX_LABEL = 60  # characters
 
 
 class Series(NamedTuple):
-    """Values along an axis: `x` never falls, and both are finite."""
+    """Values along an axis: `x` never decreases, and both are finite."""
 
     x: np.ndarray  # [N]
     y: np.ndarray  # [N]
 
 
 class Band(NamedTuple):
-    """Several curves on one grid, as their mean and the range they span."""
+    """Several curves on one grid: their mean, and their lowest and highest values."""
 
     x: np.ndarray  # [N]
     mean: np.ndarray  # [N]
@@ -46,7 +46,7 @@ class Band(NamedTuple):
 
 
 def series(x: np.ndarray, y: np.ndarray) -> Series:
-    """The finite ones of the points `[N]`, in the order of `x`."""
+    """The finite points of `[N]` points, sorted by `x`."""
     kept = np.isfinite(x) & np.isfinite(y)
     x, y = x[kept], y[kept]
     order = np.argsort(x, kind="stable")
@@ -57,7 +57,7 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
 
 
 def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of each value and the `window - 1` before it; of fewer where there are fewer."""
+    """The mean of each value and the `window - 1` before it, or of as many as there are."""
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - window, 0)
@@ -70,7 +70,7 @@ def smooth(points: Series, window: int) -> Series:
 
 
 def bin_means(points: Series, num_bins: int) -> Series:
-    """One point for each of `num_bins` equal parts of the x-axis that holds any: their mean."""
+    """The mean point of each of `num_bins` equal parts of the x-axis; empty parts are left out."""
     if len(points.x) <= 1:
         return points
     edges = np.linspace(points.x[0], points.x[-1], num_bins + 1)
@@ -82,18 +82,18 @@ def bin_means(points: Series, num_bins: int) -> Series:
 
 
 def interpolate(points: Series, grid: np.ndarray) -> np.ndarray:
-    """Values at the places of `grid`, on straight lines between points; NaN beyond the ends."""
+    """Values at the points of `grid`, linearly interpolated; NaN beyond the ends."""
     return np.interp(grid, points.x, points.y, left=np.nan, right=np.nan)
 
 
 def wide_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
-    """Places from where the first curve starts to where the last one ends."""
+    """Grid points from the start of the first curve to the end of the last one."""
     start, end = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
     return np.linspace(start, end, num_points if end > start else 1)
 
 
 def shared_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
-    """Places that all curves cover; none where they have nothing in common."""
+    """Grid points that all curves cover; none if the curves don't overlap."""
     start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     if end < start:
         return np.empty(0)
@@ -101,7 +101,7 @@ def shared_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
 
 
 def band(curves: Sequence[Series], grid: np.ndarray) -> Band:
-    """Mean, lowest and highest of the curves at each place of `grid` that any of them covers."""
+    """Mean, lowest and highest of the curves at each point of `grid` that any curve covers."""
     values = np.stack([interpolate(curve, grid) for curve in curves])  # [curves, N]
     covered = np.isfinite(values).any(axis=0)
     values = values[:, covered]
@@ -114,7 +114,7 @@ def band(curves: Sequence[Series], grid: np.ndarray) -> Band:
 
 
 def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
-    """The band of noisy rows, each averaged in as many parts as the grid has; None without any."""
+    """The band of noisy curves, averaged in one bin for each grid point; None without curves."""
     curves = [bin_means(points, num_points) for points in rows if len(points.x)]
     if not curves:
         return None
@@ -124,14 +124,14 @@ def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
 def across_seeds(curves: Sequence[Series], num_points: int) -> Band:
     """The band over the range that all curves cover.
 
-    Beyond it the mean would jump to that of the runs that are left, which are the slow ones where
-    runs end as soon as they are solved.
+    Beyond this range the mean would jump to the mean of the remaining runs, which are the slow ones
+    if runs end when they are solved.
     """
     return band(curves, shared_grid(curves, num_points))
 
 
 def wall_at(env_steps: np.ndarray, known_steps: np.ndarray, known_wall_s: np.ndarray) -> np.ndarray:
-    """Seconds of training at given env steps, by what the chief noted, and 0 at the start."""
+    """Seconds of training at given env steps, by the chief's rows; 0 at the start."""
     return np.interp(
         env_steps, np.concatenate([[0.0], known_steps]), np.concatenate([[0.0], known_wall_s])
     )
@@ -143,9 +143,9 @@ Settings = Mapping[str, Any]  # a configuration's tables as plain data
 
 
 def group_runs(configs: Sequence[Settings | None]) -> list[list[int]]:
-    """Indices of runs that differ in their seed at most, in the order of their first ones.
+    """Indices of runs that differ at most in their seed, groups ordered by their first run.
 
-    A run whose configuration isn't known is a group of its own.
+    A run with an unknown configuration is a group of its own.
     """
     groups: dict[str, list[int]] = {}
     for index, config in enumerate(configs):
@@ -156,7 +156,7 @@ def group_runs(configs: Sequence[Settings | None]) -> list[list[int]]:
 
 
 def label_groups(configs: Sequence[Settings | None], names: Sequence[str]) -> list[str]:
-    """What tells each group from the others: the settings they differ in, or else its name."""
+    """A label for each group: the settings in which the groups differ, or else its name."""
     flat = [_compared(config) if config is not None else None for config in configs]
     known = [settings for settings in flat if settings is not None]
     if len(known) < len(flat) or len(known) < 2:
@@ -173,7 +173,7 @@ def label_groups(configs: Sequence[Settings | None], names: Sequence[str]) -> li
 
 
 def _compared(config: Settings) -> dict[str, Any]:
-    """The settings that count, by `section.name`."""
+    """The compared settings, by `section.name`."""
     return {
         f"{section}.{name}": value
         for section, values in config.items()

@@ -1,8 +1,8 @@
 """A network as a table of its layers and as a picture.
 
-Both come from the graph itself: layers record themselves while the network is built, and which
-layer feeds which is read off the graph's edges. Variables that no layer recorded (made with
-`get_variable` by hand) get a row of their own, so the total is always the true one.
+Both come from the graph: layers record themselves while the network is built, and the graph's edges
+give the connections between layers. Variables that no layer recorded (made with `get_variable`
+directly) get a row of their own, so the total is always correct.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INPUT = "observation"
 
 
 class LayerRow(NamedTuple):
-    """One layer: what it is, what it gives for one observation, and what feeds it."""
+    """One layer: its type, its output for one observation, and its input layers."""
 
     name: str
     kind: str
@@ -77,7 +77,7 @@ def _by_layer(sizes: dict[str, int], names: list[str]) -> dict[str, int]:
 
 
 def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
-    """The layers whose outputs the tensors are made of, with no other layer in between."""
+    """The nearest layers whose outputs feed the tensors."""
     found: dict[str, None] = {}
     seen = set()
     pending = [tensor.op for tensor in tensors]
@@ -115,18 +115,18 @@ def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as people write it, 84x84x4."""
+    """A shape in readable form, 84x84x4."""
     return "x".join(str(size) for size in shape)
 
 
 # --- the picture: all lengths in inches -----------------------------------------------------------
 
-_LANE = 2.3  # from one row of layers to the next, labels included
-_HEAD_LANE = 0.95  # the same for the outputs, whose labels stand beside them
+_LANE = 2.3  # height of one row of layers, labels included
+_HEAD_LANE = 0.95  # the same for the outputs, whose labels are beside them
 _GLYPH = 1.05  # the tallest layer
 _RISE, _RUN = 0.22, 0.35  # of a box's slanted edges, for a front of height 1
 _LINE = 0.165
-_LETTER = 0.078  # mean width of a label's letter; those of the header are wider
+_LETTER = 0.078  # mean width of a label's letter; the header's letters are wider
 _MARGIN = 0.3
 _HEADER = 0.75
 _MAX_PIXELS = 30_000
@@ -137,7 +137,7 @@ _HEADS = {"policy": "#8250df", "value": "#cf222e"}
 
 
 class _Glyph(NamedTuple):
-    """Where a layer is drawn, and what it looks like."""
+    """Position and look of a layer in the picture."""
 
     row: LayerRow
     x: float  # centre
@@ -149,7 +149,7 @@ class _Glyph(NamedTuple):
 
 
 def draw(rows: Sequence[LayerRow], title: str, subtitle: str, path: Path) -> None:
-    """Draw the layers into a PNG file; raises UserError where it can't be written."""
+    """Draw the layers into a PNG file; raises UserError if it can't be written."""
     picture = figure(rows, title, subtitle)
     dpi = min(160.0, _MAX_PIXELS / max(picture.get_size_inches()))
     try:
@@ -182,13 +182,13 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
 
 
 def _arrange(rows: Sequence[LayerRow]) -> tuple[dict[str, _Glyph], float, float]:
-    """Every layer's glyph by name, the distance of columns, and the width of the whole."""
+    """Every layer's glyph by name, the distance between columns, and the total width."""
     columns, last = _columns(rows)
     heights = _heights(rows, columns, last)
     label_width = max(len(line) for row in rows for line in _label(row)) * _LETTER
     step = label_width + 0.15
     left = _MARGIN + label_width / 2
-    # Labels of outputs stand beside them: they come nearer, and need less room below.
+    # Labels of outputs are beside them, so outputs need less space between rows.
     outputs = {name for name, column in columns.items() if column == last}
     bottom = _MARGIN - min(
         y - (_HEAD_LANE / 2 if name in outputs else _GLYPH / 2 + 0.1 + 4 * _LINE)
@@ -203,7 +203,7 @@ def _arrange(rows: Sequence[LayerRow]) -> tuple[dict[str, _Glyph], float, float]
 
 
 def _columns(rows: Sequence[LayerRow]) -> tuple[dict[str, int], int]:
-    """Column of each layer, right of all that feeds it; outputs are in the last one."""
+    """Column of each layer, to the right of all its inputs; outputs are in the last column."""
     depths: dict[str, int] = {}
     for row in rows:  # building order: sources come first
         depths[row.name] = max((depths[source] + 1 for source in row.sources), default=0)
@@ -213,7 +213,7 @@ def _columns(rows: Sequence[LayerRow]) -> tuple[dict[str, int], int]:
 
 
 def _heights(rows: Sequence[LayerRow], columns: dict[str, int], last: int) -> dict[str, float]:
-    """Height of each layer: near what feeds it, so that trunks stay apart, but not on another."""
+    """Height of each layer: near its inputs, so trunks stay apart, and without overlap."""
     heights: dict[str, float] = {}
     for column in range(last + 1):
         members = [row for row in rows if columns[row.name] == column]
@@ -248,7 +248,7 @@ def _glyph(
 
 
 def _draw_glyph(axes: Axes, glyph: _Glyph) -> None:
-    """Feature maps are boxes, as deep as their channels; vectors are bars, tall when long."""
+    """Feature maps are boxes with depth by channels; vectors are bars with height by length."""
     left, bottom = glyph.x - glyph.width / 2, glyph.y - glyph.height / 2
     if len(glyph.row.output_shape) == 3:
         _draw_box(axes, left, bottom, glyph)
@@ -286,7 +286,7 @@ def _draw_box(axes: Axes, left: float, bottom: float, glyph: _Glyph) -> None:
 
 
 def _draw_edge(axes: Axes, source: _Glyph, target: _Glyph, step: float) -> None:
-    """An arrow between two layers, over the heads of those in between."""
+    """An arrow between two layers, above the layers between them."""
     end = (target.x - target.width / 2 - 0.05, target.y)
     if target.x - source.x < 1.4 * step:
         start = (source.x + source.width / 2 + 0.04, source.y)
@@ -299,7 +299,7 @@ def _draw_edge(axes: Axes, source: _Glyph, target: _Glyph, step: float) -> None:
 
 
 def _draw_arrow(axes: Axes, curve: list[tuple[float, float]], colour: str) -> None:
-    """A cubic Bézier curve with a head at its end."""
+    """A cubic Bézier curve with an arrowhead at its end."""
     path = Path2D(curve, [Path2D.MOVETO, Path2D.CURVE4, Path2D.CURVE4, Path2D.CURVE4])
     arrow = FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9)
     arrow.set(linewidth=1.1, color=colour, zorder=2)
@@ -312,7 +312,7 @@ def _draw_title(axes: Axes, title: str, subtitle: str, top: float) -> None:
 
 
 def _draw_label(axes: Axes, glyph: _Glyph) -> None:
-    """The label under a layer, or beside an output."""
+    """The label under a layer, or beside it for an output."""
     lines = _label(glyph.row)
     x, y, side = glyph.x, glyph.y - _GLYPH / 2 - 0.1, "center"
     if glyph.is_output:

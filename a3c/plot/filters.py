@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from a3c.plot import pictures
 from a3c.plot.pictures import FAINT, INK
 
-A_BAND = 16  # filters side by side
+A_BAND = 16  # filters in a row
 COLOURS = "RdBu_r"  # blue below 0, white at 0, red above
 _WEIGHTS = "weights"
 
@@ -26,7 +26,7 @@ class FirstLayer(NamedTuple):
 
 
 def first_layers(parameters: Mapping[str, np.ndarray]) -> list[FirstLayer]:
-    """The first layer of each trunk, of parameters in the order in which layers were built."""
+    """The first layer of each trunk; parameters are in building order."""
     trunks: dict[str, FirstLayer] = {}
     for name, values in parameters.items():
         layer, _, kind = name.rpartition("/")
@@ -58,13 +58,13 @@ def filters_figure(
 
 
 def _sorted(weights: np.ndarray) -> np.ndarray:
-    """Filters or units, last, by their size: the largest first."""
+    """Sort filters or units (the last axis) by their norm, largest first."""
     sizes = np.sqrt(np.square(weights).sum(axis=tuple(range(weights.ndim - 1))))
     return weights[..., np.argsort(-sizes, kind="stable")]
 
 
 def _grid(layer: FirstLayer) -> np.ndarray:
-    """One picture of all weights; nothing, NaN, lies between filters."""
+    """One picture of all weights; NaN separates the filters."""
     weights = _sorted(layer.weights)
     if weights.ndim == 2:
         return weights
@@ -82,7 +82,7 @@ def _grid(layer: FirstLayer) -> np.ndarray:
 
 
 def _height(layer: FirstLayer, grid: np.ndarray) -> float:
-    """Inches for a grid that is about 10.6 inches wide."""
+    """The height in inches of a grid that is about 10.6 inches wide."""
     if layer.weights.ndim == 2:
         return min(max(0.3 * len(grid), 2.0), 8.0)
     return 10.6 * grid.shape[0] / grid.shape[1] + 0.5

@@ -1,7 +1,7 @@
-"""What a run left in its metrics files, ready for curves. TensorFlow is not needed.
+"""Read a run's metrics files as curves, without TensorFlow.
 
-Any subset of the files will do: in a run over several hosts each host has only those of its own
-processes.
+Any subset of the files is enough: in a run over several hosts each host has only the files of its
+own processes.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Rows = list[dict[str, Any]]
 
 CHIEF = "worker-0"
 EPISODES = "episodes"
-_MAX_NUMBER = 2**63  # what is larger is damage, and more than a chart can take
+_MAX_NUMBER = 2**63  # larger numbers come from damage, and charts can't draw them
 
 
 class NothingToDrawError(UserError):
-    """What a picture needs isn't there; the message names it."""
+    """The data for a picture is missing; the message names it."""
 
 
 @dataclass(frozen=True)
 class History:
-    """The metrics of one run. `tables` are rows by file name, `worker-0`, `episodes`."""
+    """The metrics of one run. `tables` has rows by file name: `worker-0`, `episodes`."""
 
     path: Path
     config: dict[str, Any] | None
@@ -46,26 +46,26 @@ class History:
 
     @property
     def name(self) -> str:
-        """What people call the run."""
+        """The run's name."""
         return self.path.name
 
     @property
     def workers(self) -> list[str]:
-        """The workers whose rows are here, by number."""
+        """The workers that have rows, by number."""
         found = [name for name, rows in self.tables.items() if name.startswith("worker-") and rows]
         return sorted(found, key=lambda name: (len(name), name))
 
     @property
     def evaluators(self) -> list[str]:
-        """The evaluators whose rows are here."""
+        """The evaluators that have rows."""
         return sorted(name for name in self.tables if name.startswith("evaluator-"))
 
     def setting(self, section: str, name: str) -> Any:
-        """A setting of the run, or None where it isn't known."""
+        """A setting of the run, or None if it isn't known."""
         return (self.config or {}).get(section, {}).get(name)
 
     def curve(self, table: str, metric: str, axis: Axis) -> Series:
-        """One metric of one file; empty where the file or the metric isn't there."""
+        """One metric of one file; empty if the file or the metric is missing."""
         rows = self.tables.get(table, [])
         return series(self._places(rows, axis), column(rows, metric))
 
@@ -75,10 +75,10 @@ class History:
         return [points for points in found if len(points.x)]
 
     def _places(self, rows: Rows, axis: Axis) -> np.ndarray:
-        """Where the rows are on the axis: env steps, or seconds of training.
+        """Positions of the rows on the axis: env steps, or seconds of training.
 
-        Seconds go by the chief's rows, in which the time between a stop and a resume doesn't count.
-        Without them they go by the clock.
+        Seconds come from the chief's rows, which leave out the time between a stop and a resume.
+        Without these rows, seconds come from the clock.
         """
         env_steps = column(rows, "env_steps")
         if axis == "steps":
@@ -96,7 +96,7 @@ class History:
 
 
 def column(rows: Rows, key: str) -> np.ndarray:
-    """One key of the rows, `[N]`, NaN where a row lacks it or it is no number."""
+    """One key of the rows, `[N]`; NaN where a row lacks it or its value isn't a number."""
     values = [row.get(key) for row in rows]
     numbers = [
         isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
@@ -108,25 +108,25 @@ def column(rows: Rows, key: str) -> np.ndarray:
 
 
 def load_all(names: Sequence[str]) -> list[History]:
-    """The histories of runs by name or directory, each once; of the newest run without any name."""
+    """The histories of the named runs or directories, each once; by default of the newest run."""
     paths = [find(name) for name in names] if names else [rundir.find(None).path]
     return [load(path) for path in dict.fromkeys(paths)]
 
 
 def find(name: str) -> Path:
-    """The directory of a run; UserError where there is none.
+    """The directory of a run; UserError if it doesn't exist.
 
     A run that was started by hand has no config.json, so metrics or checkpoints are enough.
     """
     path = Path(name)
-    with contextlib.suppress(OSError):  # `rundir.find` says what is wrong with the name
+    with contextlib.suppress(OSError):  # `rundir.find` reports what is wrong with the name
         if any((path / part).is_dir() for part in ("metrics", "checkpoints")):
             return path.resolve()
     return rundir.find(name).path.resolve()
 
 
 def load(path: Path) -> History:
-    """Read the metrics of a run; UserError where it has neither rows nor checkpoints."""
+    """Read the metrics of a run; UserError if it has neither rows nor checkpoints."""
     files = sorted((path / "metrics").glob("*.jsonl"))
     read = {file.stem: _read(file) for file in files}
     tables = {name: rows for name, (rows, _) in read.items()}
@@ -153,7 +153,7 @@ def _read(file: Path) -> tuple[Rows, int]:
 
 
 def _read_config(path: Path) -> dict[str, Any] | None:
-    """The configuration as it was written, by whatever version; None where there is none."""
+    """The configuration as any version wrote it; None if there is none."""
     file = path / "config.json"
     try:
         config = json.loads(file.read_bytes())["config"]

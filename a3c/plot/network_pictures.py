@@ -1,4 +1,4 @@
-"""Pictures of what the network of a checkpoint has learned: its filters, and what it looks at."""
+"""Pictures of a checkpoint's network: its filters and its saliency maps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_MOMENTS = 4
 
 
 class Look:
-    """A checkpoint's network, with an environment to see it at work in."""
+    """A checkpoint's network, with an environment to play in."""
 
     def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
         self._ground, self._envs, self._agent = ground, envs, agent
@@ -47,7 +47,7 @@ class Look:
         return filters_figure(layers, title, subtitle, self._inputs())
 
     def saliency(self) -> Figure:
-        """What policy and value look at, in some moments of a game."""
+        """Saliency of policy and value at some moments of a game."""
         if not observations.is_image(self._space):
             raise NothingToDrawError(
                 f"no saliency: {self._ground.config.env.env_id} has observations of shape "
@@ -82,7 +82,7 @@ class Look:
         return " · ".join(parts)
 
     def _inputs(self) -> list[str]:
-        """Names of what goes into the first layer."""
+        """Names of the first layer's inputs."""
         last = observations.prepared_shape(self._space)[-1]
         if observations.is_image(self._space):
             return frame_names(last)
@@ -91,6 +91,6 @@ class Look:
 
 @contextlib.contextmanager
 def opened(ground: Playground, source: Source) -> Iterator[Look]:
-    """The network of a checkpoint; its environment is closed in the end."""
+    """The network of a checkpoint; its environment is closed on exit."""
     with contextlib.closing(ground.envs(1)) as envs:
         yield Look(ground, envs, ground.agent(envs, source.path), source.manifest.step)

@@ -1,4 +1,4 @@
-"""The look of all pictures: page, axes, colours, numbers, and the PNG file."""
+"""The common style of all pictures: page, axes, colours, numbers, and the PNG file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from a3c.errors import UserError
 
 INK, FAINT, GRID = "#24292f", "#57606a", "#d8dee4"
-# Okabe and Ito's colours, which people who are colour-blind can tell apart too.
+# Okabe and Ito's colours, which colour-blind people can distinguish too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
 DASHES = ("-", "--", ":", "-.")
 
@@ -26,7 +26,7 @@ _LETTER = 0.105  # mean width of a subtitle's letter in inches
 
 
 class TimeUnit(NamedTuple):
-    """The unit that a span of time is drawn in."""
+    """The unit of a time axis."""
 
     seconds: float
     name: str
@@ -47,7 +47,7 @@ def short(value: float, _position: object = None) -> str:
 
 
 def time_unit(longest_s: float) -> TimeUnit:
-    """The unit in which a span of this length is easy to read."""
+    """A unit that is easy to read for times up to this one."""
     for unit in (TimeUnit(86_400.0, "days"), TimeUnit(3600.0, "h"), TimeUnit(60.0, "min")):
         if longest_s > 3 * unit.seconds:
             return unit
@@ -58,7 +58,7 @@ def time_unit(longest_s: float) -> TimeUnit:
 
 
 def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
-    """A page with its heading; axes and legends arrange themselves in the rest."""
+    """A page with its heading; axes and legends are laid out in the rest."""
     width, height = size
     figure = Figure(figsize=size, dpi=DPI, facecolor="white", layout="constrained")
     engine = figure.get_layout_engine()
@@ -75,7 +75,7 @@ def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
 
 
 def dress(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
-    """Give axes the house look; call it once their scales are set."""
+    """Apply the common style to axes; call it after their scales are set."""
     axes.set_title(title, loc="left", size=13.5, weight="bold", color=INK)
     axes.set_xlabel(xlabel, size=12.5, color=FAINT)
     axes.set_ylabel(ylabel, size=12.5, color=FAINT)
@@ -94,7 +94,7 @@ def dress(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all axes, under them, each label once."""
+    """One legend for all axes, below them, each label once."""
     entries: dict[str, Artist] = {}
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
@@ -130,7 +130,7 @@ def line_style(index: int) -> dict[str, str]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG file; UserError where it can't be written."""
+    """Write a PNG file; UserError if it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="png", dpi=DPI)

@@ -1,4 +1,4 @@
-"""What a network sees: the frames of its input, and where in them its policy and value look."""
+"""A network's input frames, and where in them its policy and value look."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from a3c.plot import pictures
 from a3c.plot.pictures import FAINT, INK
 
 POLICY, VALUE = (0.20, 0.55, 1.00), (1.00, 0.30, 0.20)
-_DARKEN = 0.55  # of the frame beneath
+_DARKEN = 0.55  # factor for the frame below the overlay
 _WIDTH, _MARGIN, _GAP, _CAPTION = 12.0, 0.22, 0.12, 0.42  # inches
 
 
 class Sight(NamedTuple):
-    """One moment: what was seen, and how much hangs on each place of it."""
+    """One moment: the input frames, and the saliency of each place."""
 
     caption: str
     frames: np.ndarray  # [N, height, width, 1 or 3], 0 to 1, oldest first
@@ -27,7 +27,7 @@ class Sight(NamedTuple):
 
 
 def sight_figure(sights: Sequence[Sight], title: str, subtitle: str) -> Figure:
-    """A row a moment: its frames, then the newest one with the saliency of policy and value."""
+    """A row for each moment: its frames, then the newest one with policy and value saliency."""
     columns = len(sights[0].frames) + 2
     height, width = sights[0].policy.shape
     cell_w = (_WIDTH - 2 * _MARGIN + _GAP) / columns - _GAP
@@ -35,7 +35,7 @@ def sight_figure(sights: Sequence[Sight], title: str, subtitle: str) -> Figure:
     row_h = cell_h + _CAPTION
     page_h = pictures.HEADER + len(sights) * row_h + 0.4
     figure = pictures.page(title, subtitle, (_WIDTH, page_h))
-    figure.set_layout_engine("none")  # captions are wider than the frame that they begin at
+    figure.set_layout_engine("none")  # captions are wider than their frame
     for number, sight in enumerate(sights):
         bottom = page_h - pictures.HEADER - (number + 1) * row_h
         lefts = [_MARGIN + column * (cell_w + _GAP) for column in range(columns)]
@@ -69,7 +69,7 @@ def _draw(row: Sequence[Axes], sight: Sight) -> None:
 def overlay(
     image: np.ndarray, saliency: np.ndarray, colour: tuple[float, float, float]
 ) -> np.ndarray:
-    """A darkened `[height, width, 3]` picture that shines in one colour where saliency is high."""
+    """A darkened `[height, width, 3]` picture, bright in one colour where saliency is high."""
     strength = np.asarray(saliency, np.float64) / (float(np.max(saliency)) or 1.0)
     light = strength[..., None] * np.array(colour)
     return np.clip(_DARKEN * image * (1 - 0.5 * strength[..., None]) + light, 0.0, 1.0)
@@ -87,7 +87,7 @@ def _name_columns(row: Sequence[Axes], columns: int) -> None:
 
 
 def _darker(colour: tuple[float, float, float]) -> tuple[float, ...]:
-    """A colour of light as one for letters on white."""
+    """A darker version of a colour, for text on white."""
     return tuple(0.8 * part for part in colour)
 
 

@@ -1,4 +1,4 @@
-"""The pictures of how fast runs went and how stale gradients were: throughput, staleness."""
+"""Charts of the speed of runs and the age of gradients: throughput, staleness."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARES = {
 
 
 def throughput_figure(histories: Sequence[History], axis: Axis = "wall", window: int = 1) -> Figure:
-    """Env steps a second, and where the workers' time went."""
+    """Env steps a second, and how the workers spent their time."""
     histories = parts.with_workers(histories, "worker/env_steps_per_s")
     figure = pictures.page(parts.title_of("Throughput", histories), parts.subtitle_of(histories))
     speed, shares = figure.subplots(2, 1, sharex=len(histories) == 1)
@@ -49,7 +49,7 @@ def throughput_figure(histories: Sequence[History], axis: Axis = "wall", window:
 
 
 def _speed(history: History, axis: Axis) -> Series:
-    """The cluster's env steps a second, or those of the workers whose files are here."""
+    """The cluster's env steps a second, or those of the workers with files on this host."""
     whole = history.curve(CHIEF, "cluster/env_steps_per_s", axis)
     if len(whole.x):
         return whole
@@ -121,7 +121,7 @@ def _legend_beside(axes: Axes) -> None:
 
 
 def staleness_figure(histories: Sequence[History], axis: Axis = "steps", window: int = 1) -> Figure:
-    """Updates by others between a worker's pull and its push: over the run, and how often."""
+    """Other workers' updates between a worker's pull and push: over time, and as a histogram."""
     metric = "train/staleness"
     histories = parts.with_workers(histories, metric)
     figure = pictures.page(

@@ -1,11 +1,11 @@
 """Ours and its peers in turns on the same game, network and cores: env steps a second.
 
     python -m benchmarks.peers --pairs 5 --seconds 30 --output benchmarks/results/peers.csv
-    python -m benchmarks.peers --search --seconds 8    # each peer's settings, and which are best
-    python -m benchmarks.peers --smoke                 # seconds of each that is installed already
+    python -m benchmarks.peers --search --seconds 8    # find the best settings of each peer
+    python -m benchmarks.peers --smoke                 # a few seconds of each installed peer
 
-Wants a machine with nothing else to do. Peers' environments are made below --venvs where they are
-missing (some gigabytes). The best settings are those of the file that --search wrote.
+Run it on an otherwise idle machine. Missing virtual environments of peers are made below --venvs
+(some gigabytes). The best settings come from the file that --search wrote.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from benchmarks.peers.rows import Row
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 SMOKE = Times(1.0, 3.0)
-SMALL = {OURS: {"envs_per_worker": 1}}  # a game takes over a second to load
+SMALL = {OURS: {"envs_per_worker": 1}}  # loading a game takes over a second
 
 
 def main() -> int:
-    """Make the environments, then search or compare; 1 where a run failed."""
+    """Make the virtual environments, then search or compare; returns 1 if a run failed."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     peers = tuple(prepared(arguments))
@@ -74,7 +74,7 @@ def parse() -> argparse.Namespace:
 
 
 def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
-    """The peers that can run; the others are named, with the reason."""
+    """The peers that can run; prints each other peer with the reason."""
     for peer in named(arguments.only):
         if peer.name == OURS:
             yield peer
@@ -91,7 +91,7 @@ def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
 
 
 def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
-    """All programs alive, and one after the other thawed; the CSV grows with each turn."""
+    """Compare all programs in turns; the CSV gets a row after each turn."""
     found: list[Row] = []
     times = SMOKE if arguments.smoke else Times(arguments.warm_up, arguments.seconds)
 
@@ -121,7 +121,7 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
 def choices(
     peers: tuple[Peer, ...], arguments: argparse.Namespace
 ) -> Iterator[tuple[Peer, Settings]]:
-    """Each with the best of its settings, as far as they were searched."""
+    """Each peer with its best settings so far."""
     path = arguments.searched
     best = table.best_settings(table.read(path)) if path.exists() else {}
     for peer in peers:
@@ -130,7 +130,7 @@ def choices(
 
 
 def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
-    """Each peer's settings, each once; what the file has a row of already is not run again."""
+    """Try each peer's settings once; settings that the file already has are skipped."""
     path = arguments.searched
     found = table.read(path) if path.exists() else []
     times = Times(arguments.warm_up, arguments.seconds)
@@ -143,7 +143,7 @@ def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
 
 
 def next_candidate(peer: Peer, found: Sequence[Row]) -> Settings | None:
-    """What to try next: a setting of the grid, or a variation of the best so far."""
+    """The next settings to try: from the grid, or a variation of the best so far."""
     tried = [json.loads(row.settings) for row in found if row.peer == peer.name]
     best = table.best_settings(table.mark_best(found)).get(peer.name, peer.grid[0])
     candidates = [*peer.grid, *(best | variation for variation in peer.variations)]
@@ -151,7 +151,7 @@ def next_candidate(peer: Peer, found: Sequence[Row]) -> Settings | None:
 
 
 def tell(row: Row) -> None:
-    """One line about a run that has ended."""
+    """Print a line about a run that has ended."""
     speed = f"{row.env_steps_per_s:8,.1f} env steps/s" if row.env_steps else f"failed: {row.note}"
     print(f"{row.pair} {row.peer:15} {speed}   {row.settings}", flush=True)
 

@@ -1,4 +1,4 @@
-"""The peers, and which of their settings are tried."""
+"""The peers, and the settings to try for each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OURS = "a3c-cluster"
 class Peer(NamedTuple):
     """Another program for the same task.
 
-    The search tries every setting of `grid`, then lays each of `variations` over the best so far,
-    until nothing of that is new.
+    The search tries every setting of `grid`, then applies each of `variations` to the best so far,
+    until this gives no new settings.
     """
 
-    name: str  # also that of its environment and its file of versions
+    name: str  # also the name of its virtual environment and its file of versions
     program: str  # in programs/
     grid: tuple[Settings, ...]
     variations: tuple[Settings, ...] = ()
@@ -39,7 +39,7 @@ _APPO = {
 PEERS = (
     Peer(
         OURS,
-        "",  # launched as users do
+        "",  # started by the launcher
         _grid(envs_per_worker=(16, 32, 64), rollout_length=(20,), workers=(os.cpu_count() or 1,)),
         ({"rollout_length": 40}, {"wire_dtype": "float16"}, {"compute_dtype": "bfloat16"}),
     ),

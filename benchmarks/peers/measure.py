@@ -1,4 +1,4 @@
-"""Start a peer's program, or a cluster of ours, and make rows of what it counts in its turns."""
+"""Start a peer's program or a cluster of ours, and make rows from its counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.turns import Contestant, StartError
 
 PACKAGES = ("tensorflow", "gymnasium", "ale-py", "numpy")
 
-# Network and preprocessing that the peers have.
+# The same network and preprocessing as the peers have.
 EQUAL: tuple[str, ...] = (
     "--network",
     "a3c-ff",
@@ -31,14 +31,14 @@ EQUAL: tuple[str, ...] = (
 
 
 class Times(NamedTuple):
-    """How long to look."""
+    """The durations of a measurement."""
 
     warm_up_s: float
     seconds: float
 
 
 class Program:
-    """A program that plays until it is ended, and rows of what it counts in `folder`."""
+    """A program that plays until it is ended, and the rows from its counts in `folder`."""
 
     def __init__(self, peer: Peer, settings: Settings, root: Path, folder: Path) -> None:
         self._where = machine.here()
@@ -46,7 +46,7 @@ class Program:
         self.contestant = self._ours() if peer.name == OURS else self._theirs(root)
 
     def row(self, pair: int, seconds: float, rate: float) -> Row:
-        """What a turn came to, at `rate` env steps a second."""
+        """The row of a turn with `rate` env steps a second."""
         found = self.failed(pair, "")
         steps = round(rate * seconds)
         return found._replace(
@@ -57,7 +57,7 @@ class Program:
         )
 
     def failed(self, pair: int, note: str) -> Row:
-        """What one came to that did not start."""
+        """The row of a program that didn't start."""
         name, settings = self._peer.name, pack(self._settings)
         return Row(*self._where, name, "", settings, pair, 0, 0.0, 0.0, note)
 
@@ -85,7 +85,7 @@ class Program:
 
 
 def measure(peer: Peer, settings: Settings, root: Path, times: Times) -> Row:
-    """One that runs alone, from its start."""
+    """Measure one program alone, from its start."""
     with turns.scratch() as folder:
         program = Program(peer, settings, root, folder)
         try:
@@ -103,14 +103,14 @@ def measure(peer: Peer, settings: Settings, root: Path, times: Times) -> Row:
 
 
 def launcher_command(run: RunDir, settings: Settings) -> list[str]:
-    """What starts a cluster of ours that learns Pong."""
+    """The command of a cluster of ours that learns Pong."""
     command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
     fixed = {"preset": "pong", "evaluation_episodes": 0, "run_dir": run.path}
     return [*command, *flags_of(fixed | settings)]
 
 
 def flags_of(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as the launcher takes them."""
+    """Settings as flags of the launcher."""
     return [
         word
         for name, value in settings.items()
@@ -119,6 +119,6 @@ def flags_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def our_versions(run: RunDir) -> str:
-    """Of what a run of ours stands on."""
+    """The library versions of a run of ours."""
     known = json.loads(run.config.read_text()).get("versions", {})
     return " ".join(f"{name}=={known[name]}" for name in PACKAGES if name in known)

@@ -1,4 +1,4 @@
-"""The picture of a comparison: a bar a program, a dot a run."""
+"""The picture of a comparison: a bar for each program, a dot for each run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR, REST = 0.75, 2.0
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Medians as bars, fastest on top, with every run on them and how far ahead ours is."""
+    """Medians as bars, fastest on top, with a dot for each run and the speed ratio of ours."""
     compared = compare(rows)
     pairs = len({row.pair for row in rows})
     subtitle = f"{rows[0].machine} · median of {pairs} alternating runs, each a dot"

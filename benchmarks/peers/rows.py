@@ -1,4 +1,4 @@
-"""The table of measurements: one row a run, and what its medians say."""
+"""The table of measurements, one row a run, and its medians."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.peers.catalogue import OURS, Settings
 
 
 class Row(NamedTuple):
-    """One run. A run that failed has 0 env steps, and says why in `note`."""
+    """One run. A failed run has 0 env steps and the reason in `note`."""
 
     time: str
     commit: str
     machine: str
-    load: float  # runnable tasks before the run began, mean of a minute
+    load: float  # runnable tasks before the run began, averaged over a minute
     peer: str
     versions: str
     settings: str  # JSON
@@ -30,13 +30,13 @@ class Row(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A program in all pairs; ratios are ours to it, of the pairs in which both ran."""
+    """A program in all pairs; ratios are ours to it, from the pairs in which both ran."""
 
     peer: str
     settings: str
     speeds: list[float]
-    ratio: float | None  # of the medians; None where no pair has both
-    ratios: list[float]  # one a pair
+    ratio: float | None  # of the medians; None if no pair has both
+    ratios: list[float]  # one for each pair
 
     @property
     def median(self) -> float:
@@ -48,7 +48,7 @@ BEST = "best"
 
 
 def pack(settings: Settings) -> str:
-    """Settings as a cell."""
+    """Settings as the text of a cell."""
     return json.dumps(settings, separators=(",", ":"))
 
 
@@ -70,7 +70,7 @@ def read(path: Path) -> list[Row]:
 
 
 def mark_best(rows: Iterable[Row]) -> list[Row]:
-    """The same rows, where the fastest of each peer says that it is, and no other does."""
+    """The same rows; only the fastest row of each peer is marked as best."""
     found = [row._replace(note="") if row.note == BEST else row for row in rows]
     fastest: dict[str, Row] = {}
     for row in found:
@@ -81,7 +81,7 @@ def mark_best(rows: Iterable[Row]) -> list[Row]:
 
 
 def best_settings(rows: Iterable[Row]) -> dict[str, Settings]:
-    """What a search found, by peer."""
+    """The best settings of a search, by peer."""
     return {row.peer: json.loads(row.settings) for row in rows if row.note == BEST}
 
 
@@ -120,5 +120,5 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def describe(settings: str) -> str:
-    """A cell of settings as people read it."""
+    """The settings of a cell in readable form."""
     return ", ".join(f"{name} {value}" for name, value in json.loads(settings).items())

@@ -1,4 +1,4 @@
-"""An environment for each peer, made from its file of versions and kept."""
+"""A virtual environment for each peer, made from its file of versions and kept."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ PIP_TIMEOUT_S = 1800.0
 
 
 class VenvError(Exception):
-    """What pip had to say."""
+    """pip's error message."""
 
 
 def requirements(name: str) -> Path:
-    """The versions of a peer."""
+    """The path of a peer's file of versions."""
     return HERE / f"{name}.txt"
 
 
 def python(name: str, root: Path) -> Path:
-    """Its interpreter, whether it is there or not."""
+    """The path of its interpreter, which may not exist yet."""
     return root.absolute() / name / "bin" / "python"
 
 
 def is_made(name: str, root: Path) -> bool:
-    """Whether its environment is complete and of the versions that are pinned now."""
+    """Whether its virtual environment is complete and has the currently pinned versions."""
     stamp = root / name / STAMP
     return stamp.is_file() and stamp.read_text() == requirements(name).read_text()
 
 
 def make(name: str, root: Path) -> None:
-    """Make a peer's environment where there is none yet; VenvError where pip can't."""
+    """Make a peer's virtual environment if it is missing; VenvError if pip fails."""
     if is_made(name, root):
         return
     where = root / name

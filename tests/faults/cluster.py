@@ -1,8 +1,8 @@
-"""A cluster to be hurt: real processes through the launcher, and what its files tell about it.
+"""A cluster for fault tests: real processes, started by the launcher, and checks of its files.
 
-`Cluster` starts a run in child mode, makes things go wrong in it, and reads what came of that from
-the run's own files. Nothing of it is left when the `with` ends. How long recoveries took is logged,
-and appended to the CSV file that A3C_FAULTS_CSV names.
+`Cluster` starts a run in child mode, injects faults, and reads the effects from the run's own
+files. All its processes are gone when the `with` block ends. Recovery times are logged and appended
+to the CSV file that A3C_FAULTS_CSV names.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ log = logging.getLogger(__name__)
 INJECTED = Path(__file__).parent / "injected"
 FOR_EVER = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
 MOODY = ("--env-id", "tests.faults.worlds:Moody-v0", "--envs-per-worker", "4")
-RECOVERY_S = 10.0  # beside a TensorFlow import
-USUAL_IMPORT_S = 6.0  # three at once on two quiet cores
+RECOVERY_S = 10.0  # in addition to a TensorFlow import
+USUAL_IMPORT_S = 6.0  # three imports at once on two idle cores
 
 
 class Moment(NamedTuple):
-    """How far a run was at one time."""
+    """The progress of a run at one time."""
 
     monotonic: float
     wall: float
     lives: dict[str, int]  # how often each worker had attached
-    logged: dict[str, int]  # how much each process had said
-    losses: int  # how often the run had gone back
+    logged: dict[str, int]  # the length of each process's log
+    losses: int  # how often the run had rolled back
 
 
 class Cluster:
@@ -66,7 +66,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """The launcher at work; whatever is left of the run is killed at the end."""
+        """The running launcher; all remaining processes of the run are killed on exit."""
         with self._said.open("ab") as said:
             process = subprocess.Popen(
                 self.command(*arguments), env=self._environment(), stdout=said, stderr=said
@@ -88,23 +88,23 @@ class Cluster:
         return {**os.environ, **injected}
 
     def wait_until_training(self) -> None:
-        """Wait for rows of every worker."""
+        """Wait until every worker has written rows."""
         wait_until(lambda: all(self.trains(name) for name in self.workers), "training")
 
     def stop(self) -> None:
-        """End the run in order."""
+        """Shut the run down in order."""
         subprocess.run(
             [sys.executable, launcher()[1], "stop", str(self.run.path)], check=True, timeout=120
         )
 
-    # --- making things go wrong -----------------------------------------------------------------
+    # --- inject faults --------------------------------------------------------------------------
 
     def switch(self, fault: str, value: object = "") -> None:
-        """Switch a fault on: an illness of `worlds`, or one of `injected/sitecustomize`."""
+        """Enable a fault: one of `worlds`, or one of `injected/sitecustomize`."""
         (self._switches / fault).write_text(str(value))
 
     def switch_off(self, fault: str) -> None:
-        """Let it be well again."""
+        """Disable a fault."""
         (self._switches / fault).unlink()
 
     def signal(self, name: str, signum: signal.Signals = signal.SIGKILL) -> None:
@@ -114,17 +114,17 @@ class Cluster:
         os.kill(pid, signum)
 
     def hurry(self, name: str) -> None:
-        """Cut a keeper's wait before the next start short, where it is waiting."""
+        """End a keeper's delay before the next start, if it is waiting."""
         record = self.record(name)
         if record.state == "restarting" and record.pid is None:
             process_records.request_restart(record)
 
     def kill_keeper(self, name: str) -> None:
-        """SIGKILL for a process's keeper."""
+        """Send SIGKILL to a process's keeper."""
         os.kill(self.record(name).keeper.pid, signal.SIGKILL)
 
     def kill_everything(self, process: subprocess.Popen[bytes]) -> None:
-        """What the end of the machine is to its processes: SIGKILL for all of them."""
+        """Send SIGKILL to all processes, as if the machine failed."""
         process.kill()
         for record in self.records():
             for pid in (record.keeper.pid, record.pid):
@@ -134,37 +134,37 @@ class Cluster:
         process.wait()
         wait_until(lambda: everything_ended(self.run.path), "the end of all processes")
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- read state -----------------------------------------------------------------------------
 
     def records(self) -> list[ProcessRecord]:
-        """What the keepers wrote down."""
+        """All records written by the keepers."""
         return process_records.read_records(self.run.path)
 
     def record(self, name: str) -> ProcessRecord:
-        """What one keeper wrote down."""
+        """The record of one keeper."""
         found = process_records.read_record(self.run.record(name))
         assert found, f"{name} has no record"
         return found
 
     def pid(self, name: str) -> int | None:
-        """The pid of a process that lives."""
+        """The pid of a process, or None if it isn't alive."""
         return pid_of(self.run, name)
 
     def status(self) -> dict[str, Any]:
-        """What `status --json` says."""
+        """The output of `status --json`."""
         return status.read(self.run).as_dict()
 
     def log(self, name: str) -> str:
-        """Everything that a process and its keeper said."""
+        """The whole log of a process and its keeper."""
         path = self.run.log(name)
         return path.read_text(errors="replace") if path.exists() else ""
 
     def said(self) -> str:
-        """Everything that the launcher said."""
+        """The whole log of the launcher."""
         return self._said.read_text()
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of a process's metrics in the order of writing, lost pasts and marks too."""
+        """All rows of a process's metrics in writing order, with rolled-back rows and marks."""
         path = self.run.metrics(name)
         lines = path.read_bytes().splitlines() if path.exists() else []
         return [row for row in map(parse_row, lines) if row is not None]
@@ -174,7 +174,7 @@ class Cluster:
         return sum("event" in row for row in self.rows(name))
 
     def trains(self, name: str, after_lives: int = 0) -> bool:
-        """Whether a worker has pushed updates since it attached after that many lives."""
+        """Whether a worker has attached more than `after_lives` times, and pushed updates since."""
         rows = self.rows(name)
         marks = [i for i, row in enumerate(rows) if "event" in row]
         if len(marks) <= after_lives:
@@ -182,36 +182,36 @@ class Cluster:
         return any(row.get("worker/updates_per_s") for row in rows[marks[-1] :])
 
     def step(self) -> int:
-        """The newest env step that any worker has written."""
+        """The newest env step in any worker's rows."""
         return max(row["env_steps"] for name in self.workers for row in self.rows(name)[-1:])
 
     def manifest(self) -> checkpoint.Manifest:
-        """The newest checkpoint's manifest, every byte of it verified."""
+        """The newest checkpoint's manifest, with every byte verified."""
         found = checkpoint.newest_valid(self.run.checkpoints)
         assert found
         return found[1]
 
     def newest_checkpoint_step(self) -> int:
-        """The step of the newest checkpoint; 0 before the first."""
+        """The step of the newest checkpoint; 0 before the first one."""
         steps = checkpoint.steps(self.run.checkpoints)
         return int(steps[-1].name) if steps else 0
 
     def losses(self) -> list[tuple[int, int]]:
-        """From where to where the run went back, each time that the ps was lost."""
+        """From and to which step the run rolled back, for each loss of the ps."""
         return [(row["from"], row["env_steps"]) for row in self.rows("losses")]
 
     def ps_life(self) -> int:
-        """The number of the ps's present life, as the chief saw it."""
+        """The number of the ps's current life, from the chief's rows."""
         lives = [row["ps_life"] for row in self.rows("worker-0") if "event" in row]
         return int(lives[-1])
 
     def began_at(self) -> int:
-        """The env step at which that life began."""
+        """The env step at which the ps's current life began."""
         life = self.ps_life()
         return min(row["env_steps"] for row in self.rows("worker-0") if row.get("ps_life") == life)
 
     def step_at(self, wall: float, fault: float) -> int:
-        """The env step at a time in the life of the ps that a fault ended; 0 before that life."""
+        """The env step at time `wall`, in the ps life that the fault ended; 0 before that life."""
         steps = [0]
         for row in self.rows("worker-0"):
             if row["time"] > fault:
@@ -222,10 +222,10 @@ class Cluster:
                 steps.append(row["env_steps"])
         return steps[-1]
 
-    # --- claims ---------------------------------------------------------------------------------
+    # --- assertions -----------------------------------------------------------------------------
 
     def moment(self) -> Moment:
-        """Now, to be compared with later."""
+        """The current progress, to compare with later."""
         names = ["ps-0", "ps-1", *self.workers]
         return Moment(
             time.monotonic(),
@@ -236,10 +236,10 @@ class Cluster:
         )
 
     def wait_for_return(self, fault: str, before: Moment, *names: str) -> float:
-        """Wait until workers, or all of them, train again, in the time promised; how long it took.
+        """Wait until the workers (all by default) train again, and check the time; returns it.
 
-        The promise is ten seconds and an import of TensorFlow, the slowest of those there were; and
-        more on a machine on which that takes longer than `USUAL_IMPORT_S`.
+        The limit is ten seconds plus the slowest TensorFlow import during the recovery. It is
+        longer on a machine where an import takes more than `USUAL_IMPORT_S`.
         """
         for name in names or self.workers:
             lives = before.lives[name]
@@ -252,11 +252,11 @@ class Cluster:
         return took_s
 
     def said_since(self, name: str, before: Moment) -> str:
-        """What a process and its keeper said since then."""
+        """The log of a process and its keeper since a moment."""
         return self.log(name)[before.logged[name] :]
 
     def _imports(self, before: Moment) -> list[float]:
-        """Seconds from the start of each process to TensorFlow's being there, since then."""
+        """Seconds from each process's start until TensorFlow was imported, since a moment."""
         said = "".join(self.said_since(name, before) for name in before.logged)
         return [float(s) for s in re.findall(r"TensorFlow is there, ([\d.]+) s after", said)]
 
@@ -267,12 +267,12 @@ class Cluster:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def assert_never_fell(self, name: str) -> None:
-        """The env step never went back in any row that a worker ever wrote."""
+        """Check that the env step never decreased in any row that a worker wrote."""
         steps = [row["env_steps"] for row in self.rows(name)]
         assert steps == sorted(steps), f"global_step fell, as {name} saw it"
 
     def assert_smooth_curves(self) -> None:
-        """What plots draw has no zig-zag, neither over env steps nor over wall time."""
+        """Check that plotted curves never step back, over env steps and over wall time."""
         for path in sorted((self.run.path / "metrics").glob("worker-*.jsonl")):
             rows = read_rows(path)
             steps = [row["env_steps"] for row in rows]
@@ -282,14 +282,14 @@ class Cluster:
                 assert values == sorted(values), f"{key} of {path.name} goes back"
 
     def assert_finite(self) -> None:
-        """No number on the ps is NaN or infinite, as its newest checkpoint has it."""
+        """Check that no number on the ps is NaN or infinite, by its newest checkpoint."""
         newest = checkpoint.steps(self.run.checkpoints)[-1]
         for name, value in tensors.load(newest / checkpoint.PREFIX).items():
             assert np.isfinite(value).all(), f"{name} is not finite"
 
 
 def report(fault: str, seconds: float, import_s: float) -> None:
-    """Log how long a recovery took, and how much of it the slowest import of TensorFlow."""
+    """Log how long a recovery took, and how long its slowest TensorFlow import."""
     line = f"{fault},{seconds:.1f},{import_s:.1f}"
     log.info("recovered: %s", line)
     if target := os.environ.get("A3C_FAULTS_CSV"):

@@ -1,8 +1,8 @@
 """A private network of hosts on this machine: namespaces on veth links to one bridge.
 
-Each host has an address, a name, processes, a home, an /opt and an sshd of its own, and a second
-interface to the world outside. Nothing of it has a name on this machine: namespaces, devices and
-processes are gone with the test's process, however that ends. Only root can make them.
+Each host has its own address, name, processes, home, /opt and sshd, and a second interface to the
+outside network. None of it has a name on this machine: namespaces, devices and processes disappear
+with the test's process, even if it crashes. Only root can create them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.namespaces import inside, new_namespace
 
 PRIVATE, OUTSIDE = "10.77.0", "198.51.100"
 _HOME = "/opt/home"
-_MORTAL = ("setpriv", "--pdeathsig", "KILL")  # with the thread that starts it
+_MORTAL = ("setpriv", "--pdeathsig", "KILL")  # killed when the thread that started it ends
 
 _SSHD_CONFIG = """\
 HostKey {keys}/host
@@ -35,7 +35,7 @@ LogLevel ERROR
 Subsystem sftp internal-sftp
 """
 
-# What a host's first process does before it becomes sshd.
+# Commands of a host's first process before it becomes sshd.
 _BOOT = """
 set -e
 hostname "$1"
@@ -50,7 +50,7 @@ exec /usr/sbin/sshd -D -e -f "$2/sshd_config"
 
 
 class Machine:
-    """A host; what is run on it has its address, its name, its files and its processes."""
+    """A host; commands on it use its address, its name, its files and its processes."""
 
     def __init__(self, lan: Lan, number: int, name: str, root: Path) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class Machine:
         inside(self.namespace, lambda: plain_frames("eth0"))
 
     def boot(self) -> None:
-        """Start sshd, and come back when it listens."""
+        """Start sshd and wait until it listens."""
         enter = ["nsenter", f"--net={self.network}"]
         apart = ["unshare", "--pid", "--fork", "--kill-child", "--uts", "--mount", "--mount-proc"]
         self._init = subprocess.Popen(
@@ -97,7 +97,7 @@ class Machine:
             time.sleep(0.05)
 
     def crash(self) -> None:
-        """End every process at once, as when the power goes."""
+        """Kill every process at once, as in a power failure."""
         if self._init is not None:
             for pid in children(self._init.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -107,7 +107,7 @@ class Machine:
             self._init = None
 
     def command(self, argv: Sequence[str], directory: str = "/opt/a3c") -> list[str]:
-        """The command that runs `argv` on it."""
+        """The command that runs `argv` on this host."""
         assert self._init is not None
         first = children(self._init.pid)[0]
         enter = ["nsenter", f"--target={first}", "--net", "--pid", "--mount", "--uts"]
@@ -115,26 +115,26 @@ class Machine:
         return [*enter, *there, *argv]
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command on it to its end."""
+        """Run a command on this host to its end."""
         return subprocess.run(
             self.command(argv), capture_output=True, text=True, check=check, timeout=180
         )
 
     def python(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run Python on it, in the directory of the code."""
+        """Run Python on this host, in the directory of the code."""
         return self.run(sys.executable, *argv, check=check)
 
     def cut(self) -> None:
-        """Pull its cable to the private network."""
+        """Disconnect the host from the private network."""
         self._lan.ip(f"link set eth0-{self.number} down")
 
     def mend(self) -> None:
-        """Put it back."""
+        """Reconnect the host."""
         self._lan.ip(f"link set eth0-{self.number} up")
 
     @contextlib.contextmanager
     def slow_link(self, delay_s: float, rate: str) -> Iterator[None]:
-        """Each direction of its link takes so long, and carries no more than the rate."""
+        """Limit each direction of the host's link to a delay and a rate."""
         with self._lan.detour(f"eth0-{self.number}", delay_s):
             self._lan.tc(f"qdisc add dev eth0-{self.number} root tbf rate {rate} {_BURST}")
             tc(self.namespace, f"qdisc add dev eth0 root tbf rate {rate} {_BURST}")
@@ -145,7 +145,7 @@ class Machine:
                 self._lan.tc(f"qdisc del dev eth0-{self.number} root")
 
     def close(self) -> None:
-        """End it."""
+        """End the host."""
         self.crash()
         os.close(self.namespace)
 
@@ -154,7 +154,7 @@ _BURST = "burst 32kbit latency 200ms"
 
 
 class Lan:
-    """The bridges that the hosts are plugged into, and somebody in the world outside."""
+    """The bridges that connect the hosts, and a stranger on the outside network."""
 
     def __init__(self) -> None:
         self.switch = new_namespace()
@@ -167,20 +167,20 @@ class Lan:
         ip(self.stranger, f"addr add {OUTSIDE}.99/24 dev eth1", "link set eth1 up")
 
     def ip(self, *commands: str) -> None:
-        """Run `ip` where the bridges are."""
+        """Run `ip` in the namespace of the bridges."""
         ip(self.switch, *commands)
 
     def tc(self, command: str) -> None:
-        """Run `tc` where the bridges are."""
+        """Run `tc` in the namespace of the bridges."""
         tc(self.switch, command)
 
     def strangers_reach(self, machine: Machine, port: int) -> bool:
-        """Whether a port of a host answers to the world outside."""
+        """Whether a port of a host is reachable from the outside network."""
         return bool(inside(self.stranger, lambda: listens(machine.outside_address, port)))
 
     @contextlib.contextmanager
     def detour(self, port: str, delay_s: float) -> Iterator[None]:
-        """Carry every frame between a port and the bridge by hand, so much later."""
+        """Delay every frame between a port and the bridge, by forwarding it in Python."""
         self.ip("link add slow0 type veth peer name slow1", "link set slow1 master br0 up")
         self.ip("link set slow0 up", f"link set {port} nomaster")
         carrier = Carrier(self.switch, (port, "slow0"), delay_s)
@@ -191,7 +191,7 @@ class Lan:
             self.ip(f"link set {port} master br0", "link del slow0")
 
     def close(self) -> None:
-        """Let the bridges go."""
+        """Release the bridges."""
         os.close(self.switch)
         os.close(self.stranger)
 
@@ -200,7 +200,7 @@ class Lan:
 
 
 def why_not() -> str:
-    """Why this machine can't have such hosts; empty if it can."""
+    """Why this machine can't create such hosts; empty if it can."""
     if os.geteuid():
         return "hosts as namespaces want root"
     missing = [
@@ -223,7 +223,7 @@ def why_not() -> str:
 
 
 def copy_code(directory: Path) -> None:
-    """The code as a fresh clone of this tree would have it."""
+    """Copy the code as a fresh clone of this tree would have it."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,
@@ -238,9 +238,9 @@ def copy_code(directory: Path) -> None:
 
 
 def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
-    """A host's files: its code, its /etc/hosts, and a home whose key opens the others.
+    """Create a host's files: its code, its /etc/hosts, and a home whose key opens the others.
 
-    The home is by /etc/passwd, where ssh looks: what is in root's real one stays in sight.
+    The home comes from /etc/passwd, where ssh looks for it: root's real home stays visible.
     """
     ssh = root / "opt" / "home" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
@@ -258,7 +258,7 @@ def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
 
 @contextlib.contextmanager
 def machines(directory: Path, names: Sequence[str]) -> Iterator[tuple[Lan, list[Machine]]]:
-    """Hosts of these names that are up and reach each other by ssh."""
+    """Hosts with these names, running and connected to each other by ssh."""
     keys = directory / "keys"
     keys.mkdir(parents=True)
     for name in ("host", "user"):
