@@ -8,7 +8,7 @@ STAMP := $(VENV)/.made-from-lock
 ENV ?= CartPole-v1
 WORKERS ?= 2
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test chaos bench check format lock clean
@@ -28,7 +28,7 @@ $(STAMP): requirements.lock
 train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
 	$(BIN)/python launch_cluster.py --env-id $(ENV) --workers $(WORKERS) --mode child $(ARGS)
 
-test: setup ## run the tests, JOBS (2) files of them at a time; JOBS=0: one after the other
+test: setup ## run the tests, JOBS (3) files of them at a time; JOBS=0: one after the other
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it

@@ -329,7 +329,7 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
 def test_more_processes_than_the_machine_has_ports_are_refused() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
-        "from a3c import cluster; cluster.free_ports(100)"
+        "from a3c.cluster import topology; topology.free_ports(100)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False

@@ -110,6 +110,9 @@ def test_a_target_that_is_no_number_is_refused_even_when_made_in_code() -> None:
 
 
 def test_the_launchers_modules_do_not_import_tensorflow() -> None:
-    modules = "config, options, cluster, checkpoint, metrics, rundir, signals, heartbeat, layout"
-    code = f"import sys; from a3c import {modules}; sys.exit('tensorflow' in sys.modules)"
+    modules = (
+        "a3c.config.command_line, a3c.cluster.plan, a3c.run.checkpoint, a3c.run.metrics, "
+        "a3c.run.rundir, a3c.process.signals, a3c.process.heartbeat, a3c.server.layout"
+    )
+    code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

@@ -43,8 +43,8 @@ sys.exit(int(code.read_text()))
 FOLLOW = """
 import sys
 from a3c.hosts import near_end
-follow.FAREWELL_S = 1.0
-sys.exit(follow.main())
+near_end.FAREWELL_S = 1.0
+sys.exit(near_end.main())
 """
 
 

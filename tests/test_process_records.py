@@ -214,7 +214,7 @@ def test_a_believed_keeper_is_signalled(now: bool, returncode: int) -> None:
 
 def test_reading_records_imports_no_psutil() -> None:
     code = (
-        "import os, sys; from a3c import processes as p;"
+        "import os, sys; from a3c.process import process_records as p;"
         "assert p.identify(os.getpid()); p.read_records(p.Path('.'));"
         "print([m for m in ('psutil', 'numpy', 'tensorflow', 'rich') if m in sys.modules])"
     )

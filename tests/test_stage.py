@@ -73,7 +73,7 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
 
 def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
-        "import envs; from a3c.config import EnvConfig; from a3c.playing import stage;"
+        "import envs; from a3c.config import EnvConfig; from a3c.play import stage;"
         "stage.prepare_pygame();"
         "stage.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )

@@ -44,7 +44,7 @@ def test_the_group_is_killed_before_the_dead_child_gives_up_its_number() -> None
 
 def test_a_start_that_fails_says_why_and_leaves_no_process() -> None:
     code = (
-        "import os\nfrom a3c.keeping import spawn\n"
+        "import os\nfrom a3c.keeper import spawn\n"
         "try: spawn.start(['true'], os.environ, spawn.Path('/no/such/directory'), 1)\n"
         "except FileNotFoundError: print('said')\n"
         "try: os.waitpid(-1, os.WNOHANG)\n"
