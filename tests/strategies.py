@@ -44,6 +44,8 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.just([]) | rates
     if option.name in ("minibatches", "epochs"):  # what more than one needs is elsewhere
         return st.just(1)
+    if option.name == "ratio_limit_final":  # for a ratio limit only
+        return st.none()
     if option.name == "anneal_start":  # below the end of the schedules
         return st.just(0)
     if option.name == "heartbeat_timeout_s":

@@ -164,7 +164,7 @@ def test_status_goes_by_a_checkpoint_where_the_configuration_is_lost(stage: Stag
     said = stage.call(launch_cluster.main, ["list"])
     assert (said.code, said.out.count("\n")) == (0, 1)
     assert said.out.startswith("pole ")
-    assert " damaged " in said.out
+    assert " unread " in said.out
 
 
 def test_damaged_lines_of_metrics_are_counted_once(

@@ -83,7 +83,8 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-NEEDS = {"epochs": "ratio_limit = 0.2\n"}  # what others than the default want beside them
+# what others than the default want beside them
+NEEDS = dict.fromkeys(("epochs", "ratio_limit_final"), "ratio_limit = 0.2\n")
 
 
 # --- precedence ---------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
     """Steps in the checkpoint are pushes times samples: none lost, none counted twice."""
     path = tmp_path / "run"
     settings = ("--env-id", "Acrobot-v1", "--rollout-length", "5", "--envs-per-worker", "3")
-    three_pushes = ("--samples-per-step", "40")
+    three_pushes = ("--samples-per-step", "40", "--epochs", "1")
     # There are no dead steps in Acrobot.
     code, said = run(path, "--max-env-steps", "3000", *settings, *three_pushes)
     assert code == 0, said
