@@ -82,7 +82,8 @@ def list_runs(_arguments: argparse.Namespace) -> int:
             print(f"{name:40}  {'unread':8}  {console.one_line(str(error))}")
             continue
         mean = score(now.mean_return_100, now.stop_at_return)
-        print(f"{name:40}  {now.word:8}  {now.global_step:>13,} env steps  {mean:>8}")
+        step = now.checkpoint.step if now.solved and now.checkpoint else now.global_step
+        print(f"{name:40}  {now.word:8}  {step:>13,} env steps  {mean:>8}")
     return EXIT_OK
 
 

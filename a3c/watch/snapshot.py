@@ -209,6 +209,8 @@ def lines(status: Status) -> list[str]:
 def _facts(status: Status) -> list[tuple[str, str]]:
     share = 100 * status.global_step / status.max_env_steps
     steps = f"{status.global_step:,} of {status.max_env_steps:,} ({share:.0f} %)"
+    if status.solved and status.checkpoint:
+        steps += f", solved by the weights of {status.checkpoint.step:,}"
     if status.env_steps_per_s is not None:
         steps += f", {rate(status.env_steps_per_s)}/s"
     if status.frames_per_s is not None:
