@@ -23,6 +23,7 @@ import ctypes  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
+import statistics  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
 from collections.abc import Iterator, Sequence  # noqa: E402
@@ -173,6 +174,32 @@ def _last_words(run_dir: Path, name: str = "worker-0") -> str:
     return "it said nothing"
 
 
+def summary(rows: Sequence[dict[str, str]]) -> list[str]:
+    """A table for the docs: env steps to solve, and the ratio to the fewest workers."""
+    found = []
+    for preset, flags in dict.fromkeys((row["preset"], row["flags"]) for row in rows):
+        mine = [row for row in rows if (row["preset"], row["flags"]) == (preset, flags)]
+        fewest: float | None = None
+        for workers in sorted({int(row["workers"]) for row in mine}):
+            runs = [row for row in mine if int(row["workers"]) == workers]
+            steps = [int(row["env_steps"]) for row in runs]
+            median = statistics.median(steps)
+            fewest = fewest or median
+            stale = statistics.median(float(row["staleness"]) for row in runs)
+            found.append(
+                (
+                    f"{preset} `{flags}`" if flags else preset,
+                    workers,
+                    f"{sum(row['solved'] == 'True' for row in runs)} of {len(runs)}",
+                    f"{median:,.0f} ({min(steps):,} to {max(steps):,})",
+                    f"{median / fewest:.2f}",
+                    f"{stale:.1f}",
+                )
+            )
+    titles = ("preset", "workers", "solved", "env steps: median (range)", "ratio", "staleness")
+    return machine.table(titles, found)
+
+
 def seeds(text: str) -> list[int]:
     """Seeds from `1-10` or `1,2,5`."""
     found: list[int] = []
@@ -208,6 +235,7 @@ def main() -> None:
                 f"staleness {run.staleness}, {time.monotonic() - began:.0f} s",
                 flush=True,
             )
+    print("\n".join(summary(machine.read(arguments.output))))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ SMOKES = {
 _SMALL = ("--", "--envs-per-worker", "1", "--minibatches", "1")
 OF_OURS = {"time_to_solve": _SMALL, "race": _SMALL}
 SHORT = {
+    "real_clusters": [
+        *("--preset", "cartpole", "--workers", "1", "2", "--seeds", "1"),
+        *("--max-env-steps", "2000"),
+    ],
     "sweep": ["--only", "classic-recipe", "--max-env-steps", "4000"],
     "time_to_solve": ["--only", "a3c-cluster", "--seeds", "1", "--max-minutes", "0.5"],
     "race": ["--only", "a3c-cluster", "--turn", "10", "--max-minutes", "0.5"],
