@@ -19,7 +19,6 @@ import_tensorflow()  # once, before the forks; nothing of TensorFlow runs in thi
 
 import argparse  # noqa: E402
 import contextlib  # noqa: E402
-import ctypes  # noqa: E402
 import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
@@ -37,12 +36,11 @@ import model  # noqa: E402, F401
 import worker  # noqa: E402
 from a3c.cluster.topology import Cluster, Task, adopt_environment, free_ports  # noqa: E402
 from a3c.config import Config, command_line  # noqa: E402
+from a3c.keeper import spawn  # noqa: E402
 from a3c.learn import training  # noqa: E402, F401
 from a3c.process import signals  # noqa: E402
 from a3c.run import checkpoint, metrics, rundir  # noqa: E402, F401
 from benchmarks import machine  # noqa: E402
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Run(NamedTuple):
@@ -84,8 +82,8 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
         end = found[1]
         rows = [
             row
-            for index in range(workers)
-            for row in metrics.read_rows(run_dir / "metrics" / f"worker-{index}.jsonl")
+            for path in sorted((run_dir / "metrics").glob("worker-*.jsonl"))
+            for row in metrics.read_rows(path)
         ]
         stale = [row["train/staleness"] for row in rows if row.get("train/staleness") is not None]
         means = [
@@ -121,7 +119,10 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
 
 
 def run_cluster(config: Config, run_dir: Path) -> None:
-    """Be the parent of a cluster until all of it has ended; SystemExit where a process fails."""
+    """Be the parent of a cluster until ps and chief have ended; SystemExit where a process fails.
+
+    A worker that is late then has nobody to talk to, and is ended, as the launcher does.
+    """
     (run_dir / "logs").mkdir(parents=True)
     ports = [f"127.0.0.1:{port}" for port in free_ports(config.cluster.workers + 1)]
     cluster = Cluster(tuple(ports[:1]), tuple(ports[1:]))
@@ -129,7 +130,7 @@ def run_cluster(config: Config, run_dir: Path) -> None:
     with _ending(pids := {}):
         for task in tasks:
             pids[_fork(cluster, task, config, run_dir)] = task
-        while pids:
+        while any(task.job == "ps" or task.is_chief for task in pids.values()):
             pid, status = os.wait()
             task = pids.pop(pid)
             if code := os.waitstatus_to_exitcode(status):
@@ -142,9 +143,7 @@ def _fork(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     if pid := os.fork():
         return pid
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        spawn.die_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         log = os.open(run_dir / "logs" / f"{task.name}.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)

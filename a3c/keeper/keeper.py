@@ -337,7 +337,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         sys.stderr.write(f"keeper: {error}\n")
         return EXIT_USAGE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
