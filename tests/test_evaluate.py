@@ -208,6 +208,32 @@ def test_the_evaluator_had_its_window(trained: Path) -> None:
     assert "Error" not in log
 
 
+def test_the_evaluator_sees_that_weights_it_has_played_are_confirmed(
+    trained: Path, tmp_path: Path
+) -> None:
+    """A resumed run may be solved by the weights it began with: a checkpoint with no new step."""
+    path = tmp_path / "run"
+    shutil.copytree(trained, path)
+    manifest = checkpoint.steps(path / "checkpoints")[-1] / checkpoint.MANIFEST
+    solved = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**solved, "reason": "stop"}))
+    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--follow"]
+    with subprocess.Popen(
+        [*command, "--episodes", "1"], stderr=subprocess.PIPE, text=True
+    ) as evaluator:
+        try:
+            assert evaluator.stderr is not None
+            assert "env step" in evaluator.stderr.readline()
+            time.sleep(2.0)
+            assert evaluator.poll() is None
+            replacement = manifest.with_name("replacement")
+            replacement.write_text(json.dumps(solved))
+            replacement.rename(manifest)
+            assert evaluator.wait(timeout=100) == 0
+        finally:
+            evaluator.kill()
+
+
 def test_games_can_be_watched_until_one_has_seen_enough(trained: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch", "--json"]
     watching = subprocess.Popen(

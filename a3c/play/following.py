@@ -80,15 +80,22 @@ class Evaluator:
             sink.restart(max(steps, default=1) - 1)
 
     def _evaluate_newest(self) -> bool:
-        """Play the newest checkpoint if it is new; returns whether it was the run's last."""
+        """Play the newest checkpoint if it is new; returns whether it is the run's last.
+
+        A checkpoint becomes the last one without a new step where games confirm the weights that
+        the run was resumed with: the chief then saves it again, as solved.
+        """
         for path in reversed(checkpoint.steps(self._run.checkpoints)):
-            if int(path.name) == self._seen:
-                return False
             with suppress(DamagedCheckpointError):
-                return self._evaluate(path)
+                is_new = int(path.name) != self._seen
+                manifest = self._evaluate(path) if is_new else checkpoint.read_manifest(path)
+                over = is_over(manifest, self._ground.config.run)
+                if over and manifest.reason == "solved":
+                    self._record(manifest.step)
+                return over
         return False
 
-    def _evaluate(self, path: Path) -> bool:
+    def _evaluate(self, path: Path) -> Manifest:
         try:
             candidate, manifest = best.borrow(self._run, path)
         except OSError as error:
@@ -102,10 +109,7 @@ class Evaluator:
         log.info("env step %d: mean %.2f over %s", self._seen, summary.mean, games)
         if candidate != path and (self._best is None or summary.mean > self._best.mean):
             self._keep(candidate, manifest, summary)
-        over = is_over(manifest, self._ground.config.run)
-        if over and manifest.reason == "solved":
-            self._record(manifest.step)
-        return over
+        return manifest
 
     def _play(self, path: Path, step: int) -> Summary:
         evaluation.load(self._agent, path)
