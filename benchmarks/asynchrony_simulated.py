@@ -46,6 +46,8 @@ from a3c.learn.agent import Action, Agent, Batch, Gradient
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply, Shared
+from a3c.server.layout import cut
+from a3c.server.variables import zeros
 from benchmarks.asynchrony import Judge
 
 # Virtual milliseconds of a worker between a pull and a push; only their ratios matter.
@@ -98,24 +100,24 @@ class VirtualPs:
 
     def __init__(self, agent: Agent, config: Config) -> None:
         with tf.Graph().as_default() as built:
+            layout = cut(agent.shapes, 1)
             parameters = {
-                shard.name: _variable(shard.name, (shard.size,), tf.float32)
-                for shard in agent.layout.shards
+                shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in layout.shards
             }
             initial = agent.parameters()
-            flat = np.concatenate([np.ravel(initial[name]) for name in agent.layout.names])
+            flat = np.concatenate([np.ravel(initial[name]) for name in layout.names])
             assigns = [
                 parameters[s.name].assign(flat[s.start : s.stop], read_value=False)
-                for s in agent.layout.shards
+                for s in layout.shards
             ]
             shared = Shared(
                 parameters,
-                _variable("global_step", (), tf.int64),
-                _variable("num_updates", (), tf.int64),
-                _variable("observation_statistics", (agent.statistics_size,), tf.float64),
-                _variable("finished", (), tf.int64),
+                zeros("global_step", (), tf.int64),
+                zeros("num_updates", (), tf.int64),
+                zeros("observation_statistics", (agent.statistics_size,), tf.float64),
+                zeros("finished", (), tf.int64),
             )
-            exchange = Exchange(shared, agent.layout, config, num_ps=1)
+            exchange = Exchange(shared, layout, config, num_ps=1)
             initialize = tf.compat.v1.global_variables_initializer()
         session = tf.compat.v1.Session(graph=_without_devices(built), config=_one_thread())
         session.run(initialize.name)
@@ -156,10 +158,9 @@ class Gatherer:
         if len(self._waiting) < self._num_pushes:
             return self._reply._replace(stepped=False)
         samples = sum(one.num_samples for one in self._waiting)
-        gradient = sum(one.gradient * (one.unit * one.num_samples) for one in self._waiting)
+        gradient = sum(one.gradient * one.num_samples for one in self._waiting)
         whole = push._replace(
             gradient=np.asarray(gradient / samples, np.float32),
-            unit=1.0,
             num_samples=samples,
             num_steps=sum(one.num_steps for one in self._waiting),
             moments=np.sum([one.moments for one in self._waiting], axis=0),
@@ -167,11 +168,6 @@ class Gatherer:
         self._waiting.clear()
         self._reply = self._ps.push(whole)
         return self._reply
-
-
-def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    zeros = tf.compat.v1.zeros_initializer()
-    return tf.compat.v1.get_variable(name, shape, dtype, initializer=zeros, use_resource=True)
 
 
 def _without_devices(graph: Any) -> Any:

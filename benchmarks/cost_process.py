@@ -57,17 +57,17 @@ def instrument(outside: Outside) -> None:
     import envs
     from a3c.learn import training
     from a3c.learn.rollout import Stopwatch
-    from a3c.server import calls
+    from a3c.server import sessions
     from a3c.server.store import Store
 
-    prepare, make = calls.prepare, envs.make
+    prepare, make = sessions.prepare, envs.make
 
     def timed_make(*arguments: Any, **keywords: Any) -> Any:
         games = make(*arguments, **keywords)
         games.step = outside.timed(games.step)  # type: ignore[method-assign]
         return games
 
-    calls.prepare = lambda *a, **k: outside.timed(prepare(*a, **k))
+    sessions.prepare = lambda *a, **k: outside.timed(prepare(*a, **k))
     envs.make = timed_make
     setattr(training, "Stopwatch", partial(Stopwatch, time.process_time))  # noqa: B010
     Store.push = outside.timed(Store.push)  # type: ignore[method-assign]

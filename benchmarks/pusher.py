@@ -27,7 +27,6 @@ from a3c.cluster.topology import wait_for_peer  # noqa: E402
 from a3c.cluster.which_task import place  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.server.exchange import Push  # noqa: E402
-from a3c.server.layout import cut  # noqa: E402
 from a3c.server.serving import start_server  # noqa: E402
 from a3c.server.store import Store  # noqa: E402
 from benchmarks.turns import Tally  # noqa: E402
@@ -47,7 +46,7 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
     """Push without end, and write a row with the updates so far at intervals."""
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
-    push = Push(gradient, 1.0, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0))
+    push = Push(gradient, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0))
     tally, stale = Tally(path), 0
     while True:
         time.sleep(pause_s)
@@ -60,10 +59,10 @@ def connect(parameters: int, flags: list[str]) -> Store:
     """A worker's view of a ps with `parameters` parameters, once the ps is initialised."""
     config, arguments = parse_config(flags, "pusher", "", worker.add_arguments)
     cluster, task = place(arguments, config)
-    layout = cut({"w": (parameters,)}, len(cluster.ps))
     for index, address in enumerate(cluster.ps):
         wait_for_peer(f"ps-{index}", address, 120.0)
-    store = Store(cluster, task, start_server(cluster, task, 1).target, layout, 0, config)
+    target = start_server(cluster, task, 1).target
+    store = Store(cluster, task, target, {"w": (parameters,)}, 0, config)
     if task.is_chief:
         store.initialize({})
     while not store.is_ready():

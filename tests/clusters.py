@@ -38,15 +38,20 @@ def small_config(**settings: Any) -> Config:
     return config(**{**usual, **settings})
 
 
-def agent(settings: Config, *, num_ps: int = 1, seed: int = 1, **changes: Any) -> Agent:
+def agent(settings: Config, *, seed: int = 1, **changes: Any) -> Agent:
     """An agent with a small network for observations of three numbers and two actions."""
     network = model.build(OBSERVATIONS, ACTIONS, settings.network)
-    return Agent(network, OBSERVATIONS, settings, seed=seed, num_ps=num_ps, **changes)
+    return Agent(network, OBSERVATIONS, settings, seed=seed, **changes)
+
+
+def flat(of: Agent) -> np.ndarray:
+    """The parameters of an agent as one vector."""
+    return np.concatenate([np.ravel(value) for value in of.parameters().values()])
 
 
 def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
     """A push of a gradient that counts `num_steps` env steps."""
-    usual = {"unit": 1.0, "learning_rate": 0.01, "num_samples": 1, "moments": np.zeros(0)}
+    usual = {"learning_rate": 0.01, "num_samples": 1, "moments": np.zeros(0)}
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 
 
@@ -67,7 +72,7 @@ class InProcessCluster:
         """The store of one worker."""
         target = self.servers["worker", worker].target
         task = Task("worker", worker)
-        return Store(self.cluster, task, target, of.layout, of.statistics_size, settings)
+        return Store(self.cluster, task, target, of.shapes, of.statistics_size, settings)
 
 
 def replace(settings: Config, section: str, **changes: Any) -> Config:

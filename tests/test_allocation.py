@@ -19,7 +19,7 @@ for _ in range(4):
 print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
 """
 
-KEEP = "from a3c.server.allocation import keep_freed_memory; keep_freed_memory()"
+KEEP = "from a3c.server.sessions import keep_freed_memory; keep_freed_memory()"
 SERVE = """
 from a3c.cluster.topology import Cluster, Task, free_ports
 from a3c.server.serving import start_server

@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from a3c.cluster.topology import Cluster, Task, free_ports
 from a3c.errors import RetryableError
-from a3c.server import calls
+from a3c.server import sessions
 from a3c.server.store import Store
-from tests.clusters import agent, push_of, small_config
+from tests.clusters import agent, flat, push_of, small_config
 
 SETTINGS = small_config(hidden_sizes=[8000], learning_rate=0.01)  # 56,003 parameters
 LONG = 10_000  # bytes: of vectors, not of what else is said
@@ -72,12 +72,12 @@ def test_no_push_counts_twice_where_the_connection_breaks(what: str) -> None:
 
     def store(cluster: Cluster, task: Task) -> Store:
         size = player.statistics_size
-        return Store(cluster, task, servers[task].target, player.layout, size, SETTINGS)
+        return Store(cluster, task, servers[task].target, player.shapes, size, SETTINGS)
 
     watcher = store(straight, Task("worker", 1))
     watcher.initialize(player.parameters())
     pusher = store(far, Task("worker", 0))
-    gradient = np.ones(player.layout.num_parameters, np.float32)
+    gradient = np.ones(flat(player).size, np.float32)
     pusher.push(push_of(gradient, 3))
     wire.breaks_at = what
     answered = 0
@@ -89,7 +89,7 @@ def test_no_push_counts_twice_where_the_connection_breaks(what: str) -> None:
     assert num_updates == 2 if what == "answer" else num_updates in (1, 2)
 
 
-def test_a_ps_started_again_while_calls_are_made_ready_is_a_lost_one(
+def test_a_ps_started_again_while_sessions_are_made_ready_is_a_lost_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second, address = (f"127.0.0.1:{port}" for port in free_ports(3))
@@ -105,10 +105,10 @@ def test_a_ps_started_again_while_calls_are_made_ready_is_a_lost_one(
         made.append(really(*ends))
         return made[-1]
 
-    really = calls.prepare
-    monkeypatch.setattr(calls, "prepare", prepare)
+    really = sessions.prepare
+    monkeypatch.setattr(sessions, "prepare", prepare)
     with pytest.raises(RetryableError, match="the ps is lost"):
-        Store(cluster, worker, target, player.layout, player.statistics_size, SETTINGS)
+        Store(cluster, worker, target, player.shapes, player.statistics_size, SETTINGS)
     assert (len(servers), len(made)) == (2, 1)
 
 

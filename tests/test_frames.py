@@ -67,7 +67,7 @@ def test_an_agent_acts_and_learns_alike_on_either() -> None:
         actions = np.zeros((5, 2), np.int64)
         drawn_from = np.zeros((5, 2, 3), np.float32)
         batch = Batch(each, actions, ones, ones, ones, ones == 0, state, drawn_from, 0 * ones)
-        return agent.gradient(batch, 0.01, 0.0).packed
+        return agent.gradient(batch, 0.01, 0.0).flat
 
     np.testing.assert_array_equal(gradient(both[0]), gradient(both[1]))
     first, second = (agent.moments(each, ones) for each in both)

@@ -1,4 +1,4 @@
-"""Where each parameter lies: shared out evenly over the ps, and in its place in the vector."""
+"""The place of each parameter: ps, position in the vector, and name in checkpoints."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.errors import UserError
-from a3c.server.layout import Layout, cut
+from a3c.server.layout import Layout, by_parameter, by_shard, cut
 
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),
     st.lists(st.integers(1, 5), max_size=3).map(tuple),
     min_size=4,
     max_size=9,
-)
+).map(lambda shapes: dict(sorted(shapes.items(), key=lambda item: is_apart(item[0]))))
 
 
 def is_apart(name: str) -> bool:
@@ -37,9 +37,11 @@ def test_a_layer_that_is_nearly_everything_is_split_over_the_ps() -> None:
     ]
 
 
-def test_parameters_with_a_rate_of_their_own_come_last_and_are_cut_by_themselves() -> None:
-    layout = cut({"a": (2,), "b": (4,), "c": (3,)}, 2, is_apart)
+def test_parameters_with_a_rate_of_their_own_are_last_and_are_cut_by_themselves() -> None:
+    layout = cut({"a": (2,), "c": (3,), "b": (4,)}, 2, is_apart)
     assert layout.names == ("a", "c", "b")
+    with pytest.raises(AssertionError):
+        cut({"a": (2,), "b": (4,), "c": (3,)}, 2, is_apart)
     assert [(s.ps, s.start, s.stop, s.apart) for s in layout.shards] == [
         *((0, 0, 2, False), (1, 2, 5, False)),
         *((0, 5, 7, True), (1, 7, 9, True)),
@@ -73,26 +75,82 @@ def test_shards_cover_every_parameter_once_and_evenly(
 
 
 @given(SHAPES, st.integers(1, 4))
-def test_flat_vectors_come_apart_by_shard_and_by_name(
-    shapes: dict[str, tuple[int, ...]], num_ps: int
-) -> None:
+def test_flat_vectors_come_apart_by_name(shapes: dict[str, tuple[int, ...]], num_ps: int) -> None:
     layout = cut(shapes, num_ps, is_apart)
     flat = np.arange(layout.num_parameters, dtype=np.float32)
     named = layout.unflatten(flat)
     assert {name: value.shape for name, value in named.items()} == shapes
-    np.testing.assert_array_equal(np.concatenate(layout.split(flat)), flat)
-    np.testing.assert_array_equal(layout.flatten(named), flat)
-
-
-def test_parts_are_views_and_not_copies() -> None:
-    layout = cut({"a": (3,), "b": (2, 2)}, 2)
-    flat = np.zeros(7, np.float32)
-    flat[:] = 1
-    parts, named = layout.split(flat), layout.unflatten(flat)
-    flat[:] = 2
-    assert all((part == 2).all() for part in (*parts, *named.values()))
+    np.testing.assert_array_equal(np.concatenate([v.ravel() for v in named.values()]), flat)
 
 
 def test_workers_agree_without_talking() -> None:
     shapes = {f"layer{i}/weights": (i % 3 + 1, 2) for i in range(9)}
     assert cut(shapes, 3) == cut(dict(shapes), 3)
+
+
+# --- names in checkpoints -------------------------------------------------------------------------
+
+NAMED = {"conv/weights": (3, 4), "policy/biases": (2,), "value/weights": (5,)}
+SCALARS = {"global_step": np.array(7), "Adam/beta1_power": np.array(0.5)}
+
+
+def is_value(name: str) -> bool:
+    return name.startswith("value")
+
+
+def held_by(layout: Layout) -> dict[str, np.ndarray]:
+    """Everything on the ps of a run with Adam, every number another one."""
+    held: dict[str, np.ndarray] = {"global_step": SCALARS["global_step"]}
+    for number, slot in enumerate(("", "Adam", "Adam_1")):
+        flat = 100.0 * number + np.arange(layout.num_parameters)
+        for shard in layout.shards:
+            part = flat[shard.start : shard.stop]
+            held[f"{shard.name}/{slot}" if slot else shard.name] = part
+            held[f"counters/{shard.name}/Adam/beta1_power"] = SCALARS["Adam/beta1_power"]
+    return held
+
+
+LAYOUTS = [cut(NAMED, num_ps, apart) for num_ps in (1, 3) for apart in (is_value, lambda _: False)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_checkpoints_name_parameters_and_their_slots(layout: Layout) -> None:
+    named = by_parameter(held_by(layout), layout)
+    slots = {f"{name}/{slot}" for name in NAMED for slot in ("Adam", "Adam_1")}
+    assert named.keys() == {*NAMED, *slots, *SCALARS}
+    assert all(named[f"{name}/Adam"].shape == shape for name, shape in NAMED.items())
+    np.testing.assert_array_equal(named["conv/weights/Adam_1"], named["conv/weights"] + 200)
+
+
+@pytest.mark.parametrize("before", LAYOUTS)
+@pytest.mark.parametrize("after", LAYOUTS)
+def test_a_run_goes_on_with_another_number_of_ps_and_another_critic_rate(
+    before: Layout, after: Layout
+) -> None:
+    named = by_parameter(held_by(before), before)
+    held = by_shard(named, after, held_by(after))
+    assert held.keys() == held_by(after).keys()
+    again = by_parameter(held, after)
+    assert again.keys() == named.keys()
+    for name, value in named.items():
+        np.testing.assert_array_equal(again[name], value)
+
+
+def test_what_is_not_given_is_left_alone() -> None:
+    layout = LAYOUTS[0]
+    parameters = {name: np.zeros(shape) for name, shape in NAMED.items()}
+    held = by_shard({**parameters, "global_step": np.array(3)}, layout, held_by(layout))
+    assert held.keys() == {"parameters_0", "parameters_1", "global_step"}
+
+
+@pytest.mark.parametrize("wrong", ["conv", "conv/weights/Momentum", "global_steps"])
+def test_what_the_ps_does_not_have_is_refused_by_name(wrong: str) -> None:
+    layout = LAYOUTS[0]
+    with pytest.raises(KeyError, match=wrong):
+        by_shard({wrong: np.zeros(())}, layout, held_by(layout))
+
+
+def test_a_part_of_a_vector_is_refused_by_what_is_missing() -> None:
+    layout = LAYOUTS[0]
+    with pytest.raises(KeyError, match="policy/biases"):
+        by_shard({"conv/weights": np.zeros((3, 4))}, layout, held_by(layout))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from a3c.learn import minibatches
 from a3c.learn.agent import Batch
+from a3c.learn.learner import minibatches
 
 STEPS, ENVS = 6, 4
 
@@ -22,7 +22,7 @@ def numbered(state_size: int) -> Batch:
 
 
 def parts(state_size: int, count: int, seed: int = 1) -> list[Batch]:
-    return list(minibatches.cut(numbered(state_size), count, np.random.default_rng(seed)))
+    return list(minibatches(numbered(state_size), count, np.random.default_rng(seed)))
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
@@ -61,5 +61,5 @@ def test_with_a_memory_environments_stay_whole_with_their_states() -> None:
 def test_parts_are_drawn_anew_every_time() -> None:
     rng = np.random.default_rng(1)
     whole = numbered(0)
-    first, second = (next(iter(minibatches.cut(whole, 4, rng))) for _ in range(2))
+    first, second = (next(iter(minibatches(whole, 4, rng))) for _ in range(2))
     assert (first.observations != second.observations).any()

@@ -7,19 +7,19 @@ import time
 
 from a3c.errors import RetryableError
 from a3c.server import ps_loss_watch
-from a3c.server.ps_loss_watch import Lifeline
+from a3c.server.ps_loss_watch import PsLossWatch
 from tests.runs import wait_until
 
 LOST = RetryableError("the ps is lost")
 
 
 class Ps:
-    """What can be lost, and what a lifeline said about it."""
+    """What can be lost, and what a watch said about it."""
 
     def __init__(self) -> None:
         self.is_lost = threading.Event()
         self.said: list[RetryableError] = []
-        self.lifeline = Lifeline(self.wait, self.said.append)
+        self.watch = PsLossWatch(self.wait, self.said.append)
 
     def wait(self) -> None:
         self.is_lost.wait()
@@ -31,7 +31,7 @@ def hang(ps: Ps) -> threading.Event:
     end, began = threading.Event(), threading.Event()
 
     def call() -> None:
-        with ps.lifeline.calling():
+        with ps.watch.calling():
             began.set()
             end.wait()
 
@@ -42,13 +42,13 @@ def hang(ps: Ps) -> threading.Event:
 
 def test_a_lost_ps_is_called_no_more() -> None:
     ps = Ps()
-    with ps.lifeline.calling():
+    with ps.watch.calling():
         pass
     ps.is_lost.set()
 
     def refused() -> bool:
         try:
-            with ps.lifeline.calling():
+            with ps.watch.calling():
                 return False
         except RetryableError as error:
             return error is LOST
@@ -70,7 +70,7 @@ def test_a_call_that_hangs_because_the_ps_is_lost_is_told() -> None:
 
 def test_who_has_left_does_not_mind_the_loss() -> None:
     ps = Ps()
-    ps.lifeline.cut()
+    ps.watch.end()
     end = hang(ps)
     ps.is_lost.set()
     time.sleep(3 * ps_loss_watch.PATIENCE_S)

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from a3c.errors import RetryableError, UserError
-from a3c.server import calls
+from a3c.server import sessions
 from a3c.server.store import Store
-from tests.clusters import InProcessCluster, agent, push_of, small_config
+from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
 
 SETTINGS = small_config(learning_rate=0.01)
 
@@ -26,7 +26,7 @@ def cluster() -> InProcessCluster:
 @pytest.fixture
 def stores(cluster: InProcessCluster) -> tuple[Store, Store]:
     """The two workers' views of a freshly initialised ps."""
-    player = agent(SETTINGS, num_ps=2)
+    player = agent(SETTINGS)
     first, second = (cluster.store(SETTINGS, i, player) for i in range(2))
     first.initialize(player.parameters())
     return first, second
@@ -53,7 +53,7 @@ def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
     store = stores[0]
     assert store.global_step.dtype == tf.int64
     store.initialize({"global_step": np.array(2**40, np.int64)})
-    gradient = np.zeros(agent(SETTINGS).layout.num_parameters, np.float32)
+    gradient = np.zeros(flat(agent(SETTINGS)).size, np.float32)
     assert store.push(push_of(gradient, 7)).global_step == 2**40 + 7
 
 
@@ -114,10 +114,10 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(
     stores: tuple[Store, Store],
 ) -> None:
     first, second = stores
-    player = agent(SETTINGS, num_ps=2, seed=5)
+    player = agent(SETTINGS, seed=5)
     first.push(push_of(np.ones_like(first.pull().parameters), 4))
     first.initialize(player.parameters())
-    named = player.layout.unflatten(second.pull().parameters)
+    named = second.layout.unflatten(second.pull().parameters)
     for name, value in player.parameters().items():
         np.testing.assert_array_equal(named[name], value)
     assert second.pull().global_step == 0
@@ -147,10 +147,10 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
 ) -> None:
     """With SGD and gradients of one every number on the ps is minus the pushes that it has seen."""
     settings = small_config(optimizer="sgd")
-    of = agent(settings, num_ps=2)
+    of = agent(settings)
     pushers = [cluster.store(settings, i, of) for i in range(2)]
     pushers[0].initialize({})
-    ones = np.ones(of.layout.num_parameters, np.float32)
+    ones = np.ones(flat(of).size, np.float32)
     stop = threading.Event()
 
     def push(store: Store) -> None:
@@ -166,7 +166,8 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
             stop.set()
     assert all(p.exception() is None for p in pushing)
     for values, updates_during, _ in snapshots:
-        counts = [-shard for shard in of.layout.split(of.layout.flatten(values))]
+        vector = np.concatenate([np.ravel(values[name]) for name in of.shapes])
+        counts = [-vector[shard.start : shard.stop] for shard in reader.layout.shards]
         assert all((count == count[0]).all() for count in counts), "a shard is torn"
         seen = [int(count[0]) for count in counts]
         assert max(seen) - min(seen) <= updates_during + len(pushers)
@@ -217,7 +218,7 @@ def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
     store = lonely.store(SETTINGS, 0, player)
     assert not store.is_ready()
     with pytest.raises(RetryableError, match="the ps is lost"):
-        store.push(push_of(np.zeros(player.layout.num_parameters, np.float32), 1))
+        store.push(push_of(np.zeros(flat(player).size, np.float32), 1))
     store.initialize(player.parameters())
     assert store.is_ready()
 
@@ -234,22 +235,21 @@ def test_any_number_of_ps_and_either_precision_end_in_the_same_numbers(
         critic_learning_rate_scale=0.5,
         wire_dtype=wire_dtype,
     )
-    player = agent(settings, num_ps=num_ps)
+    player = agent(settings)
     cluster = InProcessCluster(num_ps, num_workers=2)
     first, second = (cluster.store(settings, i, player) for i in range(2))
     first.initialize(player.parameters())
-    before = player.layout.flatten(player.parameters())
+    before = flat(player)
     np.testing.assert_array_equal(first.pull().parameters, before.astype(wire_dtype))
     moments = np.arange(1.0, 1 + player.statistics_size)
-    gradient = np.linspace(-1, 1, player.layout.num_parameters, dtype=wire_dtype)
+    gradient = np.linspace(-1, 1, flat(player).size, dtype=np.float32)
     first.push(push_of(gradient, 2**33, moments=moments))
     backwards = gradient[::-1].copy()
-    unit = 0.5 if wire_dtype == "float16" else 1.0
-    push = push_of(backwards, 5, moments=moments, learning_rate=0.001, unit=unit)
+    push = push_of(backwards, 5, moments=moments, learning_rate=0.001)
     assert second.push(push).finished is False
     reply = first.pull()
-    rate = np.concatenate([np.full(s.size, 0.5 if s.apart else 1.0) for s in player.layout.shards])
-    step = 0.01 * gradient.astype(np.float64) + 0.001 * unit * backwards.astype(np.float64)
+    rate = np.concatenate([np.full(s.size, 0.5 if s.apart else 1.0) for s in first.layout.shards])
+    step = 0.01 * gradient.astype(np.float64) + 0.001 * backwards.astype(np.float64)
     tolerance = 1e-6 if wire_dtype == "float32" else 1e-3
     np.testing.assert_allclose(reply.parameters, before - rate * step, atol=tolerance)
     assert (reply.global_step, reply.num_updates) == (2**33 + 5, 2)
@@ -262,9 +262,9 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
 ) -> None:
     """Each tensor that travels besides would be a call of its own."""
     settings = small_config(optimizer=optimizer, critic_learning_rate_scale=0.5)
-    player = agent(settings, num_ps=2)
+    player = agent(settings)
     prepared: list[tuple[Any, list[Any], list[Any]]] = []
-    monkeypatch.setattr(calls, "prepare", lambda *call: prepared.append(call))
+    monkeypatch.setattr(sessions, "prepare", lambda *call: prepared.append(call))
     store = InProcessCluster(num_ps=2).store(settings, 0, player)
     store.initialize({})
     for ps, (session, inputs, outputs) in enumerate(prepared[:2]):
@@ -282,11 +282,11 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
 def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
     """Two workers' views of a ps, and the parameters that it begins with."""
     config = small_config(**{"optimizer": "sgd", "max_gradient_norm": 0.0, **settings})
-    player = agent(config, num_ps=num_ps)
+    player = agent(config)
     cluster = InProcessCluster(num_ps)
     stores = [cluster.store(config, i, player) for i in range(2)]
     stores[0].initialize(player.parameters())
-    return stores, player.layout.flatten(player.parameters())
+    return stores, flat(player)
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_a_step_is_made_of_the_clipped_mean_over_the_samples_of_all_pushes(
     (first, second), before = gathering(
         num_ps, samples_per_step=10, max_gradient_norm=max_norm, wire_dtype=wire_dtype
     )
-    one = np.linspace(-1, 1, before.size).astype(wire_dtype)
-    other = (3 * one).astype(wire_dtype)
+    one = np.linspace(-1, 1, before.size, dtype=np.float32)
+    other = 3 * one
     early = first.push(push_of(one, 4, num_samples=4, learning_rate=0.5))
     assert (early.stepped, early.num_updates, early.global_step) == (False, 0, 4)
     np.testing.assert_array_equal(early.parameters, before.astype(wire_dtype))

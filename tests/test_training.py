@@ -22,7 +22,7 @@ from a3c.learn.training import Worker
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run import checkpoint
-from tests.clusters import InProcessCluster, push_of, small_config
+from tests.clusters import InProcessCluster, flat, push_of, small_config
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
 
 NAN, INF = float("nan"), float("inf")
@@ -74,9 +74,8 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(
     with pytest.raises(FatalError) as left:
         worker.run()
     assert str(left.value) == (
-        "7 rollouts dropped in a row, for rewards were not finite: mend the environment, "
-        "which gives them, or give a --reward-clip; --max-dropped-rollouts says how many are too "
-        "many"
+        "dropped 7 rollouts in a row, because the rewards were not finite: mend the environment, "
+        "which gives them, or give a --reward-clip; --max-dropped-rollouts sets the limit"
     )
     assert left.value.exit_code == 70
     assert rows(tmp_path)[-1]["drops/rollouts"] == 7
@@ -97,7 +96,7 @@ def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_pus
     network = model.build(OBSERVATIONS, ACTIONS, small_config().network)
     of = Agent(network, OBSERVATIONS, small_config(), seed=1)
     other = here.store(small_config(), 1, of)
-    nothing = np.zeros(of.layout.num_parameters, np.float32)
+    nothing = np.zeros(flat(of).size, np.float32)
 
     def push() -> None:
         while not checkpoint.steps(tmp_path / "checkpoints"):
@@ -105,7 +104,7 @@ def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_pus
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pushing = pool.submit(push)
-        with pytest.raises(FatalError, match="2 rollouts dropped in a row"):
+        with pytest.raises(FatalError, match="dropped 2 rollouts in a row"):
             chief.run()
     assert pushing.exception() is None
     found = checkpoint.newest_valid(tmp_path / "checkpoints")

@@ -1,7 +1,9 @@
 """The worker's own copy of the network: acting and gradients in a plain local session.
 
-Nothing here uses the network. In a session on a server's target every call would go through the
-distributed master, so a local session is faster. Only `a3c.server.store` talks to the ps.
+Nothing here talks to other processes. In a session on a server's target every call would go through
+the distributed master, so a local session is faster. Only `a3c.server.store` talks to the ps.
+
+Parameters and gradients are flat float32 vectors, in the order of `Agent.shapes`.
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from a3c.learn import losses
 from a3c.net import observations
 from a3c.net.frames import as_fed, fed_space
 from a3c.net.network import Network
-from a3c.server import calls, optimizers, precision
-from a3c.server.layout import Layout, cut
+from a3c.server import optimizers, sessions
 
 SCOPE = "network"
 
@@ -52,8 +53,7 @@ class Batch(NamedTuple):
 class Gradient(NamedTuple):
     """The gradient of one batch, clipped, and the parts of its loss."""
 
-    packed: np.ndarray  # [P], in the layout's order, in the wire dtype
-    unit: float  # the gradient is `packed` times this
+    flat: np.ndarray  # [P]
     norm: float  # before clipping
     parts: dict[str, float]
 
@@ -73,7 +73,6 @@ class Agent:
         config: Config,
         *,
         seed: int,
-        num_ps: int = 1,
         greedy: bool = False,
     ) -> None:
         self.network = network
@@ -84,23 +83,25 @@ class Agent:
             tf.compat.v1.set_random_seed(seed)
             statistics = self._build_statistics()
             inputs, outputs = self._build_acting(statistics, greedy)
-            self.layout: Layout = self._build_layout(num_ps)
-            assignments = {
-                np.dtype(dtype): self._build_assignment(dtype) for dtype in (np.float32, np.float16)
-            }
+            self._variables = tf.compat.v1.trainable_variables()
+            if config.learning.critic_learning_rate_scale != 1:  # value-only parameters come last
+                self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
+            assign, assign_inputs = self._build_assignment()
             learn_inputs, learn_outputs = self._build_learning(statistics)
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
         self._graph.finalize()
         self._outputs = outputs
-        self._act = calls.prepare(self._session, inputs, outputs)
-        self._value = calls.prepare(self._session, inputs, [outputs.values])
-        self._assign = {
-            dtype: calls.prepare(self._session, feeds, targets=[assign])
-            for dtype, (assign, feeds) in assignments.items()
-        }
-        self._differentiate = calls.prepare(self._session, learn_inputs, learn_outputs)
+        self._act = sessions.prepare(self._session, inputs, outputs)
+        self._value = sessions.prepare(self._session, inputs, [outputs.values])
+        self._assign = sessions.prepare(self._session, assign_inputs, targets=[assign])
+        self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter by name, in the order of flat vectors."""
+        return {_short_name(v): tuple(v.shape.as_list()) for v in self._variables}
 
     # --- use ------------------------------------------------------------------------------------
 
@@ -123,18 +124,17 @@ class Agent:
         `ratio_limit` has no effect unless the configuration sets one.
         """
         fed = as_fed(batch.observations, self._space)
-        packed, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
-        unit, norm, *parts = numbers.tolist()
-        return Gradient(packed, unit, norm, dict(zip(self._part_names, parts, strict=True)))
+        flat, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
+        norm, *parts = numbers.tolist()
+        return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
-        """Load the parameters and observation statistics that the ps sent."""
-        self._assign[flat.dtype](flat, statistics)
+        """Replace the parameters and the observation statistics."""
+        self._assign(flat, statistics)
 
     def parameters(self) -> dict[str, np.ndarray]:
         """The local weights by name."""
-        named = {_short_name(v): v for v in self._graph.get_collection("trainable_variables")}
-        return self._session.run({name: named[name] for name in self.layout.names})
+        return self._session.run({_short_name(v): v for v in self._variables})
 
     def graph_def(self) -> Any:
         """The acting part of the graph, from observations to actions and values, for display."""
@@ -191,24 +191,13 @@ class Agent:
         action = Action(actions, output.values[0], after, tf.identity(parameters))
         return [inputs, state, starts], action
 
-    def _build_layout(self, num_ps: int) -> Layout:
-        variables = tf.compat.v1.trainable_variables()
-        shapes = {_short_name(v): tuple(v.shape.as_list()) for v in variables}
-        if self._config.learning.critic_learning_rate_scale == 1:
-            return cut(shapes, num_ps)
-        return cut(shapes, num_ps, optimizers.is_value_only)
-
-    def _in_wire_order(self) -> list[Any]:
-        named = {_short_name(v): v for v in tf.compat.v1.trainable_variables()}
-        return [named[name] for name in self.layout.names]
-
-    def _build_assignment(self, dtype: Any) -> tuple[Any, list[Any]]:
-        flat = tf.compat.v1.placeholder(dtype, [self.layout.num_parameters], "parameters")
+    def _build_assignment(self) -> tuple[Any, list[Any]]:
+        sizes = [variable.shape.num_elements() for variable in self._variables]
+        flat = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], "parameters")
         statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
-        parts = tf.split(tf.cast(flat, tf.float32), self.layout.sizes)
         assigns = [
             variable.assign(tf.reshape(part, variable.shape), read_value=False)
-            for variable, part in zip(self._in_wire_order(), parts, strict=True)
+            for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
         ]
         assigns.append(self._statistics.assign(statistics, read_value=False))
         return tf.group(*assigns), [flat, statistics]
@@ -218,19 +207,17 @@ class Agent:
         annealed = [tf.compat.v1.placeholder(tf.float32, []) for _ in range(2)]
         output = self._forward(batch.observations, batch.state, batch.starts, statistics)
         loss = self._loss(batch, output, *annealed)
-        gradients = tf.gradients(loss.total, self._in_wire_order(), unconnected_gradients="zero")
+        gradients = tf.gradients(loss.total, self._variables, unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         # With gathered pushes the ps clips instead, because only the ps knows their mean.
         gathers = self._config.samples_per_step > 0
         max_norm = 0.0 if gathers else self._config.learning.max_gradient_norm
         flat, norm = optimizers.clip_flat(flat, max_norm)
-        clipped_norm = tf.minimum(norm, max_norm or norm)
-        packed, unit = precision.pack(flat, clipped_norm, self._config.cluster.wire_dtype)
         parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
         parts |= {"entropy": loss.entropy, **loss.extras}
         self._part_names = tuple(f"loss/{name}" for name in parts)
-        numbers = tf.stack([unit, norm, *parts.values()])  # one fetch is cheaper than ten
-        return [*batch, *annealed], [packed, numbers]
+        numbers = tf.stack([norm, *parts.values()])  # one fetch is cheaper than ten
+        return [*batch, *annealed], [flat, numbers]
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self._space)

@@ -1,4 +1,4 @@
-"""One asynchronous update: compute the gradient, push it, count the steps, pull the weights."""
+"""The update: play a rollout, compute gradients, push each to the ps, load the newest weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from a3c.config import Config
-from a3c.learn import minibatches, schedules
+from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import RunningMoments, gae
-from a3c.learn.rollout import Rollout, Stopwatch
-from a3c.learn.schedules import Annealed
+from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.store import Store
 
@@ -30,6 +29,7 @@ class Update(NamedTuple):
 
     reply: Reply  # the newest reply of the ps
     pushed: bool  # true if no minibatch was dropped
+    num_pushes: int
     metrics: dict[str, float]  # means over its minibatches
 
 
@@ -47,17 +47,20 @@ class Learner:
         self._rng = np.random.default_rng(seed)
         self._moments = RunningMoments(config.learning.advantage_horizon)
         self._staleness = 0
-        self.reply = self._load(store.pull())
+        self.reply = self.refresh()
+
+    def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
+        """Play a rollout and learn from it, again and again, until the player leaves."""
+        for rollout in player.rollouts():
+            yield rollout, self.update(rollout)
 
     def update(self, rollout: Rollout) -> Update:
-        """Learn from one rollout; afterwards the agent has the newest weights.
-
-        A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
-        """
+        """Learn from one rollout; afterwards the agent has the newest weights."""
         annealed = schedules.after(self._config, self.reply.global_step)
         gradients = list(self.pushes(rollout))
+        parts = [gradient.parts for gradient in gradients]
         metrics = {
-            **_means([gradient.parts for gradient in gradients]),
+            **{name: float(np.mean([row[name] for row in parts])) for name in parts[0]},
             "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
             "train/learning_rate": annealed.learning_rate,
             "train/entropy_weight": annealed.entropy_weight,
@@ -66,44 +69,62 @@ class Learner:
         }
         if self._config.learning.ratio_limit:
             metrics["train/ratio_limit"] = annealed.ratio_limit
-        return Update(self.reply, all(gradient.is_finite for gradient in gradients), metrics)
+        pushed = all(gradient.is_finite for gradient in gradients)
+        return Update(self.reply, pushed, len(gradients), metrics)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
-        """Learn from one rollout; yield each gradient after the reply to its push is loaded."""
+        """Push the gradient of each minibatch; yields it once the new weights are loaded.
+
+        A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
+        """
+        learning, share = self._config.learning, self._config.share
         annealed = schedules.after(self._config, self.reply.global_step)
-        learning = self._config.learning
-        whole = _batch(rollout, learning.gae_lambda)
+        advantages, returns = gae(
+            rollout.rewards,
+            rollout.values,
+            rollout.bootstrap_value,
+            rollout.discounts,
+            learning.gae_lambda,
+        )
         if learning.advantage_horizon:
-            whole = whole._replace(advantages=self._moments.normalize(whole.advantages, whole.mask))
+            advantages = self._moments.normalize(advantages, rollout.mask)
+        whole = Batch(
+            observations=rollout.observations,
+            actions=rollout.actions,
+            advantages=advantages,
+            returns=returns,
+            mask=rollout.mask,
+            starts=rollout.starts,
+            state=rollout.state,
+            policy_parameters=rollout.policy_parameters,
+            epsilon=np.full_like(rollout.mask, rollout.epsilon),
+        )
         for epoch in range(learning.epochs):
-            for batch in minibatches.cut(whole, self._config.share.minibatches, self._rng):
-                yield self._learn(batch, annealed, is_new=epoch == 0)
+            for batch in minibatches(whole, share.minibatches, self._rng):
+                gradient = self._agent.gradient(
+                    batch, annealed.entropy_weight, annealed.ratio_limit
+                )
+                self._stopwatch.lap("learn")
+                known = self.reply.num_updates
+                if gradient.is_finite:
+                    is_new = batch.mask * (epoch == 0)  # env steps count in the first epoch only
+                    push = Push(
+                        gradient=gradient.flat,
+                        learning_rate=annealed.learning_rate,
+                        num_samples=int(np.count_nonzero(batch.mask)),
+                        num_steps=int(np.count_nonzero(is_new)),
+                        moments=self._agent.moments(batch.observations, is_new),
+                    )
+                    reply = self._load(self._store.push(push))
+                    self._staleness = reply.num_updates - known - reply.stepped
+                else:
+                    self._staleness = self.refresh().num_updates - known
+                self._stopwatch.lap("exchange")
+                yield gradient
 
     def refresh(self) -> Reply:
         """Load the newest weights without a push."""
         return self._load(self._store.pull())
-
-    def _learn(self, batch: Batch, annealed: Annealed, *, is_new: bool) -> Gradient:
-        """Push a batch's gradient and load the reply; env steps count in the first epoch only."""
-        gradient = self._agent.gradient(batch, annealed.entropy_weight, annealed.ratio_limit)
-        self._stopwatch.lap("learn")
-        known = self.reply.num_updates
-        if gradient.is_finite:
-            mask = batch.mask if is_new else np.zeros_like(batch.mask)
-            push = Push(
-                gradient=gradient.packed,
-                unit=gradient.unit,
-                learning_rate=annealed.learning_rate,
-                num_samples=int(np.count_nonzero(batch.mask)),
-                num_steps=int(np.count_nonzero(mask)),
-                moments=self._agent.moments(batch.observations, mask),
-            )
-            reply = self._load(self._store.push(push))
-            self._staleness = reply.num_updates - known - reply.stepped
-        else:
-            self._staleness = self.refresh().num_updates - known
-        self._stopwatch.lap("exchange")
-        return gradient
 
     def _load(self, reply: Reply) -> Reply:
         self._agent.load(reply.parameters, reply.statistics)
@@ -111,9 +132,26 @@ class Learner:
         return reply
 
 
-def _means(rows: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of every number over dictionaries with the same keys."""
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[Batch]:
+    """Cut a batch into `count` random parts.
+
+    The parts are mixed from all time steps and environments, because consecutive samples are
+    similar; they have shape `[1, N]`. With a recurrent network each part keeps whole environments,
+    with their initial states, and there are at most as many parts as environments.
+    """
+    steps = {name: rows for name, rows in whole._asdict().items() if name != "state"}
+    if count == 1:
+        yield whole
+    elif whole.state.shape[1]:
+        envs = whole.mask.shape[1]
+        for chosen in np.array_split(rng.permutation(envs), min(count, envs)):
+            parts = {name: rows[:, chosen] for name, rows in steps.items()}
+            yield Batch(**parts, state=whole.state[chosen])
+    else:
+        flat = {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in steps.items()}
+        for chosen in np.array_split(rng.permutation(whole.mask.size), count):
+            parts = {name: rows[None, chosen] for name, rows in flat.items()}
+            yield Batch(**parts, state=np.zeros((len(chosen), 0), np.float32))
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
@@ -126,24 +164,3 @@ def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
         if not np.isfinite(values).all():
             return name
     return "losses"
-
-
-def _batch(rollout: Rollout, gae_lambda: float) -> Batch:
-    advantages, returns = gae(
-        rollout.rewards,
-        rollout.values,
-        rollout.bootstrap_value,
-        rollout.discounts,
-        gae_lambda,
-    )
-    return Batch(
-        observations=rollout.observations,
-        actions=rollout.actions,
-        advantages=advantages,
-        returns=returns,
-        mask=rollout.mask,
-        starts=rollout.starts,
-        state=rollout.state,
-        policy_parameters=rollout.policy_parameters,
-        epsilon=np.full_like(rollout.mask, rollout.epsilon),
-    )

@@ -77,6 +77,29 @@ class Stopwatch:
         return totals
 
 
+class Autoreset:
+    """Starts new games in a vector environment, whatever its autoreset mode.
+
+    `starts` is true where the next observation is the first of a game, and `dead` where the next
+    step only resets: such a step has no reward and must not train.
+    """
+
+    def __init__(self, envs: VectorEnv) -> None:
+        self._envs = envs
+        self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
+        self.starts = np.ones(envs.num_envs, bool)
+        self.dead = np.zeros(envs.num_envs, bool)
+
+    def after(self, observations: Any, info: Any, done: np.ndarray) -> tuple[Any, Any]:
+        """Call after every step, with its results; the observations and info to go on with."""
+        self.starts = done
+        if self.mode == AutoresetMode.NEXT_STEP:
+            self.starts, self.dead = self.dead, done
+        elif self.mode == AutoresetMode.DISABLED and done.any():
+            return self._envs.reset(options={"reset_mask": done.copy()})
+        return observations, info
+
+
 class BlamingTheEnvironment:
     """Turns an environment's exceptions into PlayError, to tell them from our own bugs."""
 
@@ -118,7 +141,7 @@ class Player:
         self._rng = np.random.default_rng(seed)
         self._blaming = BlamingTheEnvironment()
         self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
-        self._reset_mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
+        self._autoreset = Autoreset(envs)
         self._begin(seed)
 
     def _begin(self, seed: int) -> None:
@@ -127,8 +150,6 @@ class Player:
             observations, info = self._envs.reset(seed=seed)
         self._observations = as_fed(observations, self._space)
         self._state = self._actor.initial_state(size)
-        self._starts = np.ones(size, bool)
-        self._dead = np.zeros(size, bool)  # true where the next step only resets
         self._lives = np.zeros(size, int)
         self._lives = self._lives_left(info)
         self._returns = np.zeros(size)
@@ -147,21 +168,25 @@ class Player:
                 self._step(buffer, t, epsilon)
                 if not self._go_on():
                     return
-            self._complete(buffer)
-            bootstrap = self._actor.value(self._observations, self._state, self._starts)
+            rewards, discounts = self._rewards_and_discounts()
+            bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
             self._stopwatch.lap("act")
-            yield buffer._replace(bootstrap_value=bootstrap, epsilon=epsilon)
+            yield buffer._replace(
+                rewards=rewards, discounts=discounts, bootstrap_value=bootstrap, epsilon=epsilon
+            )
 
     def _new_buffer(self) -> Rollout:
         space, size = fed_space(self._space), self._envs.num_envs
         steps = (self._length, size)
+        self._raw_rewards = np.empty(steps, np.float32)
+        self._ends = np.empty(steps, bool)  # true at the last step of a return
         return Rollout(
             observations=np.empty((*steps, *space.shape), space.dtype),
             actions=np.empty((*steps, *self._policy.action_shape), self._policy.action_dtype),
-            rewards=np.empty(steps, np.float32),
-            discounts=np.empty(steps, np.float32),
+            rewards=np.empty(0, np.float32),
+            discounts=np.empty(0, np.float32),
             values=np.empty(steps, np.float32),
-            bootstrap_value=np.empty(size, np.float32),
+            bootstrap_value=np.empty(0, np.float32),
             mask=np.empty(steps, np.float32),
             starts=np.empty(steps, bool),
             state=np.empty_like(self._actor.initial_state(size)),
@@ -171,18 +196,14 @@ class Player:
         )
 
     def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:
-        """Play one step of every environment into row `t`.
-
-        `_complete` does the rest for all rows at once, because with one environment per worker,
-        Python takes a large part of a step's time. Until then rewards are raw and `discounts` is
-        nonzero where a return ends.
-        """
-        action = self._actor.act(self._observations, self._state, self._starts)
+        """Play one step of every environment into row `t`."""
+        reset = self._autoreset
+        action = self._actor.act(self._observations, self._state, reset.starts)
         actions = self._explore(action.actions, epsilon)
         buffer.observations[t] = self._observations
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.policy_parameters[t] = action.policy_parameters
-        buffer.starts[t], buffer.mask[t] = self._starts, ~self._dead
+        buffer.starts[t], buffer.mask[t] = reset.starts, ~reset.dead
         self._stopwatch.lap("act")
         with self._blaming:
             observations, rewards, terminated, truncated, info = self._envs.step(
@@ -191,41 +212,33 @@ class Player:
         self._stopwatch.lap("env")
         done = terminated | truncated
         self._count_episodes(rewards, done, buffer.episodes)
-        buffer.rewards[t] = rewards
-        buffer.discounts[t] = done | self._dead | self._lost_life(info)
+        self._raw_rewards[t] = rewards
+        self._ends[t] = done | reset.dead | self._lost_life(info)
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
             final = self._final_observations(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._cuts.append((t, cut, values))
-        self._move_on(observations, action.state, done, info)
-
-    def _complete(self, buffer: Rollout) -> None:
-        """Scale and clip rewards, bootstrap truncations, and fill in the discounts."""
-        learning = self._learning
-        buffer.rewards[:] *= np.float32(learning.reward_scale)
-        if learning.reward_clip > 0:
-            np.clip(buffer.rewards, -learning.reward_clip, learning.reward_clip, buffer.rewards)
-        for t, cut, values in self._cuts:
-            buffer.rewards[t] = bootstrap_truncations(
-                buffer.rewards[t], cut, values, learning.gamma
-            )
-        self._cuts.clear()
-        buffer.discounts[:] = np.where(buffer.discounts, 0.0, learning.gamma)
-
-    def _move_on(
-        self, observations: np.ndarray, state: np.ndarray, done: np.ndarray, info: dict[str, Any]
-    ) -> None:
-        """Store the state of the environments after a step, and reset them if needed."""
-        starts = done
         self._lives = self._lives_left(info)
-        if self._reset_mode == AutoresetMode.NEXT_STEP:
-            starts, self._dead = self._dead, done
-        elif self._reset_mode == AutoresetMode.DISABLED and done.any():
-            with self._blaming:
-                observations, info = self._envs.reset(options={"reset_mask": done.copy()})
-            self._lives = self._lives_left(info)
+        with self._blaming:
+            observations, info = reset.after(observations, info, done)
+        self._lives = self._lives_left(info)  # a game that was reset has new lives
         self._observations = as_fed(observations, self._space)
-        self._state, self._starts = state, starts
+        self._state = action.state
+
+    def _rewards_and_discounts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rewards for learning, scaled, clipped and bootstrapped at truncations; discounts.
+
+        This is for all steps at once, because with one environment per worker, Python takes a large
+        part of a step's time.
+        """
+        learning = self._learning
+        rewards = self._raw_rewards * np.float32(learning.reward_scale)
+        if learning.reward_clip > 0:
+            np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
+        for t, cut, values in self._cuts:
+            rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
+        self._cuts.clear()
+        return rewards, np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
 
     def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         """Replace each action by a uniformly random one with probability `epsilon`."""
@@ -248,10 +261,11 @@ class Player:
     def _count_episodes(
         self, rewards: np.ndarray, done: np.ndarray, episodes: list[Episode]
     ) -> None:
-        if np.count_nonzero(self._dead):
-            rewards = np.where(self._dead, 0.0, rewards)
+        dead = self._autoreset.dead
+        if np.count_nonzero(dead):
+            rewards = np.where(dead, 0.0, rewards)
         self._returns += rewards
-        self._lengths += ~self._dead
+        self._lengths += ~dead
         if not np.count_nonzero(done):
             return
         for i in np.flatnonzero(done):
@@ -264,7 +278,7 @@ class Player:
         self, observations: np.ndarray, info: dict[str, Any], cut: np.ndarray
     ) -> np.ndarray:
         """The last observations of truncated episodes, not the first ones of the next."""
-        if self._reset_mode != AutoresetMode.SAME_STEP:
+        if self._autoreset.mode != AutoresetMode.SAME_STEP:
             return observations
         final = np.array(observations)
         for i in np.flatnonzero(cut):

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from a3c.errors import UserError
 from a3c.learn.agent import Action, Agent
-from a3c.learn.rollout import Actor
+from a3c.learn.rollout import Actor, Autoreset
 from a3c.play.scores import Summary, summarise
 from a3c.process.console import count
 from a3c.run import checkpoint, tensors
@@ -40,8 +40,7 @@ def load(agent: Agent, directory: Path) -> None:
         values = tensors.load(directory / checkpoint.PREFIX)
     except tensors.UNREADABLE as error:
         raise DamagedCheckpointError(str(error).splitlines()[0]) from None
-    wanted = dict(zip(agent.layout.names, agent.layout.shapes, strict=True))
-    wanted["observation_statistics"] = (agent.statistics_size,)
+    wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
     for name, shape in wanted.items():
         if name not in values or values[name].shape != shape:
             there = f"of shape {values[name].shape}" if name in values else "missing"
@@ -49,7 +48,8 @@ def load(agent: Agent, directory: Path) -> None:
                 f"{directory} is of another network: {name} is {there}, not of shape {shape}; "
                 "give the model.py that it was trained with"
             )
-    agent.load(agent.layout.flatten(values), values["observation_statistics"])
+    flat = np.concatenate([np.ravel(values[name]) for name in agent.shapes])
+    agent.load(flat, values["observation_statistics"])
 
 
 # --- playing ------------------------------------------------------------------------------------
@@ -99,23 +99,20 @@ def moments(
     envs: VectorEnv[Any, Any, Any], agent: Actor, policy: Any, games: Games, *, seed: int
 ) -> Iterator[Decision]:
     """Play until `games` are over; each step is taken when the next decision is requested."""
-    mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
-    size = envs.num_envs
+    reset = Autoreset(envs)
     observations, _ = envs.reset(seed=seed)
-    state, starts = agent.initial_state(size), np.ones(size, bool)
-    dead = np.zeros(size, bool)  # true where the next step only resets
+    state = agent.initial_state(envs.num_envs)
     while not games.over:
-        action = agent.act(observations, state, starts)
+        action = agent.act(observations, state, reset.starts)
         score = (games.returns.copy(), games.lengths.copy(), games.num_ended)
-        yield Decision(observations, state, starts, action, *score)
-        observations, rewards, terminated, truncated, _ = envs.step(policy.to_env(action.actions))
-        done = (terminated | truncated) & ~dead
-        games.add(rewards, done, ~dead)
-        state, starts = action.state, done
-        if mode == AutoresetMode.NEXT_STEP:
-            starts, dead = dead, done
-        elif mode == AutoresetMode.DISABLED and done.any():
-            observations, _ = envs.reset(options={"reset_mask": done.copy()})
+        yield Decision(observations, state, reset.starts, action, *score)
+        observations, rewards, terminated, truncated, info = envs.step(
+            policy.to_env(action.actions)
+        )
+        done = (terminated | truncated) & ~reset.dead
+        games.add(rewards, done, ~reset.dead)
+        observations, _ = reset.after(observations, info, done)
+        state = action.state
 
 
 class Games:

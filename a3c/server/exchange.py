@@ -5,6 +5,10 @@ gradient with a header of numbers, makes an optimizer step, and replies with its
 ps also holds the counters and sends them too. A worker calls all ps at once, each through that ps's
 own master, which takes one round trip. No ps waits for another.
 
+With `wire_dtype` float16 gradients and parameters travel in half precision, which holds only
+magnitudes from 6e-8 to 65504. Gradients are small, so each is divided by a unit that makes its norm
+1024; the header holds the unit. Parameters are sent as they are.
+
 Gradients are gathered first: a ps adds them up, weighted by their samples, until the number of
 samples is nearest to `samples_per_step`. It then makes one step with their clipped mean. The push
 that completes the samples makes the step, and no push waits. With `samples_per_step` 0 every push
@@ -24,20 +28,22 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.config import Config
-from a3c.server import calls, optimizers, precision
+from a3c.server import optimizers, sessions
 from a3c.server.layout import Layout, Shard
+from a3c.server.variables import zeros
 
-GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients
+GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
 _NUMBERS = 6  # header entries before the observation moments
+_PACKED_NORM = 1024.0
+_SMALLEST_NORM = 1e-30
 _Values = list[np.ndarray]
 
 
 class Push(NamedTuple):
     """The content of one push."""
 
-    gradient: np.ndarray  # [P], in the wire dtype, divided by `unit`
-    unit: float
+    gradient: np.ndarray  # [P], finite
     learning_rate: float
     num_samples: int  # the gradient is their mean
     num_steps: int  # env steps to count
@@ -47,7 +53,7 @@ class Push(NamedTuple):
 class Reply(NamedTuple):
     """The reply of the ps."""
 
-    parameters: np.ndarray  # [P], in the wire dtype, read after this worker's own push
+    parameters: np.ndarray  # [P], float32, read after this worker's own push
     statistics: np.ndarray
     global_step: int
     num_updates: int
@@ -89,18 +95,22 @@ class Exchange:
             for ps in range(num_ps)
         ]
 
-    def connect(self, sessions: Sequence[tf.compat.v1.Session]) -> None:
+    def connect(self, masters: Sequence[tf.compat.v1.Session]) -> None:
         """Prepare the calls, with one session per ps; waits for ps that have not started yet."""
-        pairs = list(zip(sessions, self._parts, strict=True))
-        self._push = [calls.prepare(session, part.inputs, part.pushed) for session, part in pairs]
-        self._pull = [calls.prepare(session, [], part.pulled) for session, part in pairs]
+        pairs = list(zip(masters, self._parts, strict=True))
+        self._push = [sessions.prepare(master, part.inputs, part.pushed) for master, part in pairs]
+        self._pull = [sessions.prepare(master, [], part.pulled) for master, part in pairs]
         self._pool = ThreadPoolExecutor(max(1, len(pairs) - 1), "exchange")
 
     def push(self, push: Push) -> Reply:
         """Push, and return the state after that push."""
-        fed = [[push.gradient[s.start : s.stop] for s in part.shards] for part in self._parts]
-        numbers = [push.learning_rate, push.num_steps, push.unit, push.num_samples]
-        for gradients, squares in zip(fed, self._squares(fed, push.unit), strict=True):
+        packed, unit = push.gradient, 1.0
+        if self._wire_dtype == "float16":
+            unit = max(float(np.linalg.norm(packed)), _SMALLEST_NORM) / _PACKED_NORM
+            packed = (packed / np.float32(unit)).astype(np.float16)
+        numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
+        fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
+        for gradients, squares in zip(fed, self._squares(push.gradient), strict=True):
             gradients.insert(0, np.concatenate([numbers, squares, push.moments]))
         return self._reply(self._call(self._push, fed))
 
@@ -125,33 +135,28 @@ class Exchange:
     def _reply(self, answers: Sequence[_Values]) -> Reply:
         (counters, *first), *others = answers
         step, updates, finished, stepped = counters[:4].tolist()
-        statistics, parameters = counters[4:].view(np.float64), self._joined([first, *others])
+        statistics, parts = counters[4:].view(np.float64), [first, *others]
+        parameters = parts[0][0]
+        if len(self._parts) > 1 or len(first) > 1:
+            parameters = np.empty(self._num_parameters, parameters.dtype)
+            for part, vectors in zip(self._parts, parts, strict=True):
+                for shard, vector in zip(part.shards, vectors, strict=True):
+                    parameters[shard.start : shard.stop] = vector
+        parameters = np.asarray(parameters, np.float32)
         return Reply(parameters, statistics, step, updates, bool(finished), bool(stepped))
 
-    def _squares(self, fed: Sequence[_Values], unit: float) -> list[tuple[float, float]]:
+    def _squares(self, gradient: np.ndarray) -> list[tuple[float, float]]:
         """For each ps: the squared norm of the whole gradient, and of that ps's part of it.
 
         A ps clips by the norm of the whole mean gradient, but holds only a part of it. It estimates
         the whole norm from its part, with the ratio of the two in the gradients that it gathered.
         With one ps the ratio is 1.
         """
-        if len(fed) == 1:
+        if len(self._parts) == 1:
             return [(1.0, 1.0)]
-        squares = [
-            sum(float(np.vdot(v, v)) for v in (part.astype(np.float32) * unit for part in parts))
-            for parts in fed
-        ]
+        cuts = [[gradient[s.start : s.stop] for s in part.shards] for part in self._parts]
+        squares = [sum(float(np.vdot(cut, cut)) for cut in shards) for shards in cuts]
         return [(sum(squares), square) for square in squares]
-
-    def _joined(self, held: Sequence[_Values]) -> np.ndarray:
-        """Join the shards from all ps into the whole vector."""
-        if len(held) == len(held[0]) == 1:
-            return held[0][0]
-        flat = np.empty(self._num_parameters, held[0][0].dtype)
-        for part, vectors in zip(self._parts, held, strict=True):
-            for shard, vector in zip(part.shards, vectors, strict=True):
-                flat[shard.start : shard.stop] = vector
-        return flat
 
     # --- the graph ------------------------------------------------------------------------------
 
@@ -192,8 +197,9 @@ class Exchange:
         A critical section covers it all; otherwise two pushes could complete the same step. Returns
         1 if there was a step, else 0, and on the first ps the counters after that.
         """
-        sums = {s.name: _gathered(f"{s.name}", [s.size], tf.float32) for s in shards}
-        totals = _gathered(f"totals_{ps}", [3], tf.float64)  # samples; both squares × samples
+        sums = {s.name: zeros(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
+        # The totals are the samples, and both squared norms times the samples.
+        totals = zeros(f"{GATHERED}/totals_{ps}", [3], tf.float64)
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
         counters: list[Any] = []
@@ -251,7 +257,10 @@ class Exchange:
             return tf.constant(1, tf.int64)
 
     def _unpacked(self, gradient: Any, header: Any) -> Any:
-        return precision.unpack(gradient, tf.cast(header[2], tf.float32), self._wire_dtype)
+        """A gradient as float32."""
+        if self._wire_dtype == "float32":
+            return gradient
+        return tf.cast(gradient, tf.float32) * tf.cast(header[2], tf.float32)
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
         """One optimizer step in a shard."""
@@ -277,7 +286,7 @@ class Exchange:
         """The parameters of a shard in the wire dtype."""
         with tf.control_dependencies(after):
             value = self._shared.parameters[shard.name].read_value()
-            return precision.narrow(value, self._wire_dtype)
+            return tf.cast(value, self._wire_dtype)
 
     def _counters(self, stepped: Any) -> Any:
         """The counters and the observation statistics (bitcast from float64): one int64 vector."""
@@ -286,15 +295,3 @@ class Exchange:
         numbers = tf.stack([*(variable.read_value() for variable in counters), stepped])
         statistics = tf.bitcast(shared.statistics.read_value(), tf.int64)
         return tf.concat([numbers, statistics], 0)
-
-
-def _gathered(name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """A variable for gathered gradients; `Store` does not save these."""
-    return tf.compat.v1.get_variable(
-        f"{GATHERED}/{name}",
-        shape=shape,
-        dtype=dtype,
-        initializer=tf.compat.v1.zeros_initializer(),
-        trainable=False,
-        use_resource=True,
-    )

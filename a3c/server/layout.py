@@ -4,18 +4,26 @@ The parameters form one vector, cut into one shard of equal length per ps. A sha
 so an update needs one optimizer step, one message to the ps and one back. Ten variables would need
 ten of each. Whole variables can't be shared out evenly either: one layer may hold nearly all
 parameters, and its ps would do nearly all of the work.
+
+A checkpoint holds one variable per parameter, not per shard, so a run can resume with another
+number of ps. An optimizer slot is named after its parameter, as in `conv1/weights/Adam`. Each shard
+has its own optimizer counters; only one set is saved, because all of them count the same pushes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from a3c.errors import UserError
+
+COUNTERS = "counters"  # name prefix of an optimizer's scalar variables, such as beta1_power
+
+Values = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -55,19 +63,11 @@ class Layout:
         """The number of elements of all parameters."""
         return sum(self.sizes)
 
-    def split(self, flat: np.ndarray) -> list[np.ndarray]:
-        """Views of the flat vector, one per shard."""
-        return [flat[shard.start : shard.stop] for shard in self.shards]
-
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views of the flat vector, one per parameter, by name."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1])
         named = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.reshape(shape) for name, part, shape in named}
-
-    def flatten(self, named: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Join parameters given by name into the flat vector."""
-        return np.concatenate([np.ravel(named[name]) for name in self.names])
 
 
 def cut(
@@ -75,20 +75,19 @@ def cut(
     num_ps: int,
     is_apart: Callable[[str], bool] = lambda _: False,
 ) -> Layout:
-    """Put the parameters in order and cut them into `num_ps` shards of equal length.
+    """Cut the vector of all parameters into `num_ps` shards of equal length.
 
-    Parameters that `is_apart` selects come last and are cut separately. Raises UserError if a ps
-    would get no parameters.
+    Parameters that `is_apart` selects must come last and are cut separately. Raises UserError if a
+    ps would get no parameters.
     """
-    together = [name for name in shapes if not is_apart(name)]
-    apart = [name for name in shapes if is_apart(name)]
-    names = (*together, *apart)
-    length, total = (sum(math.prod(shapes[n]) for n in group) for group in (together, names))
+    assert [*map(is_apart, shapes)] == sorted(map(is_apart, shapes))
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    total, length = sum(sizes.values()), sum(sizes[n] for n in sizes if not is_apart(n))
     if num_ps > total:
         raise UserError(f"--ps {num_ps} is too many: the network has {total} parameters")
     stretches = [*_stretches(0, length, num_ps, False), *_stretches(length, total, num_ps, True)]
     shards = (Shard(f"parameters_{number}", *stretch) for number, stretch in enumerate(stretches))
-    return Layout(names, tuple(tuple(shapes[name]) for name in names), tuple(shards))
+    return Layout(tuple(shapes), tuple(map(tuple, shapes.values())), tuple(shards))
 
 
 def _stretches(start: int, stop: int, num_ps: int, apart: bool) -> list[tuple[int, int, int, bool]]:
@@ -97,3 +96,68 @@ def _stretches(start: int, stop: int, num_ps: int, apart: bool) -> list[tuple[in
     return [
         (ps, *edge, apart) for ps, edge in enumerate(itertools.pairwise(edges)) if edge[0] < edge[1]
     ]
+
+
+# --- names in checkpoints -------------------------------------------------------------------------
+
+
+def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
+    """Turn values named as on the ps into values named as in checkpoints."""
+    shards = {shard.name for shard in layout.shards}
+    slots: dict[str, Values] = {}
+    named: Values = {}
+    for key, value in held.items():
+        shard, slot = _take_apart(key)
+        if shard in shards:
+            slots.setdefault(slot, {})[shard] = value
+        else:
+            named.setdefault(_saved(key), value)
+    for slot, parts in slots.items():
+        flat = np.concatenate([parts[shard.name] for shard in layout.shards])
+        for name, value in layout.unflatten(flat).items():
+            named[_join(name, slot)] = value
+    return named
+
+
+def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str]) -> Values:
+    """Turn values named as in checkpoints into values for the ps's variables in `keys`.
+
+    Variables that `named` lacks are left out. Raises KeyError if `named` holds only a part of a
+    vector, or a value that the ps has no variable for.
+    """
+    shards = {shard.name: shard for shard in layout.shards}
+    keys, left = list(keys), dict(named)
+    flats: Values = {}
+    for slot in dict.fromkeys(slot for shard, slot in map(_take_apart, keys) if shard in shards):
+        names = [_join(name, slot) for name in layout.names]
+        if any(name in left for name in names):
+            flats[slot] = np.concatenate([np.ravel(left.pop(name)) for name in names])
+    values: Values = {}
+    for key in keys:
+        name, slot = _take_apart(key)
+        if name in shards and slot in flats:
+            values[key] = flats[slot][shards[name].start : shards[name].stop]
+        elif name not in shards and _saved(key) in named:
+            values[key] = named[_saved(key)]
+            left.pop(_saved(key), None)
+    if left:
+        raise KeyError(min(left))
+    return values
+
+
+def _take_apart(key: str) -> tuple[str, str]:
+    """Split a key into variable and slot: `parameters_0` and `Adam_1`, for example."""
+    name, _, slot = key.partition("/")
+    return name, slot
+
+
+def _join(name: str, slot: str) -> str:
+    return f"{name}/{slot}" if slot else name
+
+
+def _saved(key: str) -> str:
+    """The name in checkpoints of a variable that is neither a shard nor a slot.
+
+    `counters/parameters_1/Adam/beta1_power` becomes `Adam/beta1_power`.
+    """
+    return key.split("/", 2)[2] if key.startswith(f"{COUNTERS}/") else key

@@ -17,8 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from a3c.config.learning import LearningConfig
-
-COUNTERS = "counters"  # name prefix of an optimizer's scalar variables, such as beta1_power
+from a3c.server.layout import COUNTERS
 
 
 class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):

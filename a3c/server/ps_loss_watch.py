@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,7 +37,7 @@ LOST = (
 )
 
 
-class Lifeline:
+class PsLossWatch:
     """Watches for the loss of a ps in its own thread.
 
     After a loss, new calls raise. If a call is under way and doesn't end, `on_stuck` is called,
@@ -49,12 +50,12 @@ class Lifeline:
         self._until_lost, self._on_stuck = until_lost, on_stuck
         self._lost: RetryableError | None = None
         self._calling_since: float | None = None
-        self._is_cut = False
-        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+        self._is_over = False
+        threading.Thread(target=self._watch, name="ps-loss-watch", daemon=True).start()
 
-    def cut(self) -> None:
+    def end(self) -> None:
         """Stop watching: from now on a ps may exit."""
-        self._is_cut = True
+        self._is_over = True
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
@@ -73,7 +74,7 @@ class Lifeline:
         except RetryableError as error:
             self._lost = error
         lost_at = time.monotonic()
-        while self._lost and not self._is_cut:
+        while self._lost and not self._is_over:
             since = self._calling_since
             if since is not None and time.monotonic() > max(since, lost_at) + PATIENCE_S:
                 self._on_stuck(self._lost)
@@ -107,3 +108,13 @@ def or_lost() -> Iterator[None]:
     except LOST as error:
         reason = str(error.message).splitlines()[0][:200]
         raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
+
+
+def never_returning(num_ps: int) -> list[Any]:
+    """Add a dequeue per ps that never completes; it fails when that ps dies."""
+    waiting = []
+    for ps in range(num_ps):
+        with tf.device(f"/job:ps/task:{ps}"):
+            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
+            waiting.append(nothing.dequeue())
+    return waiting

@@ -15,9 +15,8 @@ from a3c.errors import RetryableError
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.listeners import has_loopback_only
 from a3c.process.signals import StopRequest
-from a3c.server.allocation import keep_freed_memory
-from a3c.server.flags import Flags
-from a3c.server.lasting import LastingSession
+from a3c.server.sessions import LastingSession, keep_freed_memory
+from a3c.server.variables import Flags
 
 log = logging.getLogger(__name__)
 

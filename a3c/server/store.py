@@ -20,12 +20,12 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
 from a3c.run.resume import Life
-from a3c.server.checkpoint_names import by_parameter, by_shard
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared
-from a3c.server.flags import FIRST_PS, Flags, never
-from a3c.server.lasting import LastingSession
-from a3c.server.layout import Layout
-from a3c.server.ps_loss_watch import Lifeline, leave_if_stuck, or_lost
+from a3c.server.layout import Layout, by_parameter, by_shard, cut
+from a3c.server.optimizers import is_value_only
+from a3c.server.ps_loss_watch import PsLossWatch, leave_if_stuck, never_returning, or_lost
+from a3c.server.sessions import LastingSession
+from a3c.server.variables import FIRST_PS, Flags, zeros
 
 log = logging.getLogger(__name__)
 
@@ -52,40 +52,37 @@ class Store:
         cluster: Cluster,
         task: Task,
         target: str,
-        layout: Layout,
+        shapes: Mapping[str, tuple[int, ...]],
         statistics_size: int,
         config: Config,
     ) -> None:
-        self._layout = layout
-        self._task = task
-        self._config = config
-        self._timeout_s = config.cluster.connect_timeout_s
-        self._num_ps = len(cluster.ps)
-        self.graph = tf.Graph()
-        self._build(cluster, statistics_size)
-        session_config = _session_config(config, task)
-        self._session = LastingSession(target, graph=self.graph, config=session_config)
-        self._lifeline: Lifeline | None = None
-        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
-            self._exchange.connect(self._sessions_with_ps(cluster))
-        self._report = self._session.make_callable(self._enqueue, [self._reports_in])
-        self._drain = self._session.make_callable(self._dequeue)
+        """Build the graph for parameters of these shapes, and connect to the ps.
 
-    def _build(self, cluster: Cluster, statistics_size: int) -> None:
-        """Build the whole graph."""
-        setter = _device_setter(cluster, self._layout)
-        with self.graph.as_default(), tf.compat.v1.device(setter):
+        Raises UserError if there are more ps than parameters.
+        """
+        self._task = task
+        self._timeout_s = config.cluster.connect_timeout_s
+        num_ps = len(cluster.ps)
+        has_own_rates = config.learning.critic_learning_rate_scale != 1
+        self.layout = cut(shapes, num_ps, is_value_only if has_own_rates else lambda _: False)
+        self.graph = tf.Graph()
+        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, self.layout)):
             shared = self._build_variables(statistics_size, len(cluster.workers))
-            self._exchange = Exchange(shared, self._layout, self._config, self._num_ps)
+            self._never = never_returning(num_ps)
+            self._exchange = Exchange(shared, self.layout, config, num_ps)
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
-
-    def _sessions_with_ps(self, cluster: Cluster) -> list[LastingSession]:
-        """A session with each ps's own master."""
-        config = _session_config(self._config, Task("ps", 0))
-        targets = [f"grpc://{ps}" for ps in cluster.ps]
-        return [LastingSession(target, graph=self.graph, config=config) for target in targets]
+        session_config = _session_config(config, task)
+        self._session = LastingSession(target, graph=self.graph, config=session_config)
+        self._ps_loss_watch: PsLossWatch | None = None
+        config_to_ps = _session_config(config, Task("ps", 0))
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
+            self._exchange.connect(
+                [LastingSession(f"grpc://{ps}", self.graph, config_to_ps) for ps in cluster.ps]
+            )
+        self._report = self._session.make_callable(self._enqueue, [self._reports_in])
+        self._drain = self._session.make_callable(self._dequeue)
 
     # --- the worker's calls ---------------------------------------------------------------------
 
@@ -103,7 +100,7 @@ class Store:
         that the ps counts as uninitialised if the chief dies during this call.
         """
         try:
-            held = by_shard(values, self._layout, self._inputs)
+            held = by_shard(values, self.layout, self._inputs)
         except KeyError as error:
             raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
         with or_lost():
@@ -125,7 +122,7 @@ class Store:
             self._set_presence(1)
             life = Life(*self._session.run(self._flags.read_life).tolist())
         if on_stuck:
-            self._lifeline = Lifeline(self._wait_for_loss, on_stuck)
+            self._ps_loss_watch = PsLossWatch(self._wait_for_loss, on_stuck)
         return life
 
     def _wait_for_loss(self) -> None:
@@ -134,13 +131,15 @@ class Store:
         with or_lost():
             self._session.run(self._never, options=for_ever)
 
-    def _on_lifeline(self) -> contextlib.AbstractContextManager[None]:
-        return self._lifeline.calling() if self._lifeline else contextlib.nullcontext()
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        """Context around a call that may hang if a ps is lost."""
+        watch = self._ps_loss_watch
+        return watch.calling() if watch else contextlib.nullcontext()
 
     def detach(self) -> None:
         """Unregister this worker, after its last push."""
-        if self._lifeline:
-            self._lifeline.cut()
+        if self._ps_loss_watch:
+            self._ps_loss_watch.end()
         with or_lost():
             self._set_presence(0)
 
@@ -151,12 +150,12 @@ class Store:
 
     def pull(self) -> Reply:
         """Return the newest parameters, statistics and counters without a push."""
-        with self._on_lifeline(), or_lost():
+        with self._watched(), or_lost():
             return self._exchange.pull()
 
     def push(self, push: Push) -> Reply:
         """Push a gradient, count its steps and pull, in one call to each ps."""
-        with self._on_lifeline(), or_lost():
+        with self._watched(), or_lost():
             return self._exchange.push(push)
 
     def report(self, episodes: np.ndarray) -> bool:
@@ -191,7 +190,7 @@ class Store:
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every variable that a checkpoint holds, by name."""
         blank = {n: np.empty(v.shape.as_list(), np.int8) for n, v in self._saved.items()}
-        return {name: value.shape for name, value in by_parameter(blank, self._layout).items()}
+        return {name: value.shape for name, value in by_parameter(blank, self.layout).items()}
 
     def snapshot(self) -> Snapshot:
         """Read every variable that a checkpoint holds, while pushes go on.
@@ -206,7 +205,7 @@ class Store:
                 before, held, after, waiting = self._session.run(self._snapshot)
             torn = int(after - before)
             if best is None or torn < best.updates_during:
-                best = Snapshot(by_parameter(held, self._layout), torn, int(waiting))
+                best = Snapshot(by_parameter(held, self.layout), torn, int(waiting))
             if not torn:
                 break
         assert best is not None
@@ -216,14 +215,12 @@ class Store:
 
     def _build_variables(self, statistics_size: int, num_workers: int) -> Shared:
         parameters = {
-            shard.name: _variable(shard.name, (shard.size,), tf.float32)
-            for shard in self._layout.shards
+            shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in self.layout.shards
         }
-        self.global_step = _variable("global_step", (), tf.int64)
-        self._num_updates = _variable("num_updates", (), tf.int64)
-        statistics = _variable("observation_statistics", (statistics_size,), tf.float64)
+        self.global_step = zeros("global_step", (), tf.int64)
+        self._num_updates = zeros("num_updates", (), tf.int64)
+        statistics = zeros("observation_statistics", (statistics_size,), tf.float64)
         self._flags = Flags(num_workers)
-        self._never = never(self._num_ps)
         return Shared(
             parameters, self.global_step, self._num_updates, statistics, self._flags.finished
         )
@@ -281,16 +278,6 @@ def _device_setter(cluster: Cluster, layout: Layout) -> Callable[[Any], str]:
         worker_device=FIRST_PS,
         cluster=tf.train.ClusterSpec(cluster.as_dict()),
         ps_strategy=lambda op: place.get(op.name, 0),
-    )
-
-
-def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    return tf.compat.v1.get_variable(
-        name,
-        shape=shape,
-        dtype=dtype,
-        initializer=tf.compat.v1.zeros_initializer(),
-        use_resource=True,
     )
 
 

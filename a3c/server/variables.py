@@ -1,7 +1,11 @@
-"""Variables on the first ps that hold the state of the run for all processes."""
+"""Variables on the ps, and the flags on the first ps: the state of the run for all processes.
+
+Processes with different graphs share variables by name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,19 +13,30 @@ import tensorflow as tf
 FIRST_PS = "/job:ps/task:0"
 
 
+def zeros(name: str, shape: Sequence[int], dtype: Any) -> Any:
+    """A variable in the current graph, on the device of the current scope."""
+    return tf.compat.v1.get_variable(
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=tf.compat.v1.zeros_initializer(),
+        trainable=False,
+        use_resource=True,
+    )
+
+
 class Flags:
     """`ready`, `finished` (why), `attached` (by worker) and the ps's `life`, in the current graph.
 
-    Processes with different graphs share these variables by name. They are never saved: after a
-    restore the run is not finished, and no worker is attached.
+    They are never saved: after a restore the run is not finished, and no worker is attached.
     """
 
     def __init__(self, num_workers: int) -> None:
         with tf.device(FIRST_PS):
-            self.ready = self._variable("ready", (), tf.bool)
-            self.finished = self._variable("finished", (), tf.int64)
-            self.attached = self._variable("attached", (num_workers,), tf.int64)
-            self.life = self._variable("life", (2,), tf.int64)
+            self.ready = zeros("ready", (), tf.bool)
+            self.finished = zeros("finished", (), tf.int64)
+            self.attached = zeros("attached", (num_workers,), tf.int64)
+            self.life = zeros("life", (2,), tf.int64)
             self.new_life = tf.compat.v1.placeholder(tf.int64, [2])
             self.set_life = self.life.assign(self.new_life, read_value=False)
             self.read_life = self.life.read_value()
@@ -40,24 +55,3 @@ class Flags:
     def variables(self) -> list[Any]:
         """All flags."""
         return [self.ready, self.finished, self.attached, self.life]
-
-    @staticmethod
-    def _variable(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        return tf.compat.v1.get_variable(
-            name,
-            shape=shape,
-            dtype=dtype,
-            initializer=tf.compat.v1.zeros_initializer(),
-            trainable=False,
-            use_resource=True,
-        )
-
-
-def never(num_ps: int) -> list[Any]:
-    """Add a dequeue per ps that never completes; it fails when that ps dies."""
-    waiting = []
-    for ps in range(num_ps):
-        with tf.device(f"/job:ps/task:{ps}"):
-            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
-            waiting.append(nothing.dequeue())
-    return waiting
