@@ -23,6 +23,7 @@ if __name__ == "__main__":  # first, or TensorFlow prints its greeting when impo
     import_tensorflow()
 
 import argparse
+import functools
 import heapq
 import json
 import random
@@ -115,6 +116,7 @@ class VirtualPs:
                 zeros("global_step", (), tf.int64),
                 zeros("num_updates", (), tf.int64),
                 zeros("observation_statistics", (agent.statistics_size,), tf.float64),
+                zeros("advantage_moments", (3,), tf.float64),
                 zeros("finished", (), tf.int64),
             )
             exchange = Exchange(shared, layout, config, num_ps=1)
@@ -164,6 +166,10 @@ class Gatherer:
             num_samples=samples,
             num_steps=sum(one.num_steps for one in self._waiting),
             moments=np.sum([one.moments for one in self._waiting], axis=0),
+            advantage_update=functools.reduce(
+                lambda a, b: np.append(a[0] * b[0], a[1:] * b[0] + b[1:]),
+                [one.advantage_update for one in self._waiting],
+            ),
         )
         self._waiting.clear()
         self._reply = self._ps.push(whole)

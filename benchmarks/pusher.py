@@ -26,6 +26,7 @@ import worker  # noqa: E402
 from a3c.cluster.topology import wait_for_peer  # noqa: E402
 from a3c.cluster.which_task import place  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
+from a3c.learn.returns import NO_UPDATE  # noqa: E402
 from a3c.server.exchange import Push  # noqa: E402
 from a3c.server.serving import start_server  # noqa: E402
 from a3c.server.store import Store  # noqa: E402
@@ -46,7 +47,9 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
     """Push without end, and write a row with the updates so far at intervals."""
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
-    push = Push(gradient, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0))
+    push = Push(
+        gradient, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0), advantage_update=NO_UPDATE
+    )
     tally, stale = Tally(path), 0
     while True:
         time.sleep(pause_s)

@@ -14,6 +14,7 @@ from a3c.cluster import topology as addresses
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config, command_line
 from a3c.learn.agent import Agent
+from a3c.learn.returns import NO_UPDATE
 from a3c.server.exchange import Push
 from a3c.server.store import Store
 from tests.runs import REPOSITORY as REPOSITORY
@@ -52,6 +53,7 @@ def flat(of: Agent) -> np.ndarray:
 def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
     """A push of a gradient that counts `num_steps` env steps."""
     usual = {"learning_rate": 0.01, "num_samples": 1, "moments": np.zeros(0)}
+    usual["advantage_update"] = NO_UPDATE
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 
 

@@ -20,7 +20,7 @@ from tests.clusters import config
 from tests.fake_runs import FakeRun, configure, gone
 from tests.runs import manifest
 
-REPLY = Reply(np.zeros(1), np.zeros(1), 1000, 10, finished=False, stepped=True)
+REPLY = Reply(np.zeros(1), np.zeros(1), np.zeros(3), 1000, 10, finished=False, stepped=True)
 
 
 class ReportingStore:

@@ -462,6 +462,30 @@ def test_statistics_survive_a_snapshot(sides: Sides) -> None:
     assert saved["observation_statistics"][0] == np.count_nonzero(random_rollout(1).mask)
 
 
+def test_moments_of_advantages_run_over_all_workers(sides: Sides) -> None:
+    settings = {**PLAIN, "entropy_weight": 0.0, "value_loss_weight": 0.0}
+    one, two = sides(small_config(**settings, advantage_horizon=100))
+    for side, seed in ((one, 1), (two, 2)):
+        side.learner.update(random_rollout(seed))
+    moments = two.store.pull().advantage_moments
+    both = [advantages_of(random_rollout(seed)) for seed in (1, 2)]
+    keeps = [np.exp(-len(part) / 100) for part in both]
+    weights = [keeps[1] * (1 - keeps[0]), 1 - keeps[1]]
+    wanted = [
+        sum(w * power.mean() for w, power in zip(weights, powers, strict=True))
+        for powers in ([p**0 for p in both], both, [p**2 for p in both])
+    ]
+    np.testing.assert_allclose(moments, wanted, rtol=1e-5)
+
+
+def advantages_of(rollout: Rollout) -> np.ndarray:
+    """The advantages of the samples that train."""
+    advantages, _ = gae(
+        rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts, 1.0
+    )
+    return advantages[rollout.mask > 0].astype(np.float64)
+
+
 # --- the order of events ------------------------------------------------------------------------
 
 
@@ -494,12 +518,12 @@ class LoggedStore:
     def pull(self) -> Reply:
         """The state of a cluster that stands still."""
         self._events.append("pull")
-        return Reply(np.zeros(1), np.zeros(0), 0, 0, False, False)
+        return Reply(np.zeros(1), np.zeros(0), np.zeros(3), 0, 0, False, False)
 
     def push(self, *_: Any) -> Reply:
         """The same."""
         self._events.append("push")
-        return Reply(np.zeros(1), np.zeros(0), 2, 1, False, True)
+        return Reply(np.zeros(1), np.zeros(0), np.zeros(3), 2, 1, False, True)
 
 
 def test_the_events_of_an_update_come_in_order() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from a3c.learn.returns import RunningMoments, bootstrap_truncations, gae
+from a3c.learn.returns import bootstrap_truncations, gae, moments_update, normalize
 
 Array = NDArray[np.floating]
 
@@ -245,34 +245,37 @@ def test_bootstrap_truncations_refuses_shapes_that_don_t_fit() -> None:
 # --- running moments ----------------------------------------------------------------------------
 
 
+def moments_of(parts: list[np.ndarray], horizon: int) -> np.ndarray:
+    """The running moments after these rollouts."""
+    moments = np.zeros(3)
+    for part in parts:
+        update = moments_update(part, np.ones_like(part), horizon)
+        moments = update[0] * moments + update[1:]
+    return moments
+
+
 def test_running_moments_forget_by_samples_however_they_are_split() -> None:
-    samples = np.random.default_rng(0).normal(3.0, 2.0, (64, 4)).astype(np.float32)
-    whole, parts = RunningMoments(100), RunningMoments(100)
-    together = whole.normalize(samples[:32], np.ones((32, 4)))
+    samples = np.random.default_rng(0).normal(3.0, 2.0, (32, 4)).astype(np.float32)
+    whole, parts = (moments_of(np.split(samples, count), 100) for count in (1, 8))
+    together = normalize(samples, whole)
     np.testing.assert_allclose(together.mean(), 0.0, atol=1e-5)
     np.testing.assert_allclose(together.std(), 1.0, atol=1e-4)
-    for part in np.split(samples[:32], 8):
-        parts.normalize(part, np.ones((4, 4)))
     nothing = np.zeros((1, 4), np.float32)
-    ends = [moments.normalize(nothing, np.zeros((1, 4))) for moments in (whole, parts)]
-    np.testing.assert_allclose(ends[0], ends[1], atol=0.1)
+    np.testing.assert_allclose(normalize(nothing, whole), normalize(nothing, parts), atol=0.1)
 
 
 def test_a_short_rollout_without_events_is_not_blown_up() -> None:
     rng = np.random.default_rng(0)
-    moments = RunningMoments(1000)
-    for _ in range(20):
-        moments.normalize(rng.normal(0, 1, (64, 1)).astype(np.float32), np.ones((64, 1)))
+    usual = list(rng.normal(0, 1, (20, 64, 1)).astype(np.float32))
     dull = (1e-3 * rng.normal(0, 1, (16, 1))).astype(np.float32)
-    assert np.abs(moments.normalize(dull, np.ones((16, 1)))).max() < 0.2
+    assert np.abs(normalize(dull, moments_of([*usual, dull], 1000))).max() < 0.2
 
 
 def test_masked_and_not_finite_samples_do_not_enter_the_moments() -> None:
-    moments = RunningMoments(100)
     samples = np.array([[1.0], [3.0], [1e9]], np.float32)
-    normal = moments.normalize(samples, np.array([[1.0], [1.0], [0.0]]))
-    np.testing.assert_allclose(normal[:2, 0], [-1.0, 1.0], atol=1e-4)
+    update = moments_update(samples, np.array([[1.0], [1.0], [0.0]]), 100)
+    np.testing.assert_allclose(normalize(samples[:2], update[1:])[:, 0], [-1.0, 1.0], atol=1e-4)
     poisoned = np.array([[np.nan]], np.float32)
-    assert np.isnan(moments.normalize(poisoned, np.ones((1, 1)))).all()
-    again = moments.normalize(samples[:2], np.zeros((2, 1)))
-    np.testing.assert_allclose(again[:, 0], [-1.0, 1.0], atol=1e-4)
+    assert moments_update(poisoned, np.ones((1, 1)), 100).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert moments_update(samples, np.zeros((3, 1)), 100).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert normalize(samples, np.zeros(3)).tolist() == samples.tolist()  # nothing is known yet

@@ -361,3 +361,19 @@ def test_what_is_gathered_is_not_saved_and_not_restored() -> None:
     second.initialize(snapshot.values)
     assert not second.push(push_of(ones, 1)).stepped
     assert second.push(push_of(ones, 1)).stepped
+
+
+@pytest.mark.parametrize("samples_per_step", [0, 10])
+def test_moments_of_advantages_are_those_of_all_workers(samples_per_step: int) -> None:
+    """Both exchanges run them on, no snapshot holds them, and a new life begins without them."""
+    (first, second), before = gathering(2, samples_per_step=samples_per_step)
+    nothing = np.zeros(before.size, np.float32)
+    first.push(push_of(nothing, 1, advantage_update=np.array([0.5, 0.5, 1.0, 4.0])))
+    reply = second.push(push_of(nothing, 1, advantage_update=np.array([0.5, 0.5, 0.0, 0.0])))
+    np.testing.assert_array_equal(reply.advantage_moments, [0.75, 0.5, 2.0])
+    second.push(push_of(nothing, 1))
+    np.testing.assert_array_equal(first.pull().advantage_moments, [0.75, 0.5, 2.0])
+    saved = first.snapshot().values
+    assert not any("advantage" in name for name in saved)
+    second.initialize(saved)
+    np.testing.assert_array_equal(first.pull().advantage_moments, np.zeros(3))

@@ -84,8 +84,8 @@ class LearningConfig:
     )
     advantage_horizon: int = option(
         0,
-        "scale advantages by a mean and deviation that run over about so many samples of a worker "
-        "(0: not)",
+        "scale advantages by a mean and deviation that run over about so many samples of all "
+        "workers (0: not)",
         low=0,
         high=10**9,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
-from a3c.learn.returns import RunningMoments, gae
+from a3c.learn.returns import NO_UPDATE, gae, moments_update, normalize
 from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.store import Store
@@ -45,7 +45,6 @@ class Learner:
         self._config = config
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
-        self._moments = RunningMoments(config.learning.advantage_horizon)
         self._staleness = 0
         self.reply = self.refresh()
 
@@ -86,8 +85,11 @@ class Learner:
             rollout.discounts,
             learning.gae_lambda,
         )
+        news = NO_UPDATE
         if learning.advantage_horizon:
-            advantages = self._moments.normalize(advantages, rollout.mask)
+            news = moments_update(advantages, rollout.mask, learning.advantage_horizon)
+            moments = news[0] * self.reply.advantage_moments + news[1:]
+            advantages = normalize(advantages, moments)
         whole = Batch(
             observations=rollout.observations,
             actions=rollout.actions,
@@ -105,7 +107,7 @@ class Learner:
                     batch, annealed.entropy_weight, annealed.ratio_limit
                 )
                 self._stopwatch.lap("learn")
-                known = self.reply.num_updates
+                num_updates = self.reply.num_updates
                 if gradient.is_finite:
                     is_new = batch.mask * (epoch == 0)  # env steps count in the first epoch only
                     push = Push(
@@ -114,11 +116,13 @@ class Learner:
                         num_samples=int(np.count_nonzero(batch.mask)),
                         num_steps=int(np.count_nonzero(is_new)),
                         moments=self._agent.moments(batch.observations, is_new),
+                        advantage_update=news,
                     )
+                    news = NO_UPDATE  # the first push has taken it along
                     reply = self._load(self._store.push(push))
-                    self._staleness = reply.num_updates - known - reply.stepped
+                    self._staleness = reply.num_updates - num_updates - reply.stepped
                 else:
-                    self._staleness = self.refresh().num_updates - known
+                    self._staleness = self.refresh().num_updates - num_updates
                 self._stopwatch.lap("exchange")
                 yield gradient
 

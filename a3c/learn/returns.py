@@ -87,31 +87,36 @@ def bootstrap_truncations(
         return np.where(is_cut, r + gamma * v, r).astype(np.float32)
 
 
-class RunningMoments:
-    """Scales advantages to about mean 0 and deviation 1, with running moments over many rollouts.
+# An update of running moments `[W, W·mean, W·mean square]`: a factor for them, then what to add.
+NO_UPDATE = np.array([1.0, 0.0, 0.0, 0.0])
+
+
+def moments_update(advantages: FloatArray, mask: NDArray[Any], horizon: int) -> NDArray[np.float64]:
+    """The samples where `mask` is 1, as an update of the moments that all workers share.
+
+    A sample's weight falls to 1/e after every `horizon` later samples of all workers.
+    """
+    samples = advantages[mask > 0].astype(np.float64)
+    if not samples.size or not np.isfinite(samples).all():  # one NaN would stay in the moments
+        return NO_UPDATE
+    keep = math.exp(-samples.size / horizon)
+    weights = np.array([keep, *[1 - keep] * 3])
+    return weights * [1.0, 1.0, samples.mean(), np.square(samples).mean()]
+
+
+def normalize(advantages: FloatArray, moments: NDArray[Any]) -> FloatArray:
+    """Scale advantages to about mean 0 and deviation 1, by running moments over many rollouts.
 
     The moments of one short rollout are noisy: without rewards its deviation is almost 0, and
-    scaling to 1 would amplify noise. Running moments also do not depend on how samples are split
-    into rollouts. A sample's weight falls to 1/e after every `horizon` later samples.
+    scaling to 1 would amplify noise. Moments that all workers share don't depend on how samples are
+    split into rollouts, and are as fresh with many workers as with one.
     """
-
-    def __init__(self, horizon: int) -> None:
-        self._horizon = horizon
-        self._sums = np.zeros(3)  # weight, mean and mean square, each times the weight so far
-
-    def normalize(self, advantages: FloatArray, mask: NDArray[Any]) -> FloatArray:
-        """Add the samples where `mask` is 1 to the moments, then normalise all samples."""
-        samples = advantages[mask > 0].astype(np.float64)
-        if samples.size and np.isfinite(samples).all():  # one NaN would stay in the moments
-            keep = math.exp(-samples.size / self._horizon)
-            own = np.array([1.0, samples.mean(), np.square(samples).mean()])
-            self._sums = keep * self._sums + (1 - keep) * own
-        weight, mean, square = self._sums
-        if weight == 0:
-            return advantages
-        mean, square = mean / weight, square / weight
-        deviation = math.sqrt(max(square - mean**2, 0.0))
-        return ((advantages - mean) / (deviation + _ROUNDING)).astype(np.float32)
+    weight, mean, square = moments
+    if weight == 0:
+        return advantages
+    mean, square = mean / weight, square / weight
+    deviation = math.sqrt(max(square - mean**2, 0.0))
+    return ((advantages - mean) / (deviation + _ROUNDING)).astype(np.float32)
 
 
 def _check_shapes(**arrays: NDArray) -> None:

@@ -34,7 +34,7 @@ from a3c.server.variables import zeros
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
-_NUMBERS = 6  # header entries before the observation moments
+_NUMBERS = 10  # header entries before the observation moments
 _PACKED_NORM = 1024.0
 _SMALLEST_NORM = 1e-30
 _Values = list[np.ndarray]
@@ -48,6 +48,7 @@ class Push(NamedTuple):
     num_samples: int  # the gradient is their mean
     num_steps: int  # env steps to count
     moments: np.ndarray  # to add to the observation statistics
+    advantage_update: np.ndarray  # [4]: a factor for the advantages' moments, then what to add
 
 
 class Reply(NamedTuple):
@@ -55,6 +56,7 @@ class Reply(NamedTuple):
 
     parameters: np.ndarray  # [P], float32, read after this worker's own push
     statistics: np.ndarray
+    advantage_moments: np.ndarray  # [3], running over the samples of all workers
     global_step: int
     num_updates: int
     finished: bool
@@ -68,6 +70,7 @@ class Shared(NamedTuple):
     global_step: Any
     num_updates: Any
     statistics: Any
+    advantage_moments: Any
     finished: Any
 
 
@@ -108,10 +111,11 @@ class Exchange:
         if self._wire_dtype == "float16":
             unit = max(float(np.linalg.norm(packed)), _SMALLEST_NORM) / _PACKED_NORM
             packed = (packed / np.float32(unit)).astype(np.float16)
-        numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
+        first = [push.learning_rate, push.num_steps, unit, push.num_samples]
         fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
         for gradients, squares in zip(fed, self._squares(push.gradient), strict=True):
-            gradients.insert(0, np.concatenate([numbers, squares, push.moments]))
+            numbers = [*first, *squares, *push.advantage_update]
+            gradients.insert(0, np.concatenate([numbers, push.moments]))
         return self._reply(self._call(self._push, fed))
 
     def pull(self) -> Reply:
@@ -135,7 +139,7 @@ class Exchange:
     def _reply(self, answers: Sequence[_Values]) -> Reply:
         (counters, *first), *others = answers
         step, updates, finished, stepped = counters[:4].tolist()
-        statistics, parts = counters[4:].view(np.float64), [first, *others]
+        moments, parts = counters[4:].view(np.float64), [first, *others]
         parameters = parts[0][0]
         if len(self._parts) > 1 or len(first) > 1:
             parameters = np.empty(self._num_parameters, parameters.dtype)
@@ -143,7 +147,9 @@ class Exchange:
                 for shard, vector in zip(part.shards, vectors, strict=True):
                     parameters[shard.start : shard.stop] = vector
         parameters = np.asarray(parameters, np.float32)
-        return Reply(parameters, statistics, step, updates, bool(finished), bool(stepped))
+        return Reply(
+            parameters, moments[3:], moments[:3], step, updates, bool(finished), bool(stepped)
+        )
 
     def _squares(self, gradient: np.ndarray) -> list[tuple[float, float]]:
         """For each ps: the squared norm of the whole gradient, and of that ps's part of it.
@@ -274,7 +280,9 @@ class Exchange:
         """Count a push and the step that it made; returns the counters after that."""
         shared = self._shared
         with tf.control_dependencies([stepped]):
+            moments = shared.advantage_moments.read_value() * header[6] + header[7:_NUMBERS]
             counts = [
+                shared.advantage_moments.assign(moments, read_value=False),
                 shared.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
                 shared.num_updates.assign_add(stepped, read_value=False),
                 shared.statistics.assign_add(header[_NUMBERS:], read_value=False),
@@ -289,9 +297,9 @@ class Exchange:
             return tf.cast(value, self._wire_dtype)
 
     def _counters(self, stepped: Any) -> Any:
-        """The counters and the observation statistics (bitcast from float64): one int64 vector."""
+        """One int64 vector: the counters, and bitcast, the advantages' moments and statistics."""
         shared = self._shared
         counters = (shared.global_step, shared.num_updates, shared.finished)
         numbers = tf.stack([*(variable.read_value() for variable in counters), stepped])
-        statistics = tf.bitcast(shared.statistics.read_value(), tf.int64)
-        return tf.concat([numbers, statistics], 0)
+        moments = [shared.advantage_moments.read_value(), shared.statistics.read_value()]
+        return tf.concat([numbers, tf.bitcast(tf.concat(moments, 0), tf.int64)], 0)

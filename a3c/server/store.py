@@ -219,10 +219,15 @@ class Store:
         }
         self.global_step = zeros("global_step", (), tf.int64)
         self._num_updates = zeros("num_updates", (), tf.int64)
-        statistics = zeros("observation_statistics", (statistics_size,), tf.float64)
+        self._advantage_moments = zeros("advantage_moments", (3,), tf.float64)
         self._flags = Flags(num_workers)
         return Shared(
-            parameters, self.global_step, self._num_updates, statistics, self._flags.finished
+            parameters,
+            self.global_step,
+            self._num_updates,
+            zeros("observation_statistics", (statistics_size,), tf.float64),
+            self._advantage_moments,
+            self._flags.finished,
         )
 
     def _build_reports(self) -> None:
@@ -248,7 +253,7 @@ class Store:
 
     def _build_saving(self) -> None:
         variables = tf.compat.v1.global_variables()
-        left_out = {v.op.name for v in self._flags.variables}
+        left_out = {v.op.name for v in (*self._flags.variables, self._advantage_moments)}
         kept = [
             v
             for v in variables
