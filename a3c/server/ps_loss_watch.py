@@ -106,7 +106,7 @@ def or_lost() -> Iterator[None]:
     try:
         yield
     except LOST as error:
-        reason = str(error.message).splitlines()[0][:200]
+        reason = " ".join(str(error.message).split())[:300]  # the first line only names the ps
         raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
 
 
