@@ -36,6 +36,7 @@ import model  # noqa: E402, F401
 import worker  # noqa: E402
 from a3c.cluster.topology import Cluster, Task, adopt_environment, free_ports  # noqa: E402
 from a3c.config import Config, command_line  # noqa: E402
+from a3c.errors import EXIT_RETRY, A3CError  # noqa: E402
 from a3c.keeper import spawn  # noqa: E402
 from a3c.learn import training  # noqa: E402, F401
 from a3c.process import signals  # noqa: E402
@@ -121,7 +122,9 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
 def run_cluster(config: Config, run_dir: Path) -> None:
     """Be the parent of a cluster until ps and chief have ended; SystemExit where a process fails.
 
-    A worker that is late then has nobody to talk to, and is ended, as the launcher does.
+    A process that asks for it by its exit code is started again, as its keeper would do: under heavy
+    load a connection may break, and a ps refuses the repeated call. A worker that is late for the
+    end has nobody to talk to, and is ended, as the launcher does.
     """
     (run_dir / "logs").mkdir(parents=True)
     ports = [f"127.0.0.1:{port}" for port in free_ports(config.cluster.workers + 1)]
@@ -133,7 +136,10 @@ def run_cluster(config: Config, run_dir: Path) -> None:
         while any(task.job == "ps" or task.is_chief for task in pids.values()):
             pid, status = os.wait()
             task = pids.pop(pid)
-            if code := os.waitstatus_to_exitcode(status):
+            code = os.waitstatus_to_exitcode(status)
+            if code == EXIT_RETRY:
+                pids[_fork(cluster, task, config, run_dir)] = task
+            elif code:
                 raise SystemExit(f"{task.name} left with {code}: {_last_words(run_dir, task.name)}")
 
 
@@ -145,11 +151,14 @@ def _fork(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     try:
         spawn.die_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        log = os.open(run_dir / "logs" / f"{task.name}.log", os.O_WRONLY | os.O_CREAT)
+        log = os.open(run_dir / "logs" / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         logging.basicConfig(level=logging.INFO, format=f"{task.name} %(message)s", force=True)
         signals.leave_now(worker.run(cluster, task, config, run_dir))
+    except A3CError as error:
+        logging.exception("%s failed", task.name)
+        signals.leave_now(error.exit_code)
     except BaseException:
         logging.exception("%s failed", task.name)
         signals.leave_now(1)
