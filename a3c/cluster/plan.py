@@ -312,7 +312,7 @@ def _follower(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
         **_identity(process, run),
         grace_s=FAR_GRACE_S,
         argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),
-        env=(("PYTHONPATH", str(REPOSITORY)),),
+        env={"PYTHONPATH": str(REPOSITORY)},
         **changes,
     )
 
@@ -326,7 +326,7 @@ def _spec(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
         grace_s=process.grace_s,
         max_memory_mb=process.max_memory_mb,
         argv=process.argv,
-        env=tuple(process.environment.items()),
+        env=process.environment,
         network=run.network if process.isolated else None,
         **changes,
     )

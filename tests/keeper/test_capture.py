@@ -58,11 +58,11 @@ def test_a_full_disk_is_noted_once_and_loses_lines_only() -> None:
     capture = Capture(LogFile(Path("/dev/full")), None)
     for _ in range(5):
         capture.feed(b"a line\n")
-    assert capture.tail().count("a line") == 5
-    assert [line for line in capture.tail() if "No space left on device" in line] == [
-        line for line in capture.tail() if "keeper: cannot write the log" in line
+    assert capture.tail.lines().count("a line") == 5
+    assert [line for line in capture.tail.lines() if "No space left on device" in line] == [
+        line for line in capture.tail.lines() if "keeper: cannot write the log" in line
     ]
-    assert sum("cannot write the log" in line for line in capture.tail()) == 1
+    assert sum("cannot write the log" in line for line in capture.tail.lines()) == 1
     capture.close()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from a3c.keeper.keeper import KeeperSpec, command
 from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import KeeperSpec, command
 from a3c.process import process_records
 from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, wait_for
 

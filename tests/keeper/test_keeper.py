@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeper.keeper import HEARTBEAT_VARIABLE, KeeperSpec, command, parse
+from a3c.keeper.keeper import child_environment
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import child_environment
+from a3c.keeper.spec import KeeperSpec, command, parse
+from a3c.process.heartbeat import VARIABLE
 from tests.keeper.kept import BEAT, PYTHON, ROOT, Start, wait_for
 
 
@@ -126,7 +127,7 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
         **os.environ,
         "http_proxy": "http://dead.invalid:1",
         "HTTPS_PROXY": "http://dead.invalid:1",
-        HEARTBEAT_VARIABLE: "of an outer keeper",
+        VARIABLE: "of an outer keeper",
         "all_proxy": "x",
         "GRPC_PROXY": "x",
         "ftp_proxy": "x",
@@ -138,13 +139,13 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
         "import json, os, sys;print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]))"
     )
     arguments = ["a b", "--", "", "ü", "$HOME"]
-    kept = start([*PYTHON, code, *arguments], {"env": environment}, env=(("EXTRA", "a=b"),))
+    kept = start([*PYTHON, code, *arguments], {"env": environment}, env={"EXTRA": "a=b"})
     kept.ended()
     seen, argv, stdin = json.loads(next(t for t in kept.log().splitlines() if t.startswith("[")))
     for name in ("http_proxy", "HTTPS_PROXY", "all_proxy", "GRPC_PROXY", "ftp_proxy"):
         del environment[name]
     del environment["TF_GRPC_REUSE_PORT"]
-    expected = {**environment, "EXTRA": "a=b", HEARTBEAT_VARIABLE: str(kept.spec.heartbeat)}
+    expected = {**environment, "EXTRA": "a=b", VARIABLE: str(kept.spec.heartbeat)}
     assert {name: seen.get(name) for name in expected} == expected
     assert not {name for name in seen if name.lower().endswith("_proxy")} - {"no_proxy"}
     assert "TF_GRPC_REUSE_PORT" not in seen
@@ -153,7 +154,7 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
 
 def test_the_heartbeat_of_an_outer_keeper_is_not_passed_on() -> None:
     spec = KeeperSpec(Path("r"), "n", "r", Path("l"), ("true",))
-    assert child_environment({HEARTBEAT_VARIABLE: "outer", "A": "b"}, spec) == {"A": "b"}
+    assert child_environment({VARIABLE: "outer", "A": "b"}, spec) == {"A": "b"}
 
 
 def test_the_process_starts_with_plain_signals_in_a_session_of_its_own(start: Start) -> None:
@@ -207,35 +208,6 @@ def test_a_record_that_outlived_its_keeper_is_taken_over(start: Start) -> None:
     assert start("true").ended().state == "done"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "required"),
-        (["--grace", "-1"], "'-1': give a number of 0.0 or more"),
-        (["--grace", "nan"], "'nan'"),
-        (["--max-restarts", "many"], "'many'"),
-        (["--env", "NOVALUE"], "'NOVALUE': give NAME=VALUE"),
-        (["--unknown"], "--unknown"),
-    ],
-)
-def test_bad_usage_is_one_line_and_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    needed = ["--record=r", "--name=n", "--role=r", "--log=l"] if arguments else []
-    with pytest.raises(SystemExit) as exit_info:
-        parse([*needed, *arguments, "--", "true"])
-    error = capsys.readouterr().err
-    assert exit_info.value.code == 2
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_a_keeper_without_a_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--record=r", "--name=n", "--role=r", "--log=l"])
-    assert "put it after --" in capsys.readouterr().err
-
-
 def test_a_directory_that_cannot_be_made_is_bad_usage(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     kept = start("true", {"stderr": subprocess.PIPE}, log=tmp_path / "file" / "logs" / "log")
@@ -263,12 +235,12 @@ def test_a_spec_survives_its_command_line() -> None:
         restarts=6,
         echo=True,
         parent=0,
-        env=(("A", "b=c"), ("B", "")),
+        env={"A": "b=c", "B": ""},
         cwd=Path("/"),
     )
-    assert parse(command(spec)[3:]) == spec
+    assert parse(command(spec)[3]) == spec
     plain = KeeperSpec(Path("r"), "n", "r", Path("l"), ("true",))
-    assert parse(command(plain)[3:]) == plain
+    assert parse(command(plain)[3]) == plain
 
 
 def test_keeper_and_guardian_stay_below_20_mb(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from a3c.keeper.child import Pulse
-from a3c.keeper.keeper import HEARTBEAT_VARIABLE
+from a3c.keeper.spawn import HeartbeatMonitor
 from a3c.process import process_records
+from a3c.process.heartbeat import VARIABLE
 from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, QUICK, Start
 
 
@@ -59,7 +60,7 @@ def test_a_crash_loop_after_another_fault_fails_with_its_own_first_error(start: 
 
 
 def test_retries_without_a_heartbeat_are_limited(start: Start) -> None:
-    kept = start("exit 75", limits=QUICK._replace(max_restarts=2))
+    kept = start("exit 75", limits=dataclasses.replace(QUICK, max_restarts=2))
     record = kept.ended()
     assert kept.process.returncode == 75
     assert (record.state, record.restarts) == ("failed", 2)
@@ -67,7 +68,7 @@ def test_retries_without_a_heartbeat_are_limited(start: Start) -> None:
 
 def test_retries_after_a_heartbeat_are_not_limited(start: Start) -> None:
     script = f"{COUNT}; {BEAT}; [ $n -ge 4 ] && exit 0; while :; do sleep 0.05; done"
-    kept = start(script, limits=QUICK._replace(max_restarts=1))
+    kept = start(script, limits=dataclasses.replace(QUICK, max_restarts=1))
     for restarts in range(3):
         running = kept.wait_record(lambda r: r.state == "running" and r.restarts == restarts)  # noqa: B023
         assert running.pid is not None
@@ -113,7 +114,7 @@ def test_a_process_that_beats_is_left_alone(start: Start) -> None:
 
 
 def test_a_heartbeat_from_another_time_is_a_heartbeat(start: Start) -> None:
-    script = f'touch -d 1999-01-01 "${HEARTBEAT_VARIABLE}"; exec sleep 1000'
+    script = f'touch -d 1999-01-01 "${VARIABLE}"; exec sleep 1000'
     start(script).wait_record(lambda record: record.state == "running")
 
 
@@ -134,7 +135,10 @@ def test_a_stopped_process_that_is_deaf_too_is_killed(start: Start) -> None:
 
 def test_a_process_that_never_beats_is_ended_after_the_start_timeout(start: Start) -> None:
     kept = start(
-        "exec sleep 1000", start_timeout_s=0.3, limits=QUICK._replace(max_restarts=1), grace_s=5.0
+        "exec sleep 1000",
+        start_timeout_s=0.3,
+        limits=dataclasses.replace(QUICK, max_restarts=1),
+        grace_s=5.0,
     )
     record = kept.ended()
     assert (record.state, record.restarts) == ("failed", 1)
@@ -144,16 +148,16 @@ def test_a_process_that_never_beats_is_ended_after_the_start_timeout(start: Star
 
 
 def test_time_in_which_the_keeper_was_stopped_is_no_silence(tmp_path: Path) -> None:
-    pulse = Pulse(tmp_path / "heartbeat")
+    monitor = HeartbeatMonitor(tmp_path / "heartbeat")
     (tmp_path / "heartbeat").touch()
-    assert pulse.check(0.25)
-    assert not pulse.check(1000.0)
-    assert pulse.silence_s <= 1.0
-    assert not pulse.check(0.25)
-    assert pulse.silence_s == 1.25
+    assert monitor.check(0.25)
+    assert not monitor.check(1000.0)
+    assert monitor.silence_s <= 1.0
+    assert not monitor.check(0.25)
+    assert monitor.silence_s == 1.25
     os.utime(tmp_path / "heartbeat", (5.0, 5.0))
-    assert not pulse.check(0.25)
-    assert (pulse.beat, pulse.silence_s) == (True, 0.0)
+    assert not monitor.check(0.25)
+    assert (monitor.beat, monitor.silence_s) == (True, 0.0)
 
 
 LEAK = shlex.join([*PYTHON, "import time; b = b'x' * 60_000_000; time.sleep(1000)"])

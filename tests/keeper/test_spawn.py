@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeper.child import Pulse
+from a3c.keeper.spawn import HeartbeatMonitor
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -65,7 +65,7 @@ def test_a_beat_in_the_same_tick_of_the_clock_as_the_start_is_seen(
     if exists:
         path.touch()
         before = path.stat().st_mtime_ns
-    pulse = Pulse(path)
+    monitor = HeartbeatMonitor(path)
     assert path.stat().st_mtime_ns == 0
     os.utime(path, ns=(before, before))
-    assert pulse.check(0.25)
+    assert monitor.check(0.25)
