@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster.topology import Cluster, Task, adopt_environment
+from a3c.cluster.topology import Cluster, Task
 from a3c.cluster.which_task import add_host_arguments, add_task_arguments, place
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.learn.games import Games
 from a3c.play import confirming
 from a3c.process import console, signals
+from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.import_tensorflow import import_tensorflow, start_eager_runtime
 from a3c.process.listeners import has_loopback_only
-from a3c.process.start_order import start_in_order
+from a3c.process.startup import import_tensorflow, start_eager_runtime, start_in_order
 
 log = logging.getLogger("a3c")
 

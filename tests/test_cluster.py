@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.cluster import plan, topology
-from a3c.cluster.topology import Cluster, Task, from_tf_config, make_cluster
+from a3c.cluster.topology import Cluster, Task, make_cluster
+from a3c.cluster.which_task import from_tf_config
 from a3c.errors import RetryableError, UserError
+from a3c.process.environment import adopt_environment, chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
 
@@ -413,9 +415,9 @@ PROXIES = [
 
 def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
     kept = {"PATH": "/bin", "HOME": "/root", "no_proxy": "*", "MY_PROXY": "x", "LANG": "C"}
-    made = topology.process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
+    made = process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
     assert not set(PROXIES) & set(made)
-    assert "TF_GRPC_REUSE_PORT" not in topology.process_environment({"TF_GRPC_REUSE_PORT": "1"}, 1)
+    assert "TF_GRPC_REUSE_PORT" not in process_environment({"TF_GRPC_REUSE_PORT": "1"}, 1)
     assert made.items() >= kept.items()
     threads = {
         made[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -426,24 +428,24 @@ def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
 
 def test_a_gpu_is_hidden_unless_it_is_asked_for() -> None:
     base = {"CUDA_VISIBLE_DEVICES": "3"}
-    assert topology.process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
-    assert "CUDA_VISIBLE_DEVICES" not in topology.process_environment({}, 1, gpu=True)
+    assert process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in process_environment({}, 1, gpu=True)
 
 
 def test_what_the_user_set_about_logging_and_onednn_stays() -> None:
     base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    made = topology.process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
+    made = process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
     assert made.items() >= base.items()
     assert made["OMP_NUM_THREADS"] == "1"  # a setting of the run: --worker-threads
-    assert topology.process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
-    assert topology.chosen_variables({**base, "PATH": "/bin"}) == base
+    assert process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
+    assert chosen_variables({**base, "PATH": "/bin"}) == base
 
 
 def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"http_proxy": "http://dead:1", "KEPT": "yes"}
-    monkeypatch.setattr(os, "environ", environment)
-    topology.adopt_environment(2)
-    assert environment == topology.process_environment({"KEPT": "yes"}, 2)
+    mine = {"http_proxy": "http://dead:1", "KEPT": "yes"}
+    monkeypatch.setattr(os, "environ", mine)
+    adopt_environment(2)
+    assert mine == process_environment({"KEPT": "yes"}, 2)
 
 
 def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from a3c.cluster import plan as planning
 from a3c.cluster import ssh
-from a3c.cluster.placement import directory_of
+from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosts import elsewhere

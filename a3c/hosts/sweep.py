@@ -8,8 +8,7 @@ import subprocess
 from collections.abc import Iterable
 
 from a3c.cluster import ssh
-from a3c.cluster.hostfile import Host
-from a3c.cluster.placement import directory_of
+from a3c.cluster.hostfile import Host, directory_of
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts import elsewhere

@@ -39,6 +39,7 @@ from a3c.keeper.restarts import Patience, Verdict, judge
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import heartbeat
+from a3c.process.environment import is_unwanted
 from a3c.process.process_records import (
     Identity,
     LastExit,
@@ -51,7 +52,6 @@ from a3c.process.process_records import (
     this_host,
     write_record,
 )
-from a3c.process.unwanted_variables import is_unwanted
 
 _TICK_S = 0.25
 _RECORD_INTERVAL_S = 1.0
