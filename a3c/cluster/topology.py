@@ -183,9 +183,15 @@ def wait_for_peer(
     deadline = time.monotonic() + timeout_s
     said = False
     while True:
-        reason = _why_unreachable(address, min(2.0, max(0.05, deadline - time.monotonic())))
-        if reason is None:
-            return
+        patience_s = min(2.0, max(0.05, deadline - time.monotonic()))
+        try:
+            with socket.create_connection(split_address(address), timeout=patience_s) as connection:
+                # The kernel may give this connection the free target port: it meets itself.
+                if connection.getsockname() != connection.getpeername():
+                    return
+                reason = "nobody listens"
+        except OSError as error:
+            reason = error.strerror or str(error)
         if time.monotonic() >= deadline:
             raise RetryableError(
                 f"{name} at {address} can't be reached after {timeout_s:g} s ({reason}): "
@@ -196,14 +202,3 @@ def wait_for_peer(
             said = True
         if pause(0.1):
             raise RetryableError(f"asked to leave while waiting for {name} at {address}")
-
-
-def _why_unreachable(address: str, patience_s: float) -> str | None:
-    """The reason why a connection fails; None if something listens."""
-    try:
-        with socket.create_connection(split_address(address), timeout=patience_s) as connection:
-            # The kernel may give this connection the free target port; it then connects to itself.
-            is_itself = connection.getsockname() == connection.getpeername()
-    except OSError as error:
-        return error.strerror or str(error)
-    return "nobody listens" if is_itself else None

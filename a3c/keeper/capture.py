@@ -67,8 +67,8 @@ class Echo:
     def __init__(self, fd: int) -> None:
         """Open the file behind `fd` again: O_NONBLOCK would affect all users of a shared terminal.
 
-        A socket, or any file on macOS, can't be opened again. There small pieces are written when
-        `select` allows it. `self.fd` is to wait on, until it is writable, while `pending`.
+        A socket can't be opened again. There small pieces are written when `select` allows it.
+        `self.fd` is to wait on, until it is writable, while `pending`.
         """
         self._backlog = bytearray()
         self._broken = False

@@ -20,7 +20,6 @@ The keeper exits with the last exit code of the process, 128+n for signal n.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import os
@@ -28,7 +27,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +96,10 @@ class Keeper:
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
-            with _signals_into_pipe() as wake:
-                self._record = RecordFile(self._spec, self._capture)
-                while self._exit_status is None:
-                    self._wait_and_handle(wake)
+            wake = _signals_into_pipe()
+            self._record = RecordFile(self._spec, self._capture)
+            while self._exit_status is None:
+                self._wait_and_handle(wake)
         finally:
             self._guardian.close()
             self._capture.close()
@@ -386,25 +385,16 @@ def _raise_unless_full(error: OSError, path: Path) -> None:
         raise UserError(f"cannot write {where}: {error.strerror}; give another file") from error
 
 
-@contextlib.contextmanager
-def _signals_into_pipe() -> Iterator[int]:
+def _signals_into_pipe() -> int:
     """Turn signals into bytes on a pipe, so that none is lost and none interrupts other work."""
     wake, sink = os.pipe()
     for fd in (wake, sink):
         os.set_blocking(fd, False)
-    previous = {s: signal.getsignal(s) for s in _SIGNALS}
     signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
     for signum in _SIGNALS:
-        if not (signum == signal.SIGHUP and previous[signum] == signal.SIG_IGN):
+        if not (signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
             signal.signal(signum, lambda *_: None)
-    try:
-        yield wake
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(-1)
-        os.close(wake)
-        os.close(sink)
+    return wake
 
 
 def _signal_name(number: int) -> str:

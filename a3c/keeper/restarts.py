@@ -22,9 +22,8 @@ from enum import Enum
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS
 from typing import NamedTuple
 
-from a3c.errors import EXIT_OK, EXIT_RETRY
+from a3c.errors import EXIT_CRASH, EXIT_OK, EXIT_RETRY
 
-EXIT_EXCEPTION = 1  # Python's exit code after an uncaught exception
 CRASH_SIGNALS = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS)
 
 
@@ -68,7 +67,7 @@ def judge(code: int, reason: str | None = None) -> Verdict:
         return Verdict.RETRY
     if code == EXIT_OK:
         return Verdict.DONE
-    if code == EXIT_EXCEPTION or -code in CRASH_SIGNALS:
+    if code == EXIT_CRASH or -code in CRASH_SIGNALS:
         return Verdict.CRASH
     if code == EXIT_RETRY or code < 0:
         return Verdict.RETRY

@@ -4,11 +4,11 @@ A child leads its own session and process group. It never outlives its keeper, f
 
 - Linux sends the child SIGKILL when the keeper dies (PR_SET_PDEATHSIG). It is KILL because no
   keeper would be left to follow up on a child that ignores TERM. Checkpoints are safe against KILL.
-- The death signal exists on Linux only and reaches the child only. So the keeper also forks a
-  guardian, which waits on a pipe and kills the child's whole group when the keeper's end closes.
+- The death signal reaches the child only. So the keeper also forks a guardian, which waits on a
+  pipe and kills the child's whole group when the keeper's end closes.
 
-Grandchildren that left the group are reparented to the keeper, a subreaper (Linux), and are ended
-with the child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
+Grandchildren that left the group are reparented to the keeper, a subreaper, and are ended with the
+child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -18,62 +18,21 @@ import ctypes
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from a3c.keeper import namespaces
 from a3c.keeper.namespaces import Namespace, signals_blocked
+from a3c.process.heartbeat import HeartbeatMonitor
 from a3c.process.process_records import identify
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _ADOPTED_END_S = 1.0
-_LONGEST_TICK_S = 1.0
 _READ_BYTES = 1 << 16
 _MOST_READS = 64
-
-
-class HeartbeatMonitor:
-    """Measures how long a process has been silent, by the keeper's own clock.
-
-    A beat is any change of the file's mtime. Its value is ignored, so steps of the wall clock don't
-    matter. Time in which the keeper itself was stopped or got no CPU counts as one second. The
-    mtime is set to 0 before the first beat, so that even an immediate beat changes it. Silence is
-    ignored while the disk is read-only, because the process can't write a beat there.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        """Create the file or reset its mtime; an existing file can be touched on a full disk."""
-        self._path = path
-        if path is not None:
-            with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-                os.utime(path, (0, 0))
-        self._seen = self._mark()
-        self.beat = False
-        self.silence_s = 0.0
-
-    def check(self, elapsed_s: float) -> bool:
-        """Look for a beat, `elapsed_s` after the last check; returns True at the first beat."""
-        seen = self._mark()
-        if seen in (None, self._seen):
-            self.silence_s += min(elapsed_s, _LONGEST_TICK_S)
-            if self._path and seen and not os.access(self._path, os.W_OK):
-                self.silence_s = 0.0
-            return False
-        first = not self.beat
-        self._seen, self.beat, self.silence_s = seen, True, 0.0
-        return first
-
-    def _mark(self) -> tuple[int, int] | None:
-        with contextlib.suppress(OSError):
-            if self._path is not None:
-                status = self._path.stat()
-                return status.st_ino, status.st_mtime_ns
-        return None
 
 
 class Child:
@@ -208,17 +167,10 @@ def collect(pid: int) -> int | None:
     The rest of its process group is killed before the child is reaped. Until then the group's
     number can't be reused, so the signal can't reach an unrelated group.
     """
-    can_look = hasattr(os, "waitid")
-    if can_look:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return None
-        signal_group(pid, signal.SIGKILL)
-    reaped, status = os.waitpid(pid, os.WNOHANG)
-    if not reaped:
+    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return None
-    if not can_look:
-        signal_group(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(status)
+    signal_group(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def signal_group(pgid: int, signum: int) -> None:
@@ -270,7 +222,7 @@ def _guard(source: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Make this process, a fork of `parent`, end when `parent` ends (Linux)."""
+    """Make this process, a fork of `parent`, end when `parent` ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the death signal was set
         os._exit(127)
@@ -283,9 +235,8 @@ def adopt_orphans() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform.startswith("linux"):
-        # prctl is variadic in C, so all arguments must be passed, each as a long.
-        ctypes.CDLL(None).prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
+    # prctl is variadic in C, so all arguments must be passed, each as a long.
+    ctypes.CDLL(None).prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
 
 
 def reap_adopted(known: set[int]) -> list[int]:

@@ -33,8 +33,8 @@ _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 class Identity:
     """Identifies a process, distinct from any later process with the same pid.
 
-    `create_time` is in seconds since 1970, as in psutil. `birth` (Linux) is the boot's id and the
-    start of the process in kernel ticks since that boot.
+    `create_time` is in seconds since 1970, as in psutil. `birth` is the boot's id and the start of
+    the process in kernel ticks since that boot.
     """
 
     pid: int
@@ -182,15 +182,6 @@ def identify(pid: int) -> Identity | None:
     """The process that has this pid now; None if there is none or it is a zombie."""
     if not 0 < pid < 2**31:
         return None
-    if not Path("/proc/self/stat").exists():
-        import psutil
-
-        try:
-            process = psutil.Process(pid)
-            is_zombie = process.status() == psutil.STATUS_ZOMBIE
-            return None if is_zombie else Identity(pid, process.create_time())
-        except psutil.Error:
-            return None
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -263,13 +254,9 @@ def request_restart(record: ProcessRecord) -> bool:
 
 def resident_bytes(pid: int) -> int:
     """The resident memory of a process; 0 if it has ended."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    import psutil  # there is no /proc, as on macOS, or the process has just ended
-
     try:
-        return psutil.Process(pid).memory_info().rss
-    except psutil.Error:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
         return 0
 
 
