@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 
 from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit, ProcessRecord
+from tests.fake_runs import gone, myself
 from tests.runs import wait_until
-
-
-def myself() -> Identity:
-    identity = process_records.identify(os.getpid())
-    assert identity is not None
-    return identity
-
-
-def gone() -> Identity:
-    return Identity(os.getpid(), 1.0, "another boot/1")
 
 
 def a_record(child: Identity | None, keeper: Identity, state: str = "running") -> ProcessRecord:
