@@ -21,8 +21,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from a3c.cluster.topology import Cluster, Task
-from a3c.cluster.which_task import add_host_arguments, add_task_arguments, place
+from a3c.cluster.topology import JOBS, Cluster, Task
+from a3c.cluster.which_task import add_host_arguments, place
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.learn.games import Games
@@ -41,7 +41,8 @@ STARTED = time.monotonic()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that identify the cluster and this process in it."""
     group = parser.add_argument_group("this process (or TF_CONFIG in the environment)")
-    add_task_arguments(group)
+    group.add_argument("--job", choices=JOBS, help="ps or worker")
+    group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
     add_host_arguments(group)
     group.add_argument(
         "--run-dir",

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from a3c.cluster import hostfile, ssh
+from a3c.cluster import hostfile
+from a3c.cluster.hostfile import ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.run.rundir import REPOSITORY, RunDir
@@ -101,7 +102,7 @@ def test_a_private_network_has_to_be_trusted_and_excludes_isolation() -> None:
 def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
     mine = {"host": "ml@beta", "user": "ml", "port": 2200, "options": ["-i", "my key"]}
     beta = hostfile.parse(tables(HERE, {**BETA, **mine})).hosts[1]
-    command = ssh.command(beta, ("/a b/python", "-V"), directory="/opt/my code")
+    command = ssh_command(beta, ("/a b/python", "-V"), directory="/opt/my code")
     assert command[:4] == ["ssh", "-T", "-i", "my key"]
     assert command[-6:-1] == ["-p", "2200", "-l", "ml", "ml@beta"]
     assert command[-1] == "cd '/opt/my code' && exec '/a b/python' -V"

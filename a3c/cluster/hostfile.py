@@ -1,4 +1,4 @@
-"""The hosts of a run, read from a TOML file and checked, and the host of each process.
+"""The hosts of a run, read from a TOML file and checked, their processes, and how ssh reaches them.
 
 `launch_cluster.py --hosts hosts.toml` reads it:
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections import Counter
@@ -57,6 +58,11 @@ _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
 _NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
 _RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
 _MAX_BYTES = 1 << 20
+# BatchMode: nobody could type a password. ServerAlive: detects a dead connection.
+_SSH_OPTIONS = (
+    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
 
 
 @dataclass(frozen=True)
@@ -286,3 +292,25 @@ def place(file: HostFile, config: Config) -> Placement:
         addresses["ps"], addresses["worker"], trusted_network=settings.trusted_network
     )
     return Placement(made, {task.name: host for task, host in chosen.items()}, file.hosts)
+
+
+def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:
+    """The local command that runs `argv` on a host, without a terminal, in `directory`.
+
+    The host file's `options` come first, because ssh uses the first value of an option.
+    """
+    there = shlex.join(argv)
+    if directory:
+        there = f"cd {shlex.quote(directory)} && exec {there}"
+    return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *_destination(host), there]
+
+
+def ssh_shell(host: Host, line: str) -> str:
+    """A local shell command that runs `line` in a shell on the host."""
+    return shlex.join(["ssh", *host.options, *_destination(host), line])
+
+
+def _destination(host: Host) -> list[str]:
+    port = ["-p", str(host.port)] if host.port else []
+    user = ["-l", host.user] if host.user else []
+    return [*port, *user, host.name]

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster import ssh, topology
-from a3c.cluster.hostfile import BASE_PORT, HERE, Host, Placement, directory_of
+from a3c.cluster import topology
+from a3c.cluster.hostfile import BASE_PORT, HERE, Host, Placement, directory_of, ssh_shell
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config, command_line
 from a3c.errors import UserError
@@ -106,7 +106,7 @@ class Plan:
     def shell(self, process: Process) -> str:
         """A process as a shell command on this machine."""
         line = process.shell()
-        return line if process.is_here else ssh.shell(self.host_of(process), line)
+        return line if process.is_here else ssh_shell(self.host_of(process), line)
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
@@ -163,21 +163,21 @@ def make(
     tasks = [Task(job, i) for job in topology.JOBS for i in range(len(here.addresses(job)))]
     made = [_process(task, here, config, run, hosts.get(task.name), isolated) for task in tasks]
     at_once = len(here.ps) + config.cluster.workers
-    cast, reserved = made[:at_once], made[at_once:]
+    processes, reserved = made[:at_once], made[at_once:]
     if evaluator or config.run.render:
         games = str(max(1, config.run.evaluation_episodes))
         script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
         watch = ("--watch",) if config.run.render else ()
-        cast.append(_extra("evaluator", (*script, *watch), run))
+        processes.append(_extra("evaluator", (*script, *watch), run))
     if tensorboard_port is not None:
         argv = ("-m", "a3c.launch.board", str(run.path / "events"))
         flags = ("--port", str(tensorboard_port), "--link", str(run.board_link))
         address = f"{LOOPBACK}:{tensorboard_port}"
         board = _extra("tensorboard", (*argv, *flags), run, address)
         board.environment["PYTHONPATH"] = str(REPOSITORY)
-        cast.append(board)
+        processes.append(board)
     file = placement.file if placement else ()
-    return Plan(str(run.path), tuple(cast), tuple(reserved), file)
+    return Plan(str(run.path), tuple(processes), tuple(reserved), file)
 
 
 def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str = "") -> Process:

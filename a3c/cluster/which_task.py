@@ -60,12 +60,6 @@ def add_host_arguments(group: Any) -> None:
     )
 
 
-def add_task_arguments(group: Any) -> None:
-    """Add the arguments that select this process."""
-    group.add_argument("--job", choices=JOBS, help="ps or worker")
-    group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
-
-
 def place(
     arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
 ) -> tuple[Cluster, Task]:

@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from signal import SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
@@ -58,14 +59,7 @@ _HUNG_GRACE_S = 2.0  # shorter than the grace time: a hung process rarely reacts
 _EXIT_CANNOT_START = 127
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGCHLD,
-)
+_SIGNALS = (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGCHLD)
 
 
 class Keeper:
@@ -127,17 +121,17 @@ class Keeper:
     def _on_signal(self, signum: int) -> None:
         if self._exit_status is not None:
             return
-        if signum == signal.SIGUSR1 and not self._stopping:
+        if signum == SIGUSR1 and not self._stopping:
             if self._child is None:
                 self._start_at = time.monotonic()
             else:
                 self._record.update(state="restarting")
                 self._child.end("restart", self._spec.grace_s)
-        elif signum == signal.SIGQUIT:
+        elif signum == SIGQUIT:
             self._stop("stop", now=True)
-        elif signum == signal.SIGHUP:
+        elif signum == SIGHUP:
             self._stop("hangup")
-        elif signum in (signal.SIGTERM, signal.SIGINT):
+        elif signum in (SIGTERM, SIGINT):
             self._times_asked += 1
             self._stop("stop", now=self._times_asked > 1)
 
@@ -392,7 +386,7 @@ def _signals_into_pipe() -> int:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
     for signum in _SIGNALS:
-        if not (signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
+        if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
             signal.signal(signum, lambda *_: None)
     return wake
 

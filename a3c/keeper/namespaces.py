@@ -71,7 +71,7 @@ def make() -> Namespace:
                     found = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
                     socket.send_fds(theirs, [b"made"], found)
                 except OSError as error:
-                    theirs.send(_words(error).encode()[:_MESSAGE_BYTES])
+                    theirs.send(_describe(error).encode()[:_MESSAGE_BYTES])
                 finally:
                     os._exit(0)
         said, descriptors, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 2)
@@ -122,7 +122,7 @@ def _call(name: str, *arguments: int) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
-def _words(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     return ": ".join(filter(None, (error.filename, error.strerror))) or str(error)
 
 
@@ -133,7 +133,7 @@ def main() -> int:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5.0).close()
     except (NamespaceError, OSError) as error:
-        said = _words(error) if isinstance(error, OSError) else str(error)
+        said = _describe(error) if isinstance(error, OSError) else str(error)
         sys.stdout.write(f"{said}\n")
         return 1
     return 0

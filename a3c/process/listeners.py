@@ -62,13 +62,13 @@ def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
     """
     if has_loopback_only(pid):
         return []
-    return [listener for listener in among if not _is_loopback(listener.host)]
-
-
-def _is_loopback(host: str) -> bool:
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    outside = []
+    for listener in among:
+        address = ipaddress.ip_address(listener.host.partition("%")[0])
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        if not (mapped or address).is_loopback:
+            outside.append(listener)
+    return outside
 
 
 def has_loopback_only(pid: int) -> bool:
