@@ -151,14 +151,8 @@ class Keeper:
         restarts = self._record.now.restarts + (self._record.now.last_exit is not None)
         self._capture.tail.clear()
         try:
-            child = Child(
-                spec.argv,
-                child_environment(os.environ, spec),
-                spec.cwd,
-                spec.heartbeat,
-                self._capture.feed,
-                self._network,
-            )
+            environment = child_environment(os.environ, spec)
+            child = Child(spec, environment, self._capture.feed, self._network)
         except OSError as error:
             where = f" in {spec.cwd}" if spec.cwd else ""
             self._capture.note(
@@ -184,7 +178,7 @@ class Keeper:
     def _read_and_collect(self, child: Child) -> None:
         """Read output and check whether the process has ended."""
         child.read()
-        code = child.collect()
+        code = spawn.collect(child.pid)
         if code is None:
             return
         spawn.end_adopted(known={self._guardian.pid})

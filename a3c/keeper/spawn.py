@@ -24,6 +24,7 @@ from pathlib import Path
 
 from a3c.keeper import namespaces
 from a3c.keeper.namespaces import Namespace, signals_blocked
+from a3c.keeper.spec import KeeperSpec
 from a3c.process.heartbeat import HeartbeatMonitor
 from a3c.process.process_records import identify
 
@@ -40,21 +41,19 @@ class Child:
 
     def __init__(
         self,
-        argv: Sequence[str],
+        spec: KeeperSpec,
         env: Mapping[str, str],
-        cwd: Path | None,
-        heartbeat: Path | None,
         take_output: Callable[[bytes], None],
-        network: Namespace | None = None,
+        network: Namespace | None,
     ) -> None:
-        """Start `argv`; raises OSError on failure. `take_output` receives all its output."""
+        """Start the process; raises OSError on failure. `take_output` receives all its output."""
         self._take_output = take_output
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
         self.readable = [self._output]  # the descriptors to wait on for output
-        self.heartbeat = HeartbeatMonitor(heartbeat)
+        self.heartbeat = HeartbeatMonitor(spec.heartbeat)
         try:
-            self.pid = start(argv, env, cwd, output, network)
+            self.pid = start(spec.argv, env, spec.cwd, output, network)
         except OSError:
             os.close(self._output)
             raise
@@ -100,10 +99,6 @@ class Child:
         self._kill_at = math.inf
         signal_group(self.pid, signal.SIGKILL)
         return True
-
-    def collect(self) -> int | None:
-        """The exit code once the process has ended and its group is killed; None before that."""
-        return collect(self.pid)
 
     def close(self) -> None:
         """Read the remaining output and close the pipe, even if its other end is still open."""
