@@ -24,7 +24,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a3c.cluster.topology import adopt_environment
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
@@ -33,10 +32,10 @@ from a3c.play.locate import Source, find_checkpoint, find_run
 from a3c.play.scores import score_table, summarise
 from a3c.play.window import Window
 from a3c.process import console, process_records
+from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.import_tensorflow import import_tensorflow
 from a3c.process.signals import StopRequest, leave_on_signals
-from a3c.process.start_order import start_in_order
+from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 

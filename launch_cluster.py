@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.cluster import plan
-from a3c.cluster.placement import Placement
+from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line, sources
 from a3c.errors import EXIT_OK, A3CError, UserError

@@ -10,7 +10,7 @@ and name it with `--network package.module:build` (see the example `examples/own
 from __future__ import annotations
 
 if __name__ == "__main__":  # must be the first import of TensorFlow, to silence its messages
-    from a3c.process.import_tensorflow import import_tensorflow
+    from a3c.process.startup import import_tensorflow
 
     import_tensorflow()
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster.topology import adopt_environment
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.play.locate import find_checkpoint
 from a3c.process import console
-from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.environment import adopt_environment
+from a3c.process.startup import import_tensorflow
 
 PROG = "plot.py"
 PICTURES = ("return", "losses", "throughput", "staleness")

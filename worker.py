@@ -18,21 +18,20 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from a3c.cluster.topology import Cluster, Task, adopt_environment
-from a3c.cluster.which_task import add_host_arguments, add_task_arguments, place
+from a3c.cluster.topology import JOBS, Cluster, Task
+from a3c.cluster.which_task import add_host_arguments, place
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.learn.games import Games
 from a3c.play import confirming
 from a3c.process import console, signals
+from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.import_tensorflow import import_tensorflow, start_eager_runtime
 from a3c.process.listeners import has_loopback_only
-from a3c.process.start_order import start_in_order
+from a3c.process.startup import import_tensorflow, start_eager_runtime, start_in_order
 
 log = logging.getLogger("a3c")
 
@@ -42,7 +41,8 @@ STARTED = time.monotonic()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that identify the cluster and this process in it."""
     group = parser.add_argument_group("this process (or TF_CONFIG in the environment)")
-    add_task_arguments(group)
+    group.add_argument("--job", choices=JOBS, help="ps or worker")
+    group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
     add_host_arguments(group)
     group.add_argument(
         "--run-dir",
@@ -68,51 +68,35 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
             serve(cluster, task, config, stop, heartbeat)
         else:
-            _work(cluster, task, config, run_dir, stop, heartbeat)
+            import envs
+            import model
+
+            games, judged = None, config.run.stop_at_return is not None
+            if task.is_chief and judged and config.run.evaluation_episodes:
+                # Before TensorFlow starts threads, because a fork copies only the calling thread.
+                games = Games(
+                    lambda candidate, episodes: confirming.play(
+                        candidate, episodes, config, envs.make, model.build
+                    )
+                )
+            start_eager_runtime()
+            from a3c.learn.training import Worker
+
+            Worker(
+                cluster,
+                task,
+                config,
+                run_dir,
+                make_envs=envs.make,
+                build_network=model.build,
+                stop=stop,
+                heartbeat=heartbeat,
+                games=games,
+            ).run()
     except RetryableError:
         if stop.signal is None:  # after a signal the process exits anyway
             raise
     return EXIT_OK if stop.signal is None else 128 + stop.signal
-
-
-def _work(
-    cluster: Cluster,
-    task: Task,
-    config: Config,
-    run_dir: Path,
-    stop: signals.StopRequest,
-    heartbeat: Heartbeat,
-) -> None:
-    import envs
-    import model
-
-    # Fork before TensorFlow starts threads, because a fork copies only the calling thread.
-    games = _fork_games(config, envs.make, model.build) if task.is_chief else None
-    start_eager_runtime()
-    from a3c.learn.training import Worker
-
-    Worker(
-        cluster,
-        task,
-        config,
-        run_dir,
-        make_envs=envs.make,
-        build_network=model.build,
-        stop=stop,
-        heartbeat=heartbeat,
-        games=games,
-    ).run()
-
-
-def _fork_games(
-    config: Config, make_envs: Callable[..., Any], build_network: Callable[..., Any]
-) -> Games | None:
-    """Fork the process that plays evaluation games during training; None if none are needed."""
-    if config.run.stop_at_return is None or not config.run.evaluation_episodes:
-        return None
-    return Games(
-        lambda candidate, games: confirming.play(candidate, games, config, make_envs, build_network)
-    )
 
 
 @contextlib.contextmanager
@@ -122,18 +106,14 @@ def _hint_at_isolation() -> Iterator[None]:
         yield
     except Exception as error:
         cause: BaseException | None = error
-        while cause is not None and not _misses_network(cause):
+        while cause is not None and not (
+            isinstance(cause, ConnectionRefusedError | socket.gaierror)
+            or getattr(cause, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+        ):
             cause = cause.__cause__ or cause.__context__
         if cause is not None and has_loopback_only(os.getpid()):
             log.warning("isolated: where an environment needs a network, give --isolation off")
         raise
-
-
-def _misses_network(error: BaseException) -> bool:
-    unreachable = (errno.ENETUNREACH, errno.EHOSTUNREACH)
-    return isinstance(error, ConnectionRefusedError | socket.gaierror) or (
-        isinstance(error, OSError) and error.errno in unreachable
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

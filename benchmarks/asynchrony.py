@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c.config import Config, command_line
-from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.startup import import_tensorflow
 from a3c.run import checkpoint
 from a3c.run.metrics import WINDOW
 from benchmarks import machine

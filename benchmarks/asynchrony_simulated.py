@@ -18,7 +18,7 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_simulated")
 
 if __name__ == "__main__":  # first, or TensorFlow prints its greeting when imported
-    from a3c.process.import_tensorflow import import_tensorflow
+    from a3c.process.startup import import_tensorflow
 
     import_tensorflow()
 

@@ -25,7 +25,7 @@ import psutil
 
 import worker
 from a3c.process import signals
-from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.startup import import_tensorflow
 from benchmarks.turns import ROW_INTERVAL_S
 
 

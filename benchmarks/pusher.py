@@ -11,7 +11,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.pusher")
 
-from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.startup import import_tensorflow
 
 import_tensorflow()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.real_clusters")
 
-from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.startup import import_tensorflow
 
 import_tensorflow()  # once, before the forks; nothing of TensorFlow runs in this process
 
@@ -34,12 +34,13 @@ import numpy as np  # noqa: E402
 import envs  # noqa: E402, F401 # once for all forks
 import model  # noqa: E402, F401
 import worker  # noqa: E402
-from a3c.cluster.topology import Cluster, Task, adopt_environment, free_ports  # noqa: E402
+from a3c.cluster.topology import Cluster, Task, free_ports  # noqa: E402
 from a3c.config import Config, command_line  # noqa: E402
 from a3c.errors import EXIT_RETRY, A3CError  # noqa: E402
 from a3c.keeper import spawn  # noqa: E402
 from a3c.learn import training  # noqa: E402, F401
 from a3c.process import signals  # noqa: E402
+from a3c.process.environment import adopt_environment  # noqa: E402
 from a3c.run import checkpoint, metrics, rundir  # noqa: E402, F401
 from benchmarks import machine  # noqa: E402
 

@@ -32,8 +32,8 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
-from a3c.cluster.topology import process_environment  # noqa: E402
 from a3c.process import process_records  # noqa: E402
+from a3c.process.environment import process_environment  # noqa: E402
 from a3c.run import rundir  # noqa: E402
 from a3c.run.rundir import RunDir  # noqa: E402
 from a3c.watch.usage import read_pss_mb  # noqa: E402

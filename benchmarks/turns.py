@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from a3c.cluster.topology import process_environment
+from a3c.process.environment import process_environment
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.cluster import plan, topology
-from a3c.cluster.topology import Cluster, Task, from_tf_config, make_cluster
+from a3c.cluster.topology import Cluster, Task, make_cluster
+from a3c.cluster.which_task import from_tf_config
 from a3c.errors import RetryableError, UserError
+from a3c.process.environment import adopt_environment, chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
 
@@ -102,26 +105,16 @@ def test_a_cluster_needs_both_jobs() -> None:
     assert "no worker" in refusal(PS, [])
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["10.0.0.1:5", "0.0.0.0:5", "[::]:5", "[fe80::1]:5", "node:5", "127.0.0.1.evil.com:5"],
-)
-def test_whatever_others_can_reach_needs_a_trusted_network(address: str) -> None:
-    assert address in (line := refusal(PS, [address]))
-    assert "--trusted-network" in line
-    assert make_cluster(PS, [address], trusted_network=True).workers == (address,)
-    assert not topology.is_loopback(address)
-
-
-def test_loopback_needs_no_trust() -> None:
-    for address in ("localhost:5", "Localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5"):
-        assert topology.is_loopback(address)
+def test_whatever_others_can_reach_needs_a_trusted_network() -> None:
+    inside = ("localhost:5", "Localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5")
+    outside = ("10.0.0.1:5", "0.0.0.0:5", "[::]:5", "[fe80::1]:5", "node:5", "127.0.0.1.evil.com:5")
+    for address in inside:
         assert make_cluster(PS, [address], trusted_network=False).workers == (address,)
-
-
-def test_a_list_of_hosts_may_have_spaces_and_a_last_comma() -> None:
-    assert topology.split_hosts(" a:1, b:2 ,\n") == ["a:1", "b:2"]
-    assert topology.split_hosts("") == []
+    for address in outside:
+        assert address in (line := refusal(PS, [address]))
+        assert "--trusted-network" in line
+        assert make_cluster(PS, [address], trusted_network=True).workers == (address,)
+    assert [topology.is_loopback(a) for a in (*inside, *outside)] == [True] * 5 + [False] * 6
 
 
 ADDRESSES = st.text(max_size=30) | st.from_regex(
@@ -134,15 +127,19 @@ HOSTS = ADDRESSES | st.sampled_from(["localhost:1", "localhost:2", "127.0.0.1:3"
 def test_any_hosts_make_a_valid_cluster_or_one_line(
     ps: list[str], workers: list[str], trusted: bool
 ) -> None:
-    refused = None
-    try:
-        made = make_cluster(ps, workers, trusted_network=trusted)
-    except UserError as error:
-        refused = str(error)
-    if refused is None:
+    if made := one_line_or(lambda: make_cluster(ps, workers, trusted_network=trusted)):
         assert_valid(made)
-    else:
-        assert len(refused.splitlines()) == 1
+
+
+def one_line_or(read: Callable[[], Any]) -> Any:
+    """What is read; None if it is refused, in one line."""
+    said = ""
+    try:
+        return read()
+    except UserError as error:
+        said = str(error)
+    assert len(said.splitlines()) == 1
+    return None
 
 
 def assert_valid(made: Cluster) -> None:
@@ -176,11 +173,6 @@ def test_a_task_that_is_not_there_is_refused(job: str, index: int) -> None:
     size = len(made.addresses(job))
     with pytest.raises(UserError, match=rf"--task {index} is out of range.* has {size} {job}$"):
         topology.check_task(made, job, index)
-
-
-def test_a_task_that_is_there_is_taken() -> None:
-    made = make_cluster(PS, WORKERS, trusted_network=False)
-    assert topology.check_task(made, "worker", 1) == Task("worker", 1)
 
 
 # --- TF_CONFIG ----------------------------------------------------------------------------------
@@ -223,18 +215,6 @@ def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> Non
     assert (chief, chief.is_chief) == (Task("worker", 0), True)
     assert read(worker_config(0, **jobs))[1] == Task("worker", 1)
     assert read(tf_config({"type": "ps", "index": 0}, **jobs))[1] == Task("ps", 0)
-
-
-def test_every_process_of_a_tf_config_is_another_task() -> None:
-    jobs = {"chief": ["127.0.0.1:8"], "master": ["127.0.0.1:9"], "worker": WORKERS, "ps": PS}
-    found = {
-        jobs[job][index]: read(tf_config({"type": job, "index": index}, **jobs))
-        for job in jobs
-        for index in range(len(jobs[job]))
-    }
-    assert len(found) == 5
-    for address, (made, task) in found.items():
-        assert made.addresses(task.job)[task.index] == address
 
 
 @pytest.mark.parametrize(
@@ -300,16 +280,10 @@ TF_CONFIGS = st.fixed_dictionaries({"cluster": JOBS | JSON, "task": TASKS | JSON
 
 @given(st.text(max_size=40) | TF_CONFIGS.map(json.dumps) | JSON.map(json.dumps), st.booleans())
 def test_any_tf_config_is_a_valid_cluster_or_one_line(text: str, trusted: bool) -> None:
-    refused = None
-    try:
-        made, task = from_tf_config(text, trusted_network=trusted)
-    except UserError as error:
-        refused = str(error)
-    if refused is None:
+    if found := one_line_or(lambda: from_tf_config(text, trusted_network=trusted)):
+        made, task = found
         assert_valid(made)
         assert topology.check_task(made, task.job, task.index) == task
-    else:
-        assert len(refused.splitlines()) == 1
 
 
 # --- ports and peers ----------------------------------------------------------------------------
@@ -342,17 +316,13 @@ def test_an_absent_peer_is_named_when_the_time_is_up() -> None:
     (port,) = topology.free_ports(1)
     said: list[str] = []
     began = time.monotonic()
-    with pytest.raises(RetryableError, match=rf"ps-0 at 127.0.0.1:{port} can't be reached") as lost:
+    reached = rf"ps-0 at 127.0.0.1:{port} can't be reached after 0.25 s \(Connection refused\)"
+    with pytest.raises(RetryableError, match=reached):
         topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.25, said.append)
     assert 0.25 <= time.monotonic() - began < 5
-    assert "after 0.25 s (Connection refused)" in str(lost.value)
     assert said == [f"waiting for ps-0 at 127.0.0.1:{port} (Connection refused)"]
-
-
-def test_a_host_that_no_one_knows_is_named_too() -> None:
-    address = "[fe80::1%nowhere]:1"
     with pytest.raises(RetryableError, match=r"ps-0 at .fe80::1%nowhere.:1 can't be reached"):
-        topology.wait_for_peer("ps-0", address, 0.01)
+        topology.wait_for_peer("ps-0", "[fe80::1%nowhere]:1", 0.01)
 
 
 def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
@@ -404,46 +374,39 @@ def test_a_connection_that_met_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch
 
 # --- the environment of a process ---------------------------------------------------------------
 
-PROXIES = [
-    variant
-    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy")
-    for variant in (name, name.upper())
-]
-
 
 def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
+    names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy")
+    unwanted = {*names, *(name.upper() for name in names), "TF_GRPC_REUSE_PORT"}
     kept = {"PATH": "/bin", "HOME": "/root", "no_proxy": "*", "MY_PROXY": "x", "LANG": "C"}
-    made = topology.process_environment({**dict.fromkeys(PROXIES, "http://dead:1"), **kept}, 3)
-    assert not set(PROXIES) & set(made)
-    assert "TF_GRPC_REUSE_PORT" not in topology.process_environment({"TF_GRPC_REUSE_PORT": "1"}, 1)
+    made = process_environment({**dict.fromkeys(unwanted, "1"), **kept}, 3)
+    assert unwanted.isdisjoint(made)
     assert made.items() >= kept.items()
-    threads = {
-        made[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    }
-    assert threads == {"3"}
-    assert made["CUDA_VISIBLE_DEVICES"] == "-1"
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    assert {made[name] for name in threads} == {"3"}
 
 
 def test_a_gpu_is_hidden_unless_it_is_asked_for() -> None:
     base = {"CUDA_VISIBLE_DEVICES": "3"}
-    assert topology.process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
-    assert "CUDA_VISIBLE_DEVICES" not in topology.process_environment({}, 1, gpu=True)
+    assert process_environment(base, 1)["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert process_environment(base, 1, gpu=True)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in process_environment({}, 1, gpu=True)
 
 
 def test_what_the_user_set_about_logging_and_onednn_stays() -> None:
     base = {"TF_CPP_MIN_LOG_LEVEL": "0", "GRPC_VERBOSITY": "DEBUG", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    made = topology.process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
+    made = process_environment({**base, "OMP_NUM_THREADS": "16"}, 1)
     assert made.items() >= base.items()
     assert made["OMP_NUM_THREADS"] == "1"  # a setting of the run: --worker-threads
-    assert topology.process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
-    assert topology.chosen_variables({**base, "PATH": "/bin"}) == base
+    assert process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
+    assert chosen_variables({**base, "PATH": "/bin"}) == base
 
 
 def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"http_proxy": "http://dead:1", "KEPT": "yes"}
-    monkeypatch.setattr(os, "environ", environment)
-    topology.adopt_environment(2)
-    assert environment == topology.process_environment({"KEPT": "yes"}, 2)
+    mine = {"http_proxy": "http://dead:1", "KEPT": "yes"}
+    monkeypatch.setattr(os, "environ", mine)
+    adopt_environment(2)
+    assert mine == process_environment({"KEPT": "yes"}, 2)
 
 
 def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

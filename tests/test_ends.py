@@ -114,20 +114,3 @@ def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(tmp_path:
     (worker,) = (r for r in process_records.read_records(path) if r.name == "worker-0")
     assert worker.restarts == 0
     assert "lost" not in said
-
-
-def test_a_stale_pid_is_not_believed(tmp_path: Path) -> None:
-    """After a reboot another process may have the pid that a record names."""
-    path = tmp_path / "run"
-    with running(path, *ENDLESS, "--workers", "1") as process:
-        wait_until(lambda: len(process_records.read_records(path)) == 2, "keepers")
-        process.kill()
-        wait_until(lambda: everything_ended(path), "the end of all processes")
-    for file in (path / "processes").glob("*.json"):
-        record = json.loads(file.read_text())
-        record["state"] = "running"
-        record["pid"] = record["keeper"]["pid"] = os.getpid()
-        file.write_text(json.dumps(record))
-    found = status.read(RunDir(path))
-    assert found.state in ("failed", "stopped")
-    assert {p.state for p in found.processes} == {"dead"}

@@ -1,14 +1,15 @@
-"""The sign of life that keepers watch."""
+"""The sign of life that keepers watch: who gives it, and who measures the silence."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from a3c.process import heartbeat
-from a3c.process.heartbeat import Heartbeat
+from a3c.process.heartbeat import Heartbeat, HeartbeatMonitor
 
 
 @pytest.fixture
@@ -19,27 +20,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def beat_again(path: Path, beats: Heartbeat) -> bool:
-    """Whether a beat touches the file."""
-    os.utime(path, (1.0, 1.0))
-    beats.beat()
-    return path.stat().st_mtime > 1.0
-
-
-def test_the_first_beat_makes_the_file(tmp_path: Path, clock: list[float]) -> None:
+def test_beats_make_the_file_and_are_at_most_two_a_second(
+    tmp_path: Path, clock: list[float]
+) -> None:
     path = tmp_path / "worker-0.heartbeat"
-    Heartbeat(str(path)).beat()
-    assert path.exists()
-
-
-def test_beats_are_at_most_two_a_second(tmp_path: Path, clock: list[float]) -> None:
-    path = tmp_path / "worker-0.heartbeat"
-    path.touch()
     beats = Heartbeat(str(path))
+    beats.beat()
     touched = []
-    for now in (10.0, 10.1, 10.49, 10.5, 10.9, 11.0, 99.0):
-        clock[0] = now
-        touched.append(beat_again(path, beats))
+    for clock[0] in (10.0, 10.1, 10.49, 10.5, 10.9, 11.0, 99.0):
+        os.utime(path, (1.0, 1.0))
+        beats.beat()
+        touched.append(path.stat().st_mtime > 1.0)
     assert touched == [True, False, False, True, False, True, True]
 
 
@@ -48,7 +39,7 @@ def test_a_disk_that_can_not_be_written_is_no_reason_to_die(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_keeper_nothing_is_touched(
+def test_the_keeper_says_where_if_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,9 +48,34 @@ def test_without_a_keeper_nothing_is_touched(
     monkeypatch.delenv(heartbeat.VARIABLE, raising=False)
     Heartbeat.from_environment().beat()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_keeper_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "here"))
     Heartbeat.from_environment().beat()
     assert (tmp_path / "here").exists()
+
+
+def test_time_in_which_the_keeper_was_stopped_is_no_silence(tmp_path: Path) -> None:
+    monitor = HeartbeatMonitor(tmp_path / "heartbeat")
+    (tmp_path / "heartbeat").touch()
+    assert monitor.check(0.25)
+    assert not monitor.check(1000.0)
+    assert monitor.silence_s <= 1.0
+    assert not monitor.check(0.25)
+    assert monitor.silence_s == 1.25
+    os.utime(tmp_path / "heartbeat", (5.0, 5.0))
+    assert not monitor.check(0.25)
+    assert (monitor.beat, monitor.silence_s) == (True, 0.0)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_beat_in_the_same_tick_of_the_clock_as_the_start_is_seen(
+    tmp_path: Path, exists: bool
+) -> None:
+    path = tmp_path / "heartbeat"
+    before = time.time_ns()
+    if exists:
+        path.touch()
+        before = path.stat().st_mtime_ns
+    monitor = HeartbeatMonitor(path)
+    assert path.stat().st_mtime_ns == 0
+    os.utime(path, ns=(before, before))
+    assert monitor.check(0.25)

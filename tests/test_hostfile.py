@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from a3c.cluster import hostfile, placement, ssh
+from a3c.cluster import hostfile
+from a3c.cluster.hostfile import ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.run.rundir import REPOSITORY, RunDir
@@ -74,7 +75,7 @@ def test_a_fault_of_the_file_is_one_line_that_names_it(given: dict[str, Any], sa
 def test_slots_are_filled_in_order_and_this_host_comes_first() -> None:
     file = hostfile.parse(tables(BETA, HERE, GAMMA, ps=["beta", "gamma"]))
     config = configure(workers=7, ps=3, trusted_network=True, max_workers=16)
-    placed = placement.place(file, config)
+    placed = hostfile.place(file, config)
     hosts = [placed.hosts[f"worker-{i}"].name for i in range(16)]
     assert hosts == ["here"] * 2 + ["beta"] * 4 + ["gamma"] * 10
     assert [placed.hosts[f"ps-{i}"].name for i in range(3)] == ["beta", "gamma", "beta"]
@@ -85,23 +86,23 @@ def test_slots_are_filled_in_order_and_this_host_comes_first() -> None:
 def test_more_workers_than_slots_are_refused() -> None:
     file = hostfile.parse(tables(HERE, BETA))
     with pytest.raises(UserError, match="--workers 7: the hosts have 6 slots"):
-        placement.place(file, configure(workers=7, trusted_network=True))
+        hostfile.place(file, configure(workers=7, trusted_network=True))
     with pytest.raises(UserError, match="--max-workers 9: the hosts have 6 slots"):
-        placement.place(file, configure(workers=2, max_workers=9, trusted_network=True))
+        hostfile.place(file, configure(workers=2, max_workers=9, trusted_network=True))
 
 
 def test_a_private_network_has_to_be_trusted_and_excludes_isolation() -> None:
     file = hostfile.parse(tables(HERE, BETA))
     with pytest.raises(UserError, match="--trusted-network"):
-        placement.place(file, configure(workers=6))
+        hostfile.place(file, configure(workers=6))
     with pytest.raises(UserError, match="--isolation on"):
-        placement.place(file, configure(workers=6, trusted_network=True, isolation="on"))
+        hostfile.place(file, configure(workers=6, trusted_network=True, isolation="on"))
 
 
 def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
     mine = {"host": "ml@beta", "user": "ml", "port": 2200, "options": ["-i", "my key"]}
     beta = hostfile.parse(tables(HERE, {**BETA, **mine})).hosts[1]
-    command = ssh.command(beta, ("/a b/python", "-V"), directory="/opt/my code")
+    command = ssh_command(beta, ("/a b/python", "-V"), directory="/opt/my code")
     assert command[:4] == ["ssh", "-T", "-i", "my key"]
     assert command[-6:-1] == ["-p", "2200", "-l", "ml", "ml@beta"]
     assert command[-1] == "cd '/opt/my code' && exec '/a b/python' -V"
@@ -150,7 +151,7 @@ def test_a_plan_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
 
     file = hostfile.parse(tables(HERE, GAMMA))
     config = configure(workers=3, max_workers=5, trusted_network=True)
-    placed = placement.place(file, config)
+    placed = hostfile.place(file, config)
     run = RunDir(tmp_path)
     made = plan.make(config, run, placed.cluster, placement=placed)
     assert [process.name for process in made.reserved] == ["worker-3", "worker-4"]

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import gc, sys
-from a3c.process.import_tensorflow import import_tensorflow
+from a3c.process.startup import import_tensorflow
 import_tensorflow()
 assert gc.isenabled()
 print(*(name in sys.modules for name in ("tensorflow", "keras", "matplotlib")))
@@ -27,8 +27,8 @@ def test_keras_is_imported_by_who_uses_it_and_by_nobody_else() -> None:
 
 
 EAGER = """
-from a3c.cluster.topology import adopt_environment
-from a3c.process.import_tensorflow import import_tensorflow, start_eager_runtime
+from a3c.process.environment import adopt_environment
+from a3c.process.startup import import_tensorflow, start_eager_runtime
 adopt_environment(1)
 import_tensorflow()
 start_eager_runtime()

@@ -15,18 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.process import process_records
-from a3c.process.process_records import Identity, ProcessRecord
+from a3c.process.process_records import Identity, LastExit, ProcessRecord
+from tests.fake_runs import gone, myself
 from tests.runs import wait_until
-
-
-def myself() -> Identity:
-    identity = process_records.identify(os.getpid())
-    assert identity is not None
-    return identity
-
-
-def gone() -> Identity:
-    return Identity(os.getpid(), 1.0, "another boot/1")
 
 
 def a_record(child: Identity | None, keeper: Identity, state: str = "running") -> ProcessRecord:
@@ -39,41 +30,36 @@ def a_record(child: Identity | None, keeper: Identity, state: str = "running") -
         create_time=child.create_time if child else None,
         birth=child.birth if child else None,
         state=state,
-        restarts=0,
-        last_exit=process_records.LastExit(
-            None, "SIGKILL", "2026-01-01T00:00:00+00:00", "heartbeat"
-        ),
+        last_exit=LastExit(None, "SIGKILL", "2026-01-01T00:00:00+00:00", "heartbeat"),
         first_error=("Traceback", "ValueError: ü"),
         output_tail=("one", "two"),
-        started_at="2026-01-01T00:00:00+00:00",
-        updated_at="2026-01-01T00:00:00+00:00",
         keeper=keeper,
-        host=process_records.this_host(),
         log="/run/worker-0.log",
-        heartbeat=None,
         argv=("python", "worker.py"),
     )
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the records of a run are."""
     (tmp_path / "processes").mkdir()
-    record = a_record(myself(), gone())
-    process_records.write_record(tmp_path / "processes" / "worker-0.json", record)
-    assert process_records.read_records(tmp_path) == [record]
-    assert [path.name for path in (tmp_path / "processes").iterdir()] == ["worker-0.json"]
+    return tmp_path / "processes"
 
 
-def test_records_come_by_role_and_task(tmp_path: Path) -> None:
-    (tmp_path / "processes").mkdir()
-    for task in (10, 9, 0):
-        record = dataclasses.replace(a_record(None, gone()), name=f"worker-{task}", task=task)
-        process_records.write_record(tmp_path / "processes" / f"{record.name}.json", record)
-    assert [record.task for record in process_records.read_records(tmp_path)] == [0, 9, 10]
+def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path) -> None:
+    records = [
+        dataclasses.replace(a_record(child, gone()), name=f"worker-{task}", task=task)
+        for task, child in ((0, None), (9, myself()), (10, myself()))
+    ]
+    for record in reversed(records):
+        process_records.write_record(directory / f"{record.name}.json", record)
+    assert process_records.read_records(directory.parent) == records
+    assert sorted(path.name for path in directory.iterdir()) == [
+        f"worker-{task}.json" for task in (0, 10, 9)
+    ]
 
 
-def test_files_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
-    directory = tmp_path / "processes"
-    directory.mkdir()
+def test_files_that_are_no_records_are_passed_over(directory: Path) -> None:
     whole = a_record(myself(), gone()).to_json()
     (directory / "half.json").write_text(whole[: len(whole) // 2])
     (directory / "empty.json").write_text("")
@@ -83,8 +69,8 @@ def test_files_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
     (directory / "directory.json").mkdir()
     os.mkfifo(directory / "pipe.json")
     (directory / ".worker-0.json.tmp").write_text(whole)
-    assert process_records.read_records(tmp_path) == []
-    assert process_records.read_records(tmp_path / "no such run") == []
+    assert process_records.read_records(directory.parent) == []
+    assert process_records.read_records(directory / "no such run") == []
 
 
 @given(
@@ -125,22 +111,16 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(
     assert [path.name for path in tmp_path.iterdir()] == ["worker-0.json"]
 
 
-def test_a_pid_is_believed_only_with_its_create_time() -> None:
-    me = myself()
+def test_a_pid_is_believed_only_with_its_create_time_or_its_birth() -> None:
+    me, is_alive = myself(), process_records.is_alive
     assert me.create_time == pytest.approx(psutil.Process().create_time(), abs=0.02)
-    assert process_records.is_alive(me.pid, me.create_time)
-    assert not process_records.is_alive(me.pid, me.create_time - 5.0)
-    assert not process_records.is_alive(me.pid, None)
-    assert not process_records.is_alive(None, me.create_time)
-    assert not process_records.is_alive(0, me.create_time)
-    assert not process_records.is_alive(-1, me.create_time)
-    assert not process_records.is_alive(10**30, me.create_time)
-
-
-def test_a_step_of_the_wall_clock_does_not_kill_a_process_with_a_birth() -> None:
-    me = myself()
-    assert process_records.is_alive(me.pid, me.create_time + 86_400.0, me.birth)
-    assert not process_records.is_alive(me.pid, me.create_time, "another boot/1")
+    assert is_alive(me.pid, me.create_time)
+    assert is_alive(me.pid, me.create_time + 86_400.0, me.birth)  # the wall clock was set
+    assert not is_alive(me.pid, me.create_time, "another boot/1")
+    assert not is_alive(me.pid, me.create_time - 5.0)
+    assert not is_alive(me.pid, None)
+    for pid in (None, 0, -1, 10**30):
+        assert not is_alive(pid, me.create_time)
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -154,24 +134,16 @@ def test_a_zombie_is_not_alive() -> None:
     child.wait()
 
 
-@pytest.mark.parametrize("state", ["starting", "running", "restarting"])
-def test_a_record_whose_processes_are_gone_is_dead(state: str) -> None:
-    assert process_records.live_state(a_record(gone(), gone(), state)) == "dead"
-    assert process_records.live_state(a_record(None, gone(), state)) == "dead"
+def test_a_state_counts_as_long_as_process_or_keeper_lives() -> None:
+    def live_state(child: Identity | None, keeper: Identity, state: str) -> str:
+        return process_records.live_state(a_record(child, keeper, state))
 
-
-@pytest.mark.parametrize("state", ["done", "failed", "stopped"])
-def test_an_ended_process_keeps_its_state(state: str) -> None:
-    assert process_records.live_state(a_record(None, gone(), state)) == state
-
-
-def test_a_living_process_has_the_state_that_was_recorded() -> None:
-    assert process_records.live_state(a_record(myself(), myself())) == "running"
-    assert process_records.live_state(a_record(None, myself(), "restarting")) == "restarting"
-
-
-def test_a_process_is_restarting_while_only_its_keeper_lives() -> None:
-    assert process_records.live_state(a_record(gone(), myself())) == "restarting"
+    for state in ("starting", "running", "restarting"):
+        assert live_state(gone(), gone(), state) == live_state(None, gone(), state) == "dead"
+        assert live_state(myself(), myself(), state) == live_state(None, myself(), state) == state
+        assert live_state(gone(), myself(), state) == "restarting"
+    for state in ("done", "failed", "stopped"):
+        assert live_state(None, gone(), state) == state
 
 
 def test_records_of_other_hosts_are_passed_on_and_never_signalled() -> None:

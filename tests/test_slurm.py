@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.cluster import slurm
+from a3c.cluster import which_task
 from a3c.cluster.topology import Cluster, Task
+from a3c.cluster.which_task import place_by_slurm
 from a3c.config import ClusterConfig
 from a3c.errors import UserError
 from tests.runs import REPOSITORY
@@ -44,7 +45,7 @@ STEP = {
     ],
 )
 def test_host_lists_are_expanded_as_slurm_writes_them(text: str, hosts: list[str]) -> None:
-    assert slurm.expand_hosts(text) == hosts
+    assert which_task.expand_hosts(text) == hosts
 
 
 @given(
@@ -60,12 +61,12 @@ def test_what_is_compressed_is_expanded_again(hosts: list[tuple[str, int]], widt
     items = []
     for prefix, group in itertools.groupby(hosts, key=lambda host: host[0]):
         items.append(f"{prefix}[{','.join(f'{number:0{width}}' for _, number in group)}]")
-    assert slurm.expand_hosts(",".join(items)) == names
+    assert which_task.expand_hosts(",".join(items)) == names
 
 
 @given(
     st.text(alphabet="an1290,[]-x()", max_size=12),
-    st.sampled_from([slurm.expand_hosts, slurm.expand_counts]),
+    st.sampled_from([which_task.expand_hosts, which_task.expand_counts]),
 )
 def test_any_text_is_a_list_or_refused_in_one_line(text: str, expand: object) -> None:
     said, found = "", []
@@ -75,24 +76,24 @@ def test_any_text_is_a_list_or_refused_in_one_line(text: str, expand: object) ->
         said = str(error)
     assert bool(said) != bool(found)
     assert "\n" not in said
-    assert len(found) <= slurm.MAX_HOSTS
+    assert len(found) <= which_task.MAX_HOSTS
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 4))
 def test_every_node_gets_its_tasks_however_they_are_dealt(counts: list[int], chunk: int) -> None:
-    for nodes in (slurm.deal(counts, None), slurm.deal(counts, chunk)):
+    for nodes in (which_task.deal(counts, None), which_task.deal(counts, chunk)):
         assert [nodes.count(node) for node in range(len(counts))] == counts
-    assert slurm.deal(counts, None) == sorted(slurm.deal(counts, None))
+    assert which_task.deal(counts, None) == sorted(which_task.deal(counts, None))
 
 
 def test_tasks_are_dealt_as_the_distribution_says() -> None:
-    assert slurm.deal([3, 2, 1], 1) == [0, 1, 2, 0, 1, 0]
-    assert slurm.deal([3, 2, 1], 2) == [0, 0, 1, 1, 2, 0]
-    assert slurm.expand_counts("4(x2),3") == [4, 4, 3]
+    assert which_task.deal([3, 2, 1], 1) == [0, 1, 2, 0, 1, 0]
+    assert which_task.deal([3, 2, 1], 2) == [0, 0, 1, 1, 2, 0]
+    assert which_task.expand_counts("4(x2),3") == [4, 4, 3]
 
 
 def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
-    cluster, task = slurm.place(STEP, TRUSTED)
+    cluster, task = place_by_slurm(STEP, TRUSTED)
     base = 10_000 + 128  # jobs 1, 157, 313 ... have these
     assert cluster.ps == (f"rack1n08:{base}",)
     assert cluster.workers == (
@@ -103,7 +104,7 @@ def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
     )
     assert task == Task("worker", 3)
     settings = ClusterConfig(trusted_network=True, ps=2, base_port=7000)
-    cluster, task = slurm.place(STEP | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}, settings)
+    cluster, task = place_by_slurm(STEP | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}, settings)
     assert (cluster.ps, task) == (("rack1n08:7000", "rack1n08:7001"), Task("ps", 1))
 
 
@@ -117,7 +118,7 @@ def test_every_task_of_a_cyclic_job_sees_the_same_cluster() -> None:
     }
     nodes = [0, 1, 2, 0, 1]
     seen: list[tuple[Cluster, Task]] = [
-        slurm.place(job | {"SLURM_PROCID": str(i), "SLURM_NODEID": str(node)}, TRUSTED)
+        place_by_slurm(job | {"SLURM_PROCID": str(i), "SLURM_NODEID": str(node)}, TRUSTED)
         for i, node in enumerate(nodes)
     ]
     assert len({cluster for cluster, _ in seen}) == 1
@@ -139,6 +140,15 @@ def test_every_task_of_a_cyclic_job_sees_the_same_cluster() -> None:
         ({"SLURM_STEP_TASKS_PER_NODE": "10"}, "10 tasks are not 10 on 1 of 4 nodes"),
         ({"SLURM_STEP_NUM_TASKS": "ten"}, "SLURM_STEP_NUM_TASKS 'ten' is not a number"),
         ({"SLURM_PROCID": "10"}, "task 10 of 10 has no place"),
+        (
+            {
+                "SLURM_STEP_NODELIST": "n1",
+                "SLURM_STEP_NUM_TASKS": "1",
+                "SLURM_STEP_TASKS_PER_NODE": "1",
+                "SLURM_PROCID": "0",
+            },
+            "task 0 of 1 has no place with 1 ps: give srun --ntasks=2",
+        ),
         ({"SLURM_NODEID": "3"}, "--distribution=block"),
         ({"SLURM_DISTRIBUTION": "arbitrary"}, "--distribution=block"),
     ],
@@ -147,26 +157,14 @@ def test_variables_that_make_no_sense_are_refused_in_one_line(
     changes: dict[str, str], says: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        slurm.place(STEP | changes, TRUSTED)
+        place_by_slurm(STEP | changes, TRUSTED)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_step_of_one_task_has_no_room_for_a_worker() -> None:
-    alone = {
-        "SLURM_STEP_NODELIST": "n1",
-        "SLURM_STEP_NUM_TASKS": "1",
-        "SLURM_STEP_TASKS_PER_NODE": "1",
-        "SLURM_PROCID": "0",
-        "SLURM_JOB_ID": "1",
-    }
-    with pytest.raises(UserError, match="--ntasks=2"):
-        slurm.place(alone, TRUSTED)
-
-
 def test_other_hosts_are_refused_without_trust() -> None:
     with pytest.raises(UserError, match="--trusted-network"):
-        slurm.place(STEP, ClusterConfig())
+        place_by_slurm(STEP, ClusterConfig())
 
 
 def test_a_worker_that_no_job_started_says_so_and_leaves_with_2() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from a3c.process import start_order as module
-from a3c.process.start_order import start_in_order
+from a3c.process import startup as module
+from a3c.process.startup import start_in_order
 from tests.clusters import REPOSITORY
 from tests.runs import wait_until
 
@@ -82,7 +82,7 @@ def test_nobody_waits_where_every_process_has_a_core(tmp_path: Path) -> None:
 def test_a_killed_process_lets_the_others_go_on(tmp_path: Path) -> None:
     code = (
         "import time; from pathlib import Path\n"
-        "from a3c.process.start_order import start_in_order\n"
+        "from a3c.process.startup import start_in_order\n"
         f"with start_in_order(Path({str(tmp_path)!r}), first=True, processes=2):\n"
         "    print('in', flush=True); time.sleep(600)"
     )

@@ -1,4 +1,6 @@
-"""The hosts of a run, read from a TOML file and checked: `launch_cluster.py --hosts hosts.toml`.
+"""The hosts of a run, read from a TOML file and checked, their processes, and how ssh reaches them.
+
+`launch_cluster.py --hosts hosts.toml` reads it:
 
 ps = "beta"                       # host of the ps, or a list; default: "here"
 
@@ -23,18 +25,23 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from a3c.cluster.topology import is_loopback, split_address
+from a3c.cluster.topology import JOBS, Cluster, Task, is_loopback, make_cluster, split_address
+from a3c.config import Config
 from a3c.errors import UserError
+from a3c.process.console import count
 from a3c.run.rundir import REPOSITORY
 
 HERE = "here"
+BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
 _TOP = ("ps", "host")
 _KEYS: dict[str, type] = {
     "host": str,
@@ -49,8 +56,13 @@ _KEYS: dict[str, type] = {
 _REQUIRED = ("host", "address", "slots")
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
 _NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
-_MAX_SLOTS = 100_000
+_RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
 _MAX_BYTES = 1 << 20
+# BatchMode: nobody could type a password. ServerAlive: detects a dead connection.
+_SSH_OPTIONS = (
+    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
 
 
 @dataclass(frozen=True)
@@ -142,16 +154,37 @@ def _host(entry: Any, number: int) -> Host:
         if key not in entry:
             raise UserError(f"{where} has no {key}: give one")
     for key, value in entry.items():
-        _check_type(where, key, value)
+        _check_value(where, key, value)
+    python, directory = _paths(entry, where)
     return Host(
-        name=_name(entry, where),
-        address=_address(entry["address"], where),
-        slots=_in_range(entry, "slots", where, 0, _MAX_SLOTS),
-        **_place(entry, where),
+        name=entry["host"],
+        address=entry["address"].removeprefix("[").removesuffix("]"),
+        slots=entry["slots"],
+        python=python,
+        directory=directory,
         user=entry.get("user"),
-        port=_in_range(entry, "port", where, 1, 65535) if "port" in entry else None,
+        port=entry.get("port"),
         options=tuple(entry.get("options", ())),
     )
+
+
+def _paths(entry: dict[str, Any], where: str) -> tuple[str, str]:
+    """Python and the code's directory on a host; the defaults are this machine's."""
+    python, directory = sys.executable, str(REPOSITORY)
+    if entry["host"] == HERE:
+        for key in ("user", "port", "options"):
+            if key in entry:
+                raise UserError(f'host "here" is reached without ssh: take {key} out')
+        for key in ("python", "directory"):
+            if key in entry:
+                raise UserError(f'host "here" has the launcher\'s own {key}: take it out')
+        return python, directory
+    directory = entry.get("directory", directory)
+    if not directory.startswith("/"):
+        raise UserError(f"{where}: directory = {directory!r} is relative: give the whole path")
+    if Path(python).is_relative_to(REPOSITORY):
+        python = str(Path(python).relative_to(REPOSITORY))
+    return os.path.join(directory, entry.get("python", python)), directory  # noqa: PTH118
 
 
 def _check_keys(table: dict[str, Any], known: Sequence[str], where: str) -> None:
@@ -162,66 +195,29 @@ def _check_keys(table: dict[str, Any], known: Sequence[str], where: str) -> None
             raise UserError(f"{where} has the unknown key {key!r}: {remedy}")
 
 
-def _check_type(where: str, key: str, value: Any) -> None:
-    kind = _KEYS[key]
+def _check_value(where: str, key: str, value: Any) -> None:
+    kind: Any = _KEYS[key]
     parts = value if isinstance(value, list) else [value]
     if type(value) is not kind or (kind is list and not all(type(part) is str for part in parts)):
         raise UserError(f"{where}: {key} = {value!r} is not {_FORMS[kind]}")
     for text in parts:
         if isinstance(text, str) and (not text or not text.isprintable()):
             raise UserError(f"{where}: {key} = {text!r} is empty or not printable: give another")
-
-
-def _name(entry: dict[str, Any], where: str) -> str:
-    """The name that ssh gets; ssh would take a leading dash as an option."""
-    name: str = entry["host"]
-    for key in ("host", "user"):
-        text = entry.get(key, name)
-        if not _NAME.fullmatch(text) or text.startswith("-"):
-            raise UserError(f"{where}: {key} = {text!r} is no name: give one that ssh knows")
-    if name == HERE and (extra := [k for k in ("user", "port", "options") if k in entry]):
-        raise UserError(f'host "here" is reached without ssh: take {extra[0]} out')
-    return name
-
-
-def _address(text: str, where: str) -> str:
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
-        split_address(f"[{bare}]:1" if ":" in bare else f"{bare}:1")
-    except UserError:
-        raise UserError(
-            f"{where}: address = {text!r} is refused: give a name or an address, without a port"
-        ) from None
-    return bare
-
-
-def _in_range(entry: dict[str, Any], key: str, where: str, low: int, high: int) -> int:
-    number: int = entry[key]
-    if not low <= number <= high:
-        raise UserError(f"{where}: {key} = {number} is not allowed: give one from {low} to {high}")
-    return number
-
-
-def _place(entry: dict[str, Any], where: str) -> dict[str, str]:
-    """The paths of Python and the code on a host; the defaults are this machine's."""
-    if entry["host"] == HERE:
-        for key in ("python", "directory"):
-            if key in entry:
-                raise UserError(f'host "here" has the launcher\'s own {key}: take it out')
-        return {"python": sys.executable, "directory": str(REPOSITORY)}
-    directory = entry.get("directory", str(REPOSITORY))
-    if not directory.startswith("/"):
-        raise UserError(f"{where}: directory = {directory!r} is relative: give the whole path")
-    python = entry.get("python") or _same_python()
-    return {"python": os.path.join(directory, python), "directory": directory}  # noqa: PTH118
-
-
-def _same_python() -> str:
-    """This Python, as a path relative to the code's directory if it is inside."""
-    try:
-        return str(Path(sys.executable).relative_to(REPOSITORY))
-    except ValueError:
-        return sys.executable
+    low, high = _RANGES.get(key, (0, 0))
+    if key in _RANGES and not low <= value <= high:
+        raise UserError(f"{where}: {key} = {value} is not allowed: give one from {low} to {high}")
+    # ssh would take a leading dash as an option.
+    if key in ("host", "user") and (not _NAME.fullmatch(value) or value.startswith("-")):
+        raise UserError(f"{where}: {key} = {value!r} is no name: give one that ssh knows")
+    if key == "address":
+        bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        try:
+            split_address(f"[{bare}]:1" if ":" in bare else f"{bare}:1")
+        except UserError:
+            raise UserError(
+                f"{where}: address = {value!r} is refused: give a name or an address, "
+                "without a port"
+            ) from None
 
 
 def _check_together(hosts: Sequence[Host]) -> None:
@@ -254,3 +250,67 @@ def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
         if name not in known:
             raise UserError(f"ps = {name!r} is none of the hosts: they are {', '.join(known)}")
         yield name
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The addresses of a cluster, and the host of each process by the process's name."""
+
+    cluster: Cluster
+    hosts: dict[str, Host]
+    file: tuple[Host, ...]
+
+
+def directory_of(host: Host, label: str) -> str:
+    """The run's directory on another host."""
+    return str(PurePosixPath(host.directory) / "runs" / label)
+
+
+def place(file: HostFile, config: Config) -> Placement:
+    """Fill the hosts' slots in order; ports count up from `--base-port` on each host."""
+    settings = config.cluster
+    if settings.addresses > file.slots:
+        flag = "--max-workers" if settings.max_workers else "--workers"
+        raise UserError(
+            f"{flag} {settings.addresses}: the hosts have {count(file.slots, 'slot')}: "
+            "give fewer, or more slots"
+        )
+    if settings.isolation == "on":
+        raise UserError("--isolation on: a network of one machine's own reaches no other host")
+    slots = [host for host in file.hosts for _ in range(host.slots)]
+    chosen = {Task("ps", i): file.named(file.ps[i % len(file.ps)]) for i in range(settings.ps)}
+    chosen |= {Task("worker", i): slots[i] for i in range(settings.addresses)}
+    used: Counter[str] = Counter()
+    addresses: dict[str, list[str]] = {job: [] for job in JOBS}
+    for task, host in chosen.items():
+        port = (settings.base_port or BASE_PORT) + used[host.name]
+        if port > 65535:
+            raise UserError(f"--base-port {settings.base_port} leaves no room: give a lower one")
+        used[host.name] += 1
+        addresses[task.job].append(host.at(port))
+    made = make_cluster(
+        addresses["ps"], addresses["worker"], trusted_network=settings.trusted_network
+    )
+    return Placement(made, {task.name: host for task, host in chosen.items()}, file.hosts)
+
+
+def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:
+    """The local command that runs `argv` on a host, without a terminal, in `directory`.
+
+    The host file's `options` come first, because ssh uses the first value of an option.
+    """
+    there = shlex.join(argv)
+    if directory:
+        there = f"cd {shlex.quote(directory)} && exec {there}"
+    return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *_destination(host), there]
+
+
+def ssh_shell(host: Host, line: str) -> str:
+    """A local shell command that runs `line` in a shell on the host."""
+    return shlex.join(["ssh", *host.options, *_destination(host), line])
+
+
+def _destination(host: Host) -> list[str]:
+    port = ["-p", str(host.port)] if host.port else []
+    user = ["-l", host.user] if host.user else []
+    return [*port, *user, host.name]

@@ -6,25 +6,26 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from a3c.cluster import ssh, topology
-from a3c.cluster.hostfile import HERE, Host
-from a3c.cluster.placement import Placement, directory_of
+from a3c.cluster import topology
+from a3c.cluster.hostfile import BASE_PORT, HERE, Host, Placement, directory_of, ssh_shell
 from a3c.cluster.topology import Cluster, Task
-from a3c.config import ClusterConfig, Config, command_line
+from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.keeper import spec as keeper_options
 from a3c.keeper.spec import KeeperSpec
+from a3c.process.environment import chosen_variables, process_environment
+from a3c.process.listeners import port_owner
+from a3c.process.process_records import from_json
 from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
 
 LOOPBACK = "127.0.0.1"
 # Every process gets every address in one argument, and Linux limits an argument to 128 KiB.
 MAX_PROCESSES = 5000
-ISOLATED_BASE_PORT = 2222  # below the ports that the kernel uses for outgoing connections
 HEARTBEAT_TIMEOUT_S = 120.0  # default
 START_S = 300.0  # start-up time: imports take seconds, on a busy machine minutes
 GRACE_S = 15.0  # between TERM and KILL
@@ -85,17 +86,14 @@ class Plan:
     def load(run: RunDir) -> Plan:
         """The plan that a run was started with."""
         try:
-            tables = json.loads((run.path / "plan.json").read_text())
-            cast = _load_cast(tables["processes"])
-            if not {"ps", "worker"} <= {process.role for process in cast}:
+            plan: Plan = from_json(Plan, json.loads((run.path / "plan.json").read_text()))
+            if not plan.of_role("ps") or not plan.of_role("worker"):
                 raise ValueError("a ps or the workers are missing")
-            hosts = [Host(**{**h, "options": tuple(h["options"])}) for h in tables.get("hosts", ())]
-            reserved = _load_cast(tables.get("reserved", ()))
-            return Plan(tables["run_dir"], cast, reserved, tuple(hosts))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UserError(
                 f"{run.path} has no readable plan.json: start it with --resume"
             ) from error
+        return plan
 
     def of_role(self, role: str) -> list[Process]:
         """The processes of one role."""
@@ -108,23 +106,14 @@ class Plan:
     def shell(self, process: Process) -> str:
         """A process as a shell command on this machine."""
         line = process.shell()
-        return line if process.is_here else ssh.shell(self.host_of(process), line)
-
-
-def _load_cast(tables: Iterable[dict[str, Any]]) -> tuple[Process, ...]:
-    return tuple(Process(**{**table, "argv": tuple(table["argv"])}) for table in tables)
+        return line if process.is_here else ssh_shell(self.host_of(process), line)
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
-    """The addresses of all processes on this machine, or in the run's private network."""
-    addresses = [f"{LOOPBACK}:{port}" for port in _choose_ports(config, isolated)]
-    return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+    """The addresses of all processes on this machine, or in the run's private network.
 
-
-def _choose_ports(config: Config, isolated: bool) -> list[int]:
-    """Ports for every process: from `--base-port` on, checked, or any free ports.
-
-    In a private network no other program has ports, so nothing is checked.
+    The ports begin at `--base-port` and are checked; without it they are any free ports. In a
+    private network no other program has ports, so nothing is checked.
     """
     count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
@@ -132,28 +121,28 @@ def _choose_ports(config: Config, isolated: bool) -> list[int]:
             f"{count:,} processes are too many for one machine: give --workers {MAX_PROCESSES:,} "
             "at most, less --ps"
         )
-    base = config.cluster.base_port or (ISOLATED_BASE_PORT if isolated else None)
+    base = config.cluster.base_port or (BASE_PORT if isolated else None)
     if base is None:
-        return topology.free_ports(count)
-    if base + count - 1 > 65535:
-        raise UserError(f"--base-port {base} leaves no room for {count} ports: give a lower one")
-    for port in range(base, base + count):
-        if not isolated and not topology.port_is_free(port):
-            raise UserError(f"port {port} is in use{_owner(port)}: give another --base-port")
-    return list(range(base, base + count))
+        ports = topology.free_ports(count)
+    else:
+        if base + count - 1 > 65535:
+            raise UserError(
+                f"--base-port {base} leaves no room for {count} ports: give a lower one"
+            )
+        ports = list(range(base, base + count))
+        for port in ports:
+            if not isolated and not topology.port_is_free(port):
+                owner = port_owner(port)
+                by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
+                raise UserError(f"port {port} is in use{by}: give another --base-port")
+    addresses = [f"{LOOPBACK}:{port}" for port in ports]
+    return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
 
 
 def choose_board_port(here: Cluster) -> int:
     """A free port for TensorBoard that the cluster doesn't use."""
     taken = [topology.split_address(address)[1] for address in (*here.ps, *here.workers)]
     return next(port for port in topology.free_ports(len(taken) + 1) if port not in taken)
-
-
-def _owner(port: int) -> str:
-    from a3c.process.listeners import port_owner
-
-    owner = port_owner(port)
-    return f" by {owner[1]}, pid {owner[0]}" if owner else ""
 
 
 def make(
@@ -171,164 +160,116 @@ def make(
     Workers beyond `--workers` are reserved. `placement` gives the hosts of the processes.
     """
     hosts = placement.hosts if placement else {}
-    cast: list[Process] = []
-    reserved: list[Process] = []
-    for task in (Task(job, i) for job in topology.JOBS for i in range(len(here.addresses(job)))):
-        there = _there(hosts.get(task.name), run)
-        comes_later = task.job == "worker" and task.index >= config.cluster.workers
-        (reserved if comes_later else cast).append(
-            _process(task, here, config, run, there, isolated)
-        )
+    tasks = [Task(job, i) for job in topology.JOBS for i in range(len(here.addresses(job)))]
+    made = [_process(task, here, config, run, hosts.get(task.name), isolated) for task in tasks]
+    at_once = len(here.ps) + config.cluster.workers
+    processes, reserved = made[:at_once], made[at_once:]
     if evaluator or config.run.render:
-        cast.append(_evaluator(config, run))
+        games = str(max(1, config.run.evaluation_episodes))
+        script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
+        watch = ("--watch",) if config.run.render else ()
+        processes.append(_extra("evaluator", (*script, *watch), run))
     if tensorboard_port is not None:
-        cast.append(_tensorboard(run, tensorboard_port))
-    return Plan(str(run.path), tuple(cast), tuple(reserved), placement.file if placement else ())
+        argv = ("-m", "a3c.launch.board", str(run.path / "events"))
+        flags = ("--port", str(tensorboard_port), "--link", str(run.board_link))
+        address = f"{LOOPBACK}:{tensorboard_port}"
+        board = _extra("tensorboard", (*argv, *flags), run, address)
+        board.environment["PYTHONPATH"] = str(REPOSITORY)
+        processes.append(board)
+    file = placement.file if placement else ()
+    return Plan(str(run.path), tuple(processes), tuple(reserved), file)
 
 
-class _There(NamedTuple):
-    """The paths of a process on its host."""
-
-    python: str
-    worker: str
-    run_dir: str
-    fields: dict[str, Any]  # for its Process
-
-
-def _there(host: Host | None, run: RunDir) -> _There:
-    if host is None or host.is_here:
-        return _There(sys.executable, str(REPOSITORY / "worker.py"), str(run.path), {})
-    fields = {"host": host.name, "directory": host.directory}
-    script = os.path.join(host.directory, "worker.py")  # noqa: PTH118
-    return _There(host.python, script, directory_of(host, run.label), fields)
-
-
-def _evaluator(config: Config, run: RunDir) -> Process:
-    games = max(1, config.run.evaluation_episodes)
-    script = str(REPOSITORY / "evaluate.py")
-    watch = ("--watch",) if config.run.render else ()
-    argv = (sys.executable, script, str(run.path), "--follow", "--episodes", str(games), *watch)
-    return _extra("evaluator", argv, run, address="")
-
-
-def _tensorboard(run: RunDir, port: int) -> Process:
-    argv = (
-        *(sys.executable, "-m", "a3c.launch.board", str(run.path / "events")),
-        *("--port", str(port), "--link", str(run.board_link)),
-    )
-    process = _extra("tensorboard", argv, run, address=f"{LOOPBACK}:{port}")
-    return replace(process, environment=process.environment | {"PYTHONPATH": str(REPOSITORY)})
-
-
-def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str) -> Process:
+def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str = "") -> Process:
+    """A process beside the cluster; `argv` is given to Python."""
     name = f"{role}-0"
-    environment = topology.process_environment(topology.chosen_variables(), 1)
+    environment = process_environment(chosen_variables(), 1)
+    argv = (sys.executable, *argv)
     return Process(name, role, 0, address, argv, environment, str(run.log(name)))
 
 
 def _process(
-    task: Task, here: Cluster, config: Config, run: RunDir, there: _There, isolated: bool
+    task: Task, here: Cluster, config: Config, run: RunDir, host: Host | None, isolated: bool
 ) -> Process:
-    settings = config.cluster
-    argv = (
-        there.python,
-        there.worker,
-        *("--job", task.job, "--task", str(task.index)),
-        *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
-        *("--run-dir", there.run_dir),
-        *command_line.to_flags(config),
-    )
+    """A ps or a worker.
+
+    The heartbeat time-out of a ps is `ps_timeout_s`; a worker, which is silent while it waits for a
+    ps, gets twice that.
+    """
+    settings, is_ps = config.cluster, task.job == "ps"
+    worker_timeout_s = settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s
+    python, code, run_dir = sys.executable, str(REPOSITORY), str(run.path)
+    if host is not None and not host.is_here:
+        python, code, run_dir = host.python, host.directory, directory_of(host, run.label)
     return Process(
         name=task.name,
         role=task.job,
         task=task.index,
         address=here.addresses(task.job)[task.index],
-        argv=argv,
-        environment=topology.process_environment(
-            topology.chosen_variables(),
-            settings.threads(task.job),
-            gpu=settings.uses_gpu(task.job),
+        argv=(
+            *(python, os.path.join(code, "worker.py")),  # noqa: PTH118 - of another host
+            *("--job", task.job, "--task", str(task.index)),
+            *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
+            *("--run-dir", run_dir),
+            *command_line.to_flags(config),
+        ),
+        environment=process_environment(
+            chosen_variables(), settings.threads(task.job), gpu=settings.uses_gpu(task.job)
         ),
         log=str(run.log(task.name)),
-        **_limits(task, settings),
+        heartbeat_timeout_s=settings.ps_timeout_s if is_ps else worker_timeout_s,
+        start_timeout_s=START_S + settings.connect_timeout_s,  # wait for peers, then get ready
+        grace_s=CHIEF_GRACE_S if task.is_chief else GRACE_S,
+        max_memory_mb=0.0 if is_ps else settings.max_worker_memory_mb or 0.0,
         isolated=isolated,
-        **there.fields,
+        host=HERE if host is None else host.name,
+        directory=None if host is None or host.is_here else host.directory,
     )
-
-
-def _limits(task: Task, settings: ClusterConfig) -> dict[str, Any]:
-    """The time-outs and the memory limit of a process.
-
-    The heartbeat time-out of a ps is `ps_timeout_s`; a worker, which is silent while it waits for a
-    ps, gets twice that.
-    """
-    start_s = START_S + settings.connect_timeout_s  # wait for peers, then get ready itself
-    if task.job == "ps":
-        return {"heartbeat_timeout_s": settings.ps_timeout_s, "start_timeout_s": start_s}
-    return {
-        "start_timeout_s": start_s,
-        "grace_s": CHIEF_GRACE_S if task.is_chief else GRACE_S,
-        "heartbeat_timeout_s": settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s,
-        "max_memory_mb": settings.max_worker_memory_mb or 0.0,
-    }
 
 
 def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     """The command of the keeper that supervises a process.
 
     For a process on another host, the keeper supervises a connection to the remote keeper, whose
-    command is `far_keeper_command`.
+    command is `far_keeper_command`. It has no heartbeat, because the connection may wait for its
+    host without limit.
     """
+    spec = _spec(process, run)
     if not process.is_here:
-        return keeper_options.command(_follower(process, run, **changes))
-    return keeper_options.command(_spec(process, run, **changes))
+        spec = replace(
+            spec,
+            argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),
+            env={"PYTHONPATH": str(REPOSITORY)},
+            grace_s=FAR_GRACE_S,
+            heartbeat=None,
+            max_memory_mb=0.0,
+        )
+    return keeper_options.command(replace(spec, **changes))
 
 
 def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
     """The command of the remote keeper, which supervises a process on its own host."""
     there = RunDir(Path(directory_of(host, run.label)))
-    far = replace(process, log=str(there.log(process.name)))
-    spec = _spec(far, there, cwd=Path(host.directory))
+    spec = replace(_spec(process, there), log=there.log(process.name), cwd=Path(host.directory))
     return keeper_options.command(spec, host.python)
 
 
-def _identity(process: Process, run: RunDir) -> dict[str, Any]:
-    return {
-        "record": run.record(process.name),
-        "name": process.name,
-        "role": process.role,
-        "task": process.task,
-        "address": process.address,
-        "log": Path(process.log),
-    }
-
-
-def _follower(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
-    """The keeper of the connection to a process on another host.
-
-    It has no heartbeat, because the connection may wait for its host without limit.
-    """
+def _spec(process: Process, run: RunDir) -> KeeperSpec:
     return KeeperSpec(
-        **_identity(process, run),
-        grace_s=FAR_GRACE_S,
-        argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),
-        env=(("PYTHONPATH", str(REPOSITORY)),),
-        **changes,
-    )
-
-
-def _spec(process: Process, run: RunDir, **changes: Any) -> KeeperSpec:
-    return KeeperSpec(
-        **_identity(process, run),
+        record=run.record(process.name),
+        name=process.name,
+        role=process.role,
+        task=process.task,
+        address=process.address,
+        log=Path(process.log),
+        argv=process.argv,
         heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
         heartbeat_timeout_s=process.heartbeat_timeout_s,
         start_timeout_s=process.start_timeout_s,
         grace_s=process.grace_s,
         max_memory_mb=process.max_memory_mb,
-        argv=process.argv,
-        env=tuple(process.environment.items()),
+        env=process.environment,
         network=run.network if process.isolated else None,
-        **changes,
     )
 
 

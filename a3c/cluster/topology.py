@@ -1,4 +1,4 @@
-"""The processes of the cluster and their addresses, read from flags or TF_CONFIG and checked.
+"""The processes of the cluster, their addresses, and the ports of this machine.
 
 TensorFlow is not imported here; `as_dict` is what `tf.train.ClusterSpec` takes.
 """
@@ -8,18 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import json
-import os
 import re
-import reprlib
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from a3c.errors import RetryableError, UserError
-from a3c.process.unwanted_variables import is_unwanted
 
 JOBS = ("ps", "worker")
 CHIEF = 0
@@ -134,54 +129,6 @@ def split_hosts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-# --- TF_CONFIG ----------------------------------------------------------------------------------
-
-
-def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
-    """Cluster and task from the JSON that Kubeflow and other schedulers put into TF_CONFIG.
-
-    If there is a `chief` or `master` job, it becomes worker 0, and the workers move up by one.
-    """
-    tables = _tf_config_tables(text)
-    jobs = {job: _addresses(tables["cluster"], job) for job in (*JOBS, "chief", "master")}
-    heads = jobs["chief"] + jobs["master"]
-    cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
-    job, index = tables["task"].get("type"), tables["task"].get("index", 0)
-    if not isinstance(job, str) or job not in jobs:
-        raise UserError(
-            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
-        )
-    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
-        index = int(index)
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(jobs[job]):
-        raise UserError(
-            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
-            f"the cluster has {len(jobs[job])} {job}"
-        )
-    before = {"master": len(jobs["chief"]), "worker": len(heads)}
-    return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
-
-
-def _tf_config_tables(text: str) -> dict[str, Any]:
-    try:
-        tables = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}; mend it"
-        ) from None
-    for key in ("cluster", "task"):
-        if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
-            raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
-    return tables
-
-
-def _addresses(cluster: dict[str, Any], job: str) -> list[str]:
-    addresses = cluster.get(job, [])
-    if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
-        raise UserError(f"TF_CONFIG: cluster.{job} is not a list of host:port texts")
-    return addresses
-
-
 def check_task(cluster: Cluster, job: str, index: int) -> Task:
     """The task; UserError if the cluster has no task with this number."""
     if not 0 <= index < len(cluster.addresses(job)):
@@ -189,9 +136,6 @@ def check_task(cluster: Cluster, job: str, index: int) -> Task:
             f"--task {index} is out of range: the cluster has {len(cluster.addresses(job))} {job}"
         )
     return Task(job, index)
-
-
-# --- ports and peers ----------------------------------------------------------------------------
 
 
 def free_ports(count: int) -> list[int]:
@@ -239,9 +183,15 @@ def wait_for_peer(
     deadline = time.monotonic() + timeout_s
     said = False
     while True:
-        reason = _why_unreachable(address, min(2.0, max(0.05, deadline - time.monotonic())))
-        if reason is None:
-            return
+        patience_s = min(2.0, max(0.05, deadline - time.monotonic()))
+        try:
+            with socket.create_connection(split_address(address), timeout=patience_s) as connection:
+                # The kernel may give this connection the free target port: it meets itself.
+                if connection.getsockname() != connection.getpeername():
+                    return
+                reason = "nobody listens"
+        except OSError as error:
+            reason = error.strerror or str(error)
         if time.monotonic() >= deadline:
             raise RetryableError(
                 f"{name} at {address} can't be reached after {timeout_s:g} s ({reason}): "
@@ -252,52 +202,3 @@ def wait_for_peer(
             said = True
         if pause(0.1):
             raise RetryableError(f"asked to leave while waiting for {name} at {address}")
-
-
-def _why_unreachable(address: str, patience_s: float) -> str | None:
-    """The reason why a connection fails; None if something listens."""
-    try:
-        with socket.create_connection(split_address(address), timeout=patience_s) as connection:
-            # The kernel may give this connection the free target port; it then connects to itself.
-            is_itself = connection.getsockname() == connection.getpeername()
-    except OSError as error:
-        return error.strerror or str(error)
-    return "nobody listens" if is_itself else None
-
-
-# Defaults that a user may override. By itself TensorFlow enables oneDNN only on processors with
-# VNNI. On others with AVX-512, oneDNN's convolutions take a third of the time of TensorFlow's own.
-DEFAULT_VARIABLES = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors are raised as exceptions anyway
-    "GRPC_VERBOSITY": "ERROR",
-    "PYTHONUNBUFFERED": "1",
-    "TF_ENABLE_ONEDNN_OPTS": "1",
-}
-
-
-def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of DEFAULT_VARIABLES that the user has set."""
-    return {name: base[name] for name in DEFAULT_VARIABLES if name in base}
-
-
-def process_environment(
-    base: Mapping[str, str], threads: int, *, gpu: bool = False
-) -> dict[str, str]:
-    """A cluster process's environment: the user's, less unwanted variables, plus thread counts.
-
-    The thread counts must be set before TensorFlow is imported.
-    """
-    environment = {key: value for key, value in base.items() if not is_unwanted(key)}
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment[name] = str(threads)
-    if not gpu:
-        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU search costs memory and warnings
-    return DEFAULT_VARIABLES | environment
-
-
-def adopt_environment(threads: int, *, gpu: bool = False) -> None:
-    """Apply `process_environment` to this process, before TensorFlow is imported."""
-    wanted = process_environment(os.environ, threads, gpu=gpu)
-    for name in set(os.environ) - set(wanted):
-        del os.environ[name]
-    os.environ.update(wanted)

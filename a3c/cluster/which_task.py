@@ -1,26 +1,47 @@
-"""Determine the cluster and this process's task, from flags, TF_CONFIG or Slurm."""
+"""Determine the cluster and this process's task, from flags, TF_CONFIG or Slurm.
+
+The first `--ps` tasks of a Slurm job step are the ps, all others are workers. No Slurm command is
+called; Slurm sets these variables:
+
+variable                       fallback of the job, or meaning          example
+-----------------------------  ---------------------------------------  -----------------
+SLURM_STEP_NODELIST            SLURM_JOB_NODELIST                       node[01-03,7],big
+SLURM_STEP_NUM_TASKS           SLURM_NTASKS                             17
+SLURM_STEP_TASKS_PER_NODE      SLURM_TASKS_PER_NODE                     4(x4),1
+SLURM_PROCID, SLURM_NODEID     this task, and its node in the list      5, 1
+SLURM_DISTRIBUTION             default: block                           block, cyclic, plane=4
+SLURM_JOB_ID                   ports, unless `--base-port` is set       1234
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Mapping
+import re
+import reprlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from a3c.cluster import slurm
-from a3c.cluster.topology import (
-    JOBS,
-    Cluster,
-    Task,
-    check_task,
-    from_tf_config,
-    make_cluster,
-    split_hosts,
-)
+from a3c.cluster.topology import JOBS, Cluster, Task, check_task, make_cluster, split_hosts
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
 PLACE = "{}"  # placeholder for the number of a process in its address
+MAX_HOSTS = 10_000  # of a Slurm job
+# Below the ports that kernels use for outgoing connections; the job's number selects a range, so
+# that jobs on one node seldom collide.
+_FIRST_PORT, _PORTS_A_JOB, _JOBS = 10_000, 128, 156
+_ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+_COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
+_OF_THE_JOB = {
+    "SLURM_STEP_NODELIST": "SLURM_JOB_NODELIST",
+    "SLURM_STEP_NUM_TASKS": "SLURM_NTASKS",
+    "SLURM_STEP_TASKS_PER_NODE": "SLURM_TASKS_PER_NODE",
+}
 
 
 def add_host_arguments(group: Any) -> None:
@@ -39,12 +60,6 @@ def add_host_arguments(group: Any) -> None:
     )
 
 
-def add_task_arguments(group: Any) -> None:
-    """Add the arguments that select this process."""
-    group.add_argument("--job", choices=JOBS, help="ps or worker")
-    group.add_argument("--task", type=int, metavar="I", help="number of this process in its job")
-
-
 def place(
     arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
 ) -> tuple[Cluster, Task]:
@@ -55,10 +70,9 @@ def place(
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
-            raise UserError(
-                f"--cluster slurm: leave out {_task_flags(arguments)} and hosts: Slurm says them"
-            )
-        return slurm.place(environ, config.cluster)
+            flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
+            raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm says them")
+        return place_by_slurm(environ, config.cluster)
     if not given and "TF_CONFIG" in environ:
         trusted = config.cluster.trusted_network
         return from_tf_config(environ["TF_CONFIG"], trusted_network=trusted)
@@ -73,10 +87,6 @@ def place(
         raise UserError(f"{missing[0]} is missing: give it, or set TF_CONFIG")
     cluster = from_hosts(arguments.ps_hosts, arguments.worker_hosts, config.cluster)
     return cluster, check_task(cluster, arguments.job, arguments.task)
-
-
-def _task_flags(arguments: argparse.Namespace) -> str:
-    return "--job, --task" if hasattr(arguments, "job") else "PROCESS"
 
 
 def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Cluster:
@@ -95,3 +105,175 @@ def expand(text: str, count: int) -> list[str]:
         for address in split_hosts(text)
         for number in range(count if PLACE in address else 1)
     ]
+
+
+def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
+    """Cluster and task from the JSON that Kubeflow and other schedulers put into TF_CONFIG.
+
+    If there is a `chief` or `master` job, it becomes worker 0, and the workers move up by one.
+    """
+    jobs, task = _parse_tf_config(text)
+    heads = jobs["chief"] + jobs["master"]
+    cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
+    job, index = task.get("type"), task.get("index", 0)
+    if not isinstance(job, str) or job not in jobs:
+        raise UserError(
+            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
+        )
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
+        index = int(index)
+    if type(index) is not int or not 0 <= index < len(jobs[job]):
+        raise UserError(
+            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
+            f"the cluster has {len(jobs[job])} {job}"
+        )
+    before = {"master": len(jobs["chief"]), "worker": len(heads)}
+    return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
+
+
+def _parse_tf_config(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """The addresses of each job, and the table of the task."""
+    try:
+        tables = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}; mend it"
+        ) from None
+    for key in ("cluster", "task"):
+        if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
+            raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
+    jobs = {job: tables["cluster"].get(job, []) for job in (*JOBS, "chief", "master")}
+    for job, addresses in jobs.items():
+        if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
+            raise UserError(f"TF_CONFIG: cluster.{job} is not a list of host:port texts")
+    return jobs, tables["task"]
+
+
+def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
+    """The cluster of this process's job step, and this process's task."""
+    step = environ
+    if "SLURM_STEP_NODELIST" not in environ:
+        step = {name: environ[old] for name, old in _OF_THE_JOB.items() if old in environ}
+    hosts = expand_hosts(_take(step, "SLURM_STEP_NODELIST"))
+    counts = expand_counts(_take(step, "SLURM_STEP_TASKS_PER_NODE"))
+    tasks, me = _number(step, "SLURM_STEP_NUM_TASKS"), _number(environ, "SLURM_PROCID")
+    if len(counts) != len(hosts) or sum(counts) != tasks:
+        raise UserError(
+            f"--cluster slurm: {tasks} tasks are not {sum(counts)} on {len(counts)} of "
+            f"{len(hosts)} nodes: start it with srun"
+        )
+    if not 0 <= me < tasks or tasks <= settings.ps:
+        raise UserError(
+            f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps: "
+            f"give srun --ntasks={settings.ps + 1} or more"
+        )
+    nodes = deal(counts, _tasks_per_turn(environ.get("SLURM_DISTRIBUTION", "")))
+    if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != nodes[me]:
+        raise UserError(  # no peer would find this task
+            f"--cluster slurm: this task is on node {_number(environ, 'SLURM_NODEID')} of the "
+            f"list, not on {nodes[me]}: give srun --distribution=block"
+        )
+    base = settings.base_port
+    if base is None:
+        base = _FIRST_PORT + _PORTS_A_JOB * (_number(environ, "SLURM_JOB_ID") % _JOBS)
+    if base + max(counts) - 1 > 65535:
+        raise UserError(
+            f"--base-port {base} leaves no room for {max(counts)} ports: give a lower one"
+        )
+    used: Counter[int] = Counter()
+    addresses = []
+    for node in nodes:
+        addresses.append(f"{hosts[node]}:{base + used[node]}")
+        used[node] += 1
+    servers, workers = addresses[: settings.ps], addresses[settings.ps :]
+    cluster = make_cluster(servers, workers, trusted_network=settings.trusted_network)
+    return cluster, Task("ps", me) if me < settings.ps else Task("worker", me - settings.ps)
+
+
+def expand_hosts(text: str) -> list[str]:
+    """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib.
+
+    With several brackets in one item, the last one counts fastest.
+    """
+    items = _ITEM.findall(text)
+    if ",".join(items) != text or not items:
+        raise UserError(f"host list {reprlib.repr(text)} has no form that Slurm gives: mend it")
+    hosts: list[str] = []
+    for item in items:
+        names = [""]
+        for number, part in enumerate(_BRACKETS.split(item)):
+            choices = _expand_ranges(part) if number % 2 else [part]
+            if len(hosts) + len(names) * len(choices) > MAX_HOSTS:
+                raise UserError(f"host list {reprlib.repr(text)}: give {MAX_HOSTS:,} hosts at most")
+            names = [name + choice for name in names for choice in choices]
+        hosts += names
+    return hosts
+
+
+def _expand_ranges(text: str) -> list[str]:
+    """The numbers in one pair of brackets, padded to the width of their range's first number."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if not 0 <= int(last) - int(first) < MAX_HOSTS:
+            raise UserError(f"host list with [{reprlib.repr(text)}]: give ranges such as [1-4,07]")
+        numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def expand_counts(text: str) -> list[int]:
+    """The number of tasks on each node: `4(x2),3` is 4, 4, 3."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part)
+        times = int(match[2] or 1) if match else 0
+        if not match or not 0 < times <= MAX_HOSTS - len(counts):
+            raise UserError(
+                f"tasks per node {reprlib.repr(text)} have no form that Slurm gives: mend it"
+            )
+        counts += [int(match[1])] * times
+    if sum(counts) > MAX_HOSTS:
+        raise UserError(f"{sum(counts):,} tasks: give {MAX_HOSTS:,} at most")
+    return counts
+
+
+def deal(counts: Sequence[int], chunk: int | None) -> list[int]:
+    """The node of each task; nodes take turns, with `chunk` tasks a turn, or all tasks if None."""
+    left = list(counts)
+    nodes: list[int] = []
+    while any(left):
+        for node, room in enumerate(left):
+            taken = min(room, chunk or room)
+            nodes += [node] * taken
+            left[node] -= taken
+    return nodes
+
+
+def _tasks_per_turn(distribution: str) -> int | None:
+    """The number of tasks that a node gets per turn; None for all of its tasks."""
+    word = re.split("[:,]", distribution.lower())[0]
+    if word in ("", "block", "unknown", "unspecified", "*"):
+        return None
+    if word == "cyclic":
+        return 1
+    plane = re.fullmatch(r"plane=([1-9]\d{0,8})", word, re.ASCII)
+    if plane is None:
+        raise UserError(
+            f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} doesn't say which task is where: "
+            "give srun --distribution=block"
+        )
+    return int(plane[1])
+
+
+def _take(environ: Mapping[str, str], name: str) -> str:
+    if not environ.get(name):
+        raise UserError(f"--cluster slurm: {name} is missing: start it with srun, in a job")
+    return environ[name]
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = _take(environ, name)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: mend it")
+    return int(text)

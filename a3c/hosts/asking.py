@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from a3c.cluster import ssh
-from a3c.cluster.hostfile import Host
+from a3c.cluster.hostfile import Host, ssh_command, ssh_shell
 from a3c.cluster.plan import Plan, Process
 from a3c.cluster.topology import split_address
 from a3c.hosts import probe
@@ -79,7 +78,7 @@ class _Link:
         argv = (self._host.python, "-c", _LOAD, str(len(source)))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the link
         self._process = subprocess.Popen(
-            argv if self._host.is_here else ssh.command(self._host, argv),
+            argv if self._host.is_here else ssh_command(self._host, argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -165,7 +164,7 @@ class _Link:
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         words = said[-1] if said else f"it left with {code}"
         if code == 255 and not self._host.is_here:
-            return f"ssh fails ({words}): try `{ssh.shell(self._host, 'true')}`"
+            return f"ssh fails ({words}): try `{ssh_shell(self._host, 'true')}`"
         return f"{self._host.python} fails ({words}): give the python there"
 
     def close(self) -> None:

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.cluster import plan as planning
-from a3c.cluster import ssh
-from a3c.cluster.placement import directory_of
+from a3c.cluster.hostfile import directory_of, ssh_command
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosts import elsewhere
@@ -96,7 +95,7 @@ class Follower:
         argv = (self._host.python, "-m", "a3c.hosts.far_end")
         with tempfile.TemporaryFile() as said:
             link = subprocess.Popen(
-                ssh.command(self._host, argv, directory=self._host.directory),
+                ssh_command(self._host, argv, directory=self._host.directory),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

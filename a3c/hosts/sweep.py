@@ -7,9 +7,7 @@ import json
 import subprocess
 from collections.abc import Iterable
 
-from a3c.cluster import ssh
-from a3c.cluster.hostfile import Host
-from a3c.cluster.placement import directory_of
+from a3c.cluster.hostfile import Host, directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
@@ -61,7 +59,7 @@ def sweep(run: RunDir, hosts: Iterable[Host], *, now: bool) -> tuple[list[str], 
 
 def _start(run: RunDir, host: Host, *, now: bool) -> subprocess.Popen[bytes]:
     link = subprocess.Popen(
-        ssh.command(host, (host.python, "-m", "a3c.hosts.far_end"), directory=host.directory),
+        ssh_command(host, (host.python, "-m", "a3c.hosts.far_end"), directory=host.directory),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

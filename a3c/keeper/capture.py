@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import stat
 import time
 from collections import deque
 from pathlib import Path
@@ -39,9 +38,9 @@ class LogFile:
 
     def write(self, data: bytes) -> OSError | None:
         """Append `data`; on an error, count the unwritten bytes as lost and return the error."""
-        note = b"\nkeeper: %d bytes of output were lost here\n" % self._lost_bytes
-        note = note if self._lost_bytes else b""
-        rest = note + data
+        rest = data
+        if self._lost_bytes:
+            rest = b"\nkeeper: %d bytes of output were lost here\n" % self._lost_bytes + data
         try:
             if self._fd is None:
                 self.open()
@@ -66,14 +65,20 @@ class Echo:
     """A copy of the output on a descriptor that may be slow, stopped or closed."""
 
     def __init__(self, fd: int) -> None:
-        self._backlog = bytearray()
-        self._fd, self._at_once = _open_again(fd)
-        self._broken = False
+        """Open the file behind `fd` again: O_NONBLOCK would affect all users of a shared terminal.
 
-    @property
-    def fd(self) -> int:
-        """The descriptor to wait on, until it is writable, while `pending`."""
-        return self._fd
+        A socket can't be opened again. There small pieces are written when `select` allows it.
+        `self.fd` is to wait on, until it is writable, while `pending`.
+        """
+        self._backlog = bytearray()
+        self._broken = False
+        self._at_once = _BACKLOG_BYTES
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
+        try:
+            self.fd = os.open(f"/proc/self/fd/{fd}", flags)
+        except OSError:
+            self.fd = os.dup(fd)
+            self._at_once = _BLOCKING_WRITE_BYTES
 
     @property
     def pending(self) -> bool:
@@ -94,9 +99,9 @@ class Echo:
         while self.pending:
             wait_s = max(0.0, deadline - time.monotonic())
             try:
-                if not select.select([], [self._fd], [], wait_s)[1]:
+                if not select.select([], [self.fd], [], wait_s)[1]:
                     return
-                del self._backlog[: os.write(self._fd, self._backlog[: self._at_once])]
+                del self._backlog[: os.write(self.fd, self._backlog[: self._at_once])]
             except BlockingIOError:
                 return
             except OSError:
@@ -105,23 +110,7 @@ class Echo:
     def close(self) -> None:
         """Flush for at most half a second, then close."""
         self.flush(timeout_s=0.5)
-        os.close(self._fd)
-
-
-def _open_again(fd: int) -> tuple[int, int]:
-    """Open the file behind `fd` again; returns the descriptor and how many bytes to write at once.
-
-    O_NONBLOCK belongs to the open file, not to the descriptor. Setting it on a shared terminal
-    would affect the terminal's other users, so the file is opened a second time. A socket, or any
-    file on macOS, can't be opened again; there small pieces are written when `select` allows it.
-    """
-    try:
-        if stat.S_ISSOCK(os.fstat(fd).st_mode) or os.uname().sysname != "Linux":
-            return os.dup(fd), _BLOCKING_WRITE_BYTES
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
-        return os.open(f"/proc/self/fd/{fd}", flags), _BACKLOG_BYTES
-    except OSError:
-        return os.dup(fd), _BLOCKING_WRITE_BYTES
+        os.close(self.fd)
 
 
 class Tail:
@@ -165,20 +154,15 @@ class Capture:
 
     def __init__(self, log: LogFile, echo: Echo | None) -> None:
         self._log = log
-        self._echo = echo
-        self._tail = Tail()
         self._log_failed = False
-
-    @property
-    def echo(self) -> Echo | None:
-        """The echo, so that the keeper can wait until it is writable."""
-        return self._echo
+        self.echo = echo
+        self.tail = Tail()
 
     def feed(self, data: bytes) -> None:
         """Add bytes that the process wrote."""
-        self._tail.feed(data)
-        if self._echo is not None:
-            self._echo.write(data)
+        self.tail.feed(data)
+        if self.echo is not None:
+            self.echo.write(data)
         error = self._log.write(data)
         if error is not None and not self._log_failed:
             self._log_failed = True
@@ -189,18 +173,10 @@ class Capture:
     def note(self, text: str) -> None:
         """Add a message of the keeper's as a separate line."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} keeper: {text}\n"
-        self.feed(("\n" * self._tail.midline + line).encode("utf-8", "replace"))
-
-    def tail(self) -> list[str]:
-        """The last lines since `forget` was called."""
-        return self._tail.lines()
-
-    def forget(self) -> None:
-        """Clear the tail before the process is started again."""
-        self._tail.clear()
+        self.feed(("\n" * self.tail.midline + line).encode("utf-8", "replace"))
 
     def close(self) -> None:
         """Flush and close log and echo."""
-        if self._echo is not None:
-            self._echo.close()
+        if self.echo is not None:
+            self.echo.close()
         self._log.close()

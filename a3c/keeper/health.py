@@ -18,7 +18,10 @@ from a3c.process.process_records import ProcessRecord
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the state of each process; returns 0 if all are healthy, else 1."""
     roots = [Path(text) for text in (sys.argv[1:] if argv is None else argv)]
-    well, lines = judge(_kept_here(roots))
+    runs = [run for root in roots for run in (root, *sorted(root.glob("*/"))) if run.is_dir()]
+    found = [record for run in runs for record in process_records.read_records(run)]
+    here = [record for record in found if record.host == process_records.this_host()]
+    well, lines = judge(sorted(here, key=lambda record: record.updated_at))  # the newest last
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return EXIT_OK if well else EXIT_CRASH
 
@@ -36,14 +39,6 @@ def judge(records: Iterable[ProcessRecord]) -> tuple[bool, list[str]]:
     states = {record.name: process_records.live_state(record) for record in kept}
     well = all(state in ("running", "done") for state in states.values())
     return well, [f"{name} is {state}" for name, state in states.items()]
-
-
-def _kept_here(roots: Iterable[Path]) -> list[ProcessRecord]:
-    """The records of this host's processes in the runs under `roots`, the newest last."""
-    runs = [run for root in roots for run in (root, *sorted(root.glob("*/"))) if run.is_dir()]
-    found = [record for run in runs for record in process_records.read_records(run)]
-    here = [record for record in found if record.host == process_records.this_host()]
-    return sorted(here, key=lambda record: record.updated_at)
 
 
 if __name__ == "__main__":

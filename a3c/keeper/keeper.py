@@ -1,7 +1,7 @@
 """Supervise one process: start it, watch its heartbeat, restart it, and end it with the keeper.
 
-`python -m a3c.keeper --record FILE --name NAME --role ROLE --log FILE [options] -- ARGV...` is used
-in tmux panes, child mode, containers and on ssh hosts. It imports neither TensorFlow nor NumPy.
+`python -m a3c.keeper.keeper SPEC`, the command line that `a3c.keeper.spec` makes, is used in tmux
+panes, child mode, containers and on ssh hosts. It imports neither TensorFlow nor NumPy.
 
 event                            what the keeper does
 -------------------------------  ------------------------------------------------------------------
@@ -11,7 +11,7 @@ too much memory                  TERM to the group, KILL after the grace time, r
 SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; exit. A second: KILL
 SIGQUIT                          KILL to the group at once; exit
 SIGHUP (terminal, pane closed)   like a first SIGTERM, never like a second; ignored under nohup
-its parent ends                  like SIGHUP, if `--die-with-parent` was given
+its parent ends                  like SIGHUP, if `parent` was given
 SIGUSR1                          TERM, KILL after the grace time, restart without delay
 SIGKILL                          the process and its group are killed with it (`a3c.keeper.spawn`)
 
@@ -20,39 +20,46 @@ The keeper exits with the last exit code of the process, 128+n for signal n.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import errno
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from signal import SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
+from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
 from a3c.keeper import network, spawn
 from a3c.keeper.capture import Capture, Echo, LogFile
-from a3c.keeper.child import Child
-from a3c.keeper.record import RecordFile, now_text, raise_unless_full, refuse_second_keeper
 from a3c.keeper.restarts import Patience, Verdict, judge
-from a3c.keeper.spec import HEARTBEAT_VARIABLE, KeeperSpec, child_environment, command, parse
-from a3c.process.process_records import LastExit, resident_bytes
-
-__all__ = ["HEARTBEAT_VARIABLE", "Keeper", "KeeperSpec", "command", "main", "parse"]
+from a3c.keeper.spawn import Child
+from a3c.keeper.spec import KeeperSpec, parse
+from a3c.process import heartbeat
+from a3c.process.environment import is_unwanted
+from a3c.process.process_records import (
+    Identity,
+    LastExit,
+    ProcessRecord,
+    identify,
+    keeper_lives,
+    now_text,
+    read_record,
+    resident_bytes,
+    this_host,
+    write_record,
+)
 
 _TICK_S = 0.25
+_RECORD_INTERVAL_S = 1.0
 _HUNG_GRACE_S = 2.0  # shorter than the grace time: a hung process rarely reacts to TERM
 _EXIT_CANNOT_START = 127
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM)
-_SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGCHLD,
-)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SIGNALS = (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGCHLD)
 
 
 class Keeper:
@@ -77,22 +84,22 @@ class Keeper:
         Raises UserError if another keeper holds the record or the files can't be written.
         """
         _open_standard_streams()
-        refuse_second_keeper(self._spec)
+        refuse_second_keeper(self._spec.record)
         self._capture = _open_output(self._spec)
         self._network = network.join(self._spec.network) if self._spec.network else None
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
-            with _signals_into_pipe() as wake:
-                self._record = RecordFile(self._spec, self._capture)
-                while self._exit_status is None:
-                    self._turn(wake)
+            wake = _signals_into_pipe()
+            self._record = RecordFile(self._spec, self._capture)
+            while self._exit_status is None:
+                self._wait_and_handle(wake)
         finally:
             self._guardian.close()
             self._capture.close()
         return self._exit_status
 
-    def _turn(self, wake: int) -> None:
+    def _wait_and_handle(self, wake: int) -> None:
         """Wait for the next event, at most until the next tick, and handle it."""
         child, echo = self._child, self._capture.echo
         output = child.readable if child else []
@@ -105,7 +112,7 @@ class Keeper:
         if writable and echo:
             echo.flush()
         if self._child is not None:
-            self._attend(self._child)
+            self._read_and_collect(self._child)
         elif self._exit_status is None and time.monotonic() >= self._start_at:
             self._start()
         if time.monotonic() - self._ticked >= _TICK_S:
@@ -114,13 +121,17 @@ class Keeper:
     def _on_signal(self, signum: int) -> None:
         if self._exit_status is not None:
             return
-        if signum == signal.SIGUSR1:
-            self._restart_now()
-        elif signum == signal.SIGQUIT:
+        if signum == SIGUSR1 and not self._stopping:
+            if self._child is None:
+                self._start_at = time.monotonic()
+            else:
+                self._record.update(state="restarting")
+                self._child.end("restart", self._spec.grace_s)
+        elif signum == SIGQUIT:
             self._stop("stop", now=True)
-        elif signum == signal.SIGHUP:
+        elif signum == SIGHUP:
             self._stop("hangup")
-        elif signum in (signal.SIGTERM, signal.SIGINT):
+        elif signum in (SIGTERM, SIGINT):
             self._times_asked += 1
             self._stop("stop", now=self._times_asked > 1)
 
@@ -135,24 +146,13 @@ class Keeper:
         else:
             self._child.end(reason, self._spec.grace_s)
 
-    def _restart_now(self) -> None:
-        if self._stopping:
-            return
-        if self._child is None:
-            self._start_at = time.monotonic()
-        else:
-            self._record.update(state="restarting")
-            self._child.end("restart", self._spec.grace_s)
-
     def _start(self) -> None:
         spec = self._spec
         restarts = self._record.now.restarts + (self._record.now.last_exit is not None)
-        self._capture.forget()
-        environment = child_environment(os.environ, spec)
+        self._capture.tail.clear()
         try:
-            child = Child(
-                spec.argv, environment, spec.cwd, spec.heartbeat, self._capture.feed, self._network
-            )
+            environment = child_environment(os.environ, spec)
+            child = Child(spec, environment, self._capture.feed, self._network)
         except OSError as error:
             where = f" in {spec.cwd}" if spec.cwd else ""
             self._capture.note(
@@ -160,7 +160,7 @@ class Keeper:
             )
             code = EXIT_RETRY if error.errno in _TRANSIENT else _EXIT_CANNOT_START
             self._record.change(restarts=restarts)
-            self._after(code, None, 0.0, False)
+            self._decide(code, None, 0.0, False)
             return
         self._child = child
         self._guardian.watch(child.pid)
@@ -175,48 +175,45 @@ class Keeper:
             started_at=now_text(),
         )
 
-    def _attend(self, child: Child) -> None:
+    def _read_and_collect(self, child: Child) -> None:
         """Read output and check whether the process has ended."""
         child.read()
-        code = child.collect()
+        code = spawn.collect(child.pid)
         if code is None:
             return
         spawn.end_adopted(known={self._guardian.pid})
         child.close()
         self._child = None
         self._guardian.watch(0)
-        self._after(code, child.reason, child.lived_s, child.pulse.beat)
+        lived_s = time.monotonic() - child.started_at
+        self._decide(code, child.reason, lived_s, child.heartbeat.beat)
 
-    def _after(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
-        """Decide what to do after the process has ended."""
+    def _decide(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
+        """Decide what to do after the process has ended, and record it."""
         self._last_status = code if code >= 0 else 128 - code
         signal_name = _signal_name(-code) if code < 0 else None
-        last_exit = LastExit(code if code >= 0 else None, signal_name, now_text(), reason)
+        last_exit = LastExit(None if signal_name else code, signal_name, now_text(), reason)
         self._record.change(pid=None, create_time=None, birth=None, last_exit=last_exit)
-        how = f"{self._spec.name} " + (
-            f"ended by {signal_name}" if signal_name else f"left with {code}"
-        )
+        how = f"ended by {signal_name}" if signal_name else f"left with {code}"
+        how = f"{self._spec.name} {how}"
         verdict = judge(code, reason)
         if self._stopping:
             self._leave("stopped", self._last_status, how)
         elif reason == "restart":
-            self._again(how, 0.0)
+            self._start_again_after(0.0, how)
         elif verdict is Verdict.DONE:
             self._leave("done", EXIT_OK, how)
         else:
-            self._after_failure(verdict, how, lived_s, beat)
+            decision = self._patience.decide(verdict, lived_s, beat)
+            if decision.first_of_row or how != self._last_failure:
+                self._last_failure = how
+                self._record.change(first_error=tuple(self._capture.tail.lines()))
+            if decision.again:
+                self._start_again_after(decision.delay_s, how)
+            else:
+                self._leave("failed", self._last_status or EXIT_RETRY, how)
 
-    def _after_failure(self, verdict: Verdict, how: str, lived_s: float, beat: bool) -> None:
-        decision = self._patience.decide(verdict, lived_s, beat)
-        if decision.first_of_row or how != self._last_failure:
-            self._last_failure = how
-            self._record.change(first_error=tuple(self._capture.tail()))
-        if decision.again:
-            self._again(how, decision.delay_s)
-        else:
-            self._leave("failed", self._last_status or EXIT_RETRY, how)
-
-    def _again(self, how: str, delay_s: float) -> None:
+    def _start_again_after(self, delay_s: float, how: str) -> None:
         self._start_at = time.monotonic() + delay_s
         self._capture.note(f"{how}; starts again in {delay_s:g} s")
         self._record.update(state="restarting")
@@ -234,33 +231,31 @@ class Keeper:
             self._stop("parent")
         if self._child is not None:
             spawn.reap_adopted(known={self._guardian.pid, self._child.pid})
-            self._watch(self._child, elapsed_s)
-            self._weigh(self._child)
+            if self._child.tick():
+                self._capture.note(f"{self._spec.name} did not end, and is killed")
+            if self._spec.heartbeat is not None:
+                self._check_heartbeat(self._child, elapsed_s)
+            if self._spec.max_memory_mb and self._child.reason is None:
+                self._check_memory(self._child)
         self._record.tick()
 
-    def _watch(self, child: Child, elapsed_s: float) -> None:
-        """Check the heartbeat, and end the process if it has been silent for too long."""
-        if child.tick():
-            self._capture.note(f"{self._spec.name} did not end, and is killed")
-        if self._spec.heartbeat is None:
+    def _check_heartbeat(self, child: Child, elapsed_s: float) -> None:
+        """End the process if it has been silent for too long."""
+        is_first = child.heartbeat.check(elapsed_s)
+        if child.reason is not None:
             return
-        if child.pulse.check(elapsed_s) and child.reason is None:
+        if is_first:
             self._record.update(state="running")
-        reason = "heartbeat" if child.pulse.beat else "start-timeout"
-        limit_s = self._spec.heartbeat_timeout_s if child.pulse.beat else self._spec.start_timeout_s
-        if child.reason is None and 0 < limit_s <= child.pulse.silence_s:
-            self._capture.note(
-                f"{self._spec.name} gave no heartbeat for {limit_s:g} s, and is ended"
-            )
+        spec, reason = self._spec, "heartbeat" if child.heartbeat.beat else "start-timeout"
+        limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
+        if 0 < limit_s <= child.heartbeat.silence_s:
+            self._capture.note(f"{spec.name} gave no heartbeat for {limit_s:g} s, and is ended")
             self._record.update(state="restarting")
-            child.end(reason, min(self._spec.grace_s, _HUNG_GRACE_S))
+            child.end(reason, min(spec.grace_s, _HUNG_GRACE_S))
 
-    def _weigh(self, child: Child) -> None:
+    def _check_memory(self, child: Child) -> None:
         """End the process if it uses more memory than allowed."""
-        limit_mb = self._spec.max_memory_mb
-        if not limit_mb or child.reason is not None:
-            return
-        used_mb = (resident_bytes(child.pid) or 0) / 1e6
+        used_mb, limit_mb = resident_bytes(child.pid) / 1e6, self._spec.max_memory_mb
         if used_mb > limit_mb:
             self._capture.note(
                 f"{self._spec.name} takes {used_mb:.0f} MB of memory, more than {limit_mb:g}, "
@@ -268,6 +263,80 @@ class Keeper:
             )
             self._record.update(state="restarting")
             child.end("memory", self._spec.grace_s)
+
+
+class RecordFile:
+    """The record of a process on disk; a failed write is tried again every second."""
+
+    def __init__(self, spec: KeeperSpec, capture: Capture) -> None:
+        """Write the first record; raises UserError if that fails, unless the disk is full."""
+        self._path = spec.record
+        self._capture = capture
+        self._failed = False
+        self._saved: ProcessRecord | None = None
+        self._saved_at = 0.0
+        self.now = ProcessRecord(
+            name=spec.name,
+            role=spec.role,
+            task=spec.task,
+            address=spec.address,
+            restarts=spec.restarts,
+            keeper=identify(os.getpid()) or Identity(os.getpid(), 0.0),
+            log=str(spec.log.absolute()),
+            heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
+            argv=spec.argv,
+        )
+        try:
+            write_record(self._path, self.now)
+        except OSError as error:
+            _raise_unless_full(error, self._path)
+
+    def change(self, **changes: Any) -> None:
+        """Change the record in memory; the next `update` writes it together with its own change."""
+        self.now = dataclasses.replace(self.now, **changes)
+
+    def tick(self) -> None:
+        """Write the record, at most once a second, if a write failed or there is new output."""
+        is_stale = tuple(self._capture.tail.lines()) != self.now.output_tail
+        if time.monotonic() - self._saved_at >= _RECORD_INTERVAL_S and (
+            is_stale or self._saved != self.now
+        ):
+            self.update()
+
+    def update(self, **changes: Any) -> None:
+        """Change the record and write it."""
+        tail = tuple(self._capture.tail.lines())
+        self.change(**changes, output_tail=tail, updated_at=now_text())
+        self._saved_at = time.monotonic()
+        try:
+            write_record(self._path, self.now)
+            self._saved = self.now
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                self._capture.note(f"cannot write {self._path.name}: {error.strerror}; trying on")
+
+
+def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, str]:
+    """The environment of the process: `base` without proxies, which gRPC would use, plus `env`."""
+    env = {name: value for name, value in base.items() if not is_unwanted(name)}
+    env.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
+    env.update(spec.env)
+    if spec.heartbeat is not None:
+        env[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
+    return env
+
+
+def refuse_second_keeper(path: Path) -> None:
+    """Raise UserError if a running keeper already holds the record in `path`."""
+    record = read_record(path)
+    if record is None or record.host != this_host() or record.keeper.pid == os.getpid():
+        return
+    if keeper_lives(record):
+        raise UserError(
+            f"{record.name} is kept already by pid {record.keeper.pid} ({path}): "
+            "stop that run, or start this one in another directory"
+        )
 
 
 def _open_standard_streams() -> None:
@@ -279,47 +348,41 @@ def _open_standard_streams() -> None:
 
 def _open_output(spec: KeeperSpec) -> Capture:
     """Create the missing directories and files, accessible to their owner only."""
+    for path in filter(None, (spec.record, spec.log, spec.heartbeat)):
+        directory = path.absolute().parent
+        try:
+            for part in (*reversed(directory.parents), directory):
+                if not part.exists():
+                    part.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot make {directory}: {error.strerror}; give another directory"
+            ) from error
     log = LogFile(spec.log)
-    for path in (spec.record, spec.log, spec.heartbeat):
-        if path is not None:
-            _make_private(path.absolute().parent)
     try:
         log.open()
     except OSError as error:
-        raise_unless_full(error, spec.log)
+        _raise_unless_full(error, spec.log)
     return Capture(log, Echo(1) if spec.echo else None)
 
 
-def _make_private(directory: Path) -> None:
-    try:
-        for path in (*reversed(directory.parents), directory):
-            if not path.exists():
-                path.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make {directory}: {error.strerror}; give another directory"
-        ) from error
+def _raise_unless_full(error: OSError, path: Path) -> None:
+    """Raise UserError for an error on `path`, unless the disk is full, which may be temporary."""
+    if error.errno not in _DISK_FULL:
+        where = error.filename or path
+        raise UserError(f"cannot write {where}: {error.strerror}; give another file") from error
 
 
-@contextlib.contextmanager
-def _signals_into_pipe() -> Iterator[int]:
+def _signals_into_pipe() -> int:
     """Turn signals into bytes on a pipe, so that none is lost and none interrupts other work."""
     wake, sink = os.pipe()
     for fd in (wake, sink):
         os.set_blocking(fd, False)
-    previous = {s: signal.getsignal(s) for s in _SIGNALS}
     signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
     for signum in _SIGNALS:
-        if not (signum == signal.SIGHUP and previous[signum] == signal.SIG_IGN):
+        if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
             signal.signal(signum, lambda *_: None)
-    try:
-        yield wake
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(-1)
-        os.close(wake)
-        os.close(sink)
+    return wake
 
 
 def _signal_name(number: int) -> str:
@@ -329,11 +392,14 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a keeper from the command line."""
-    spec = parse(sys.argv[1:] if arguments is None else arguments)
+def main() -> int:
+    """Run the keeper that the command line describes."""
     try:
-        return Keeper(spec).run()
+        return Keeper(parse(sys.argv[1])).run()
     except UserError as error:
         sys.stderr.write(f"keeper: {error}\n")
         return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,6 +11,7 @@ This file imports only the standard library, because the launcher runs it to tes
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,11 +43,15 @@ class Namespace(NamedTuple):
     network: int
     user: int | None
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        for descriptor in self:
-            if descriptor is not None:
-                os.close(descriptor)
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[set[int]]:
+    """Block signals during a fork, so that the fork never runs our signal handlers."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield set(mask)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def make() -> Namespace:
@@ -54,12 +60,20 @@ def make() -> Namespace:
     A fork creates it, so that this process stays outside. Call it from a process with one thread.
     Raises NamespaceError.
     """
-    if not sys.platform.startswith("linux"):
-        raise NamespaceError("network namespaces need Linux")
     ours, theirs = socket.socketpair()
     with ours:
-        with theirs:
-            pid = _fork_maker(ours, theirs)
+        with theirs, signals_blocked():
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    ours.close()
+                    kinds = _unshare()
+                    found = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
+                    socket.send_fds(theirs, [b"made"], found)
+                except OSError as error:
+                    theirs.send(_describe(error).encode()[:_MESSAGE_BYTES])
+                finally:
+                    os._exit(0)
         said, descriptors, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 2)
     os.waitpid(pid, 0)
     for descriptor in descriptors:
@@ -77,55 +91,24 @@ def enter(namespace: Namespace) -> None:
             _call("setns", descriptor, kind)
 
 
-def _fork_maker(ours: socket.socket, theirs: socket.socket) -> int:
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                ours.close()
-                _make_and_send(theirs)
-            finally:
-                os._exit(0)
-        return pid
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _make_and_send(to: socket.socket) -> None:
-    try:
-        has_user = _unshare()
-        _raise_loopback()
-        kinds = ["net", "user"] if has_user else ["net"]
-        descriptors = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
-        socket.send_fds(to, [b"made"], descriptors)
-    except OSError as error:
-        to.send(_words(error).encode()[:_MESSAGE_BYTES])
-
-
-def _unshare() -> bool:
-    """Enter a new network namespace; returns whether this needed a new user namespace too."""
-    user, group = os.geteuid(), os.getegid()
+def _unshare() -> list[str]:
+    """Enter a new network namespace with loopback up; returns the kinds of new namespaces."""
+    kinds, user, group = ["net"], os.geteuid(), os.getegid()
     try:
         _call("unshare", _CLONE_NEWNET)
     except PermissionError:
         _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
-    else:
-        return False
-    # The kernel requires "deny" before an ordinary user may map a group.
-    for name, value in (("setgroups", "deny"), ("uid_map", user), ("gid_map", group)):
-        text = value if isinstance(value, str) else f"{value} {value} 1"
-        Path("/proc/self", name).write_text(text)
-    return True
-
-
-def _raise_loopback() -> None:
+        kinds.append("user")
+        # The kernel requires "deny" before an ordinary user may map a group.
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sh14x", b"lo", _IFF_UP)
         try:
-            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
         except OSError as error:
             raise OSError(error.errno, error.strerror, "loopback") from None
+    return kinds
 
 
 def _call(name: str, *arguments: int) -> None:
@@ -139,7 +122,7 @@ def _call(name: str, *arguments: int) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
-def _words(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     return ": ".join(filter(None, (error.filename, error.strerror))) or str(error)
 
 
@@ -150,7 +133,7 @@ def main() -> int:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5.0).close()
     except (NamespaceError, OSError) as error:
-        said = _words(error) if isinstance(error, OSError) else str(error)
+        said = _describe(error) if isinstance(error, OSError) else str(error)
         sys.stdout.write(f"{said}\n")
         return 1
     return 0

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,12 +40,18 @@ def join(path: Path) -> Namespace:
     UserError.
     """
     try:
-        with _locked(path) as descriptor:
-            found = _taken_over(_read(descriptor))
+        descriptor = os.open(path, _FLAGS, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            found = _find(os.pread(descriptor, _MAX_BYTES, 0))
             if found is None:
                 os.ftruncate(descriptor, 0)
                 found = namespaces.make()
-            os.write(descriptor, json.dumps(_myself(found)).encode() + b"\n")
+            own = identify(os.getpid())
+            myself = _Holder(os.getpid(), own.birth if own else None, *found)
+            os.write(descriptor, json.dumps(myself).encode() + b"\n")
+        finally:
+            os.close(descriptor)
     except NamespaceError as error:
         raise UserError(f"the run can't have its own network ({error}): {_REMEDY}") from None
     except OSError as error:
@@ -54,42 +59,19 @@ def join(path: Path) -> Namespace:
     return found
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, _FLAGS, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _find(lines: bytes) -> Namespace | None:
+    """Open the network of a running holder in the file's lines; None if there is none.
 
-
-def _read(descriptor: int) -> list[_Holder]:
-    """The holders in the file, including ended ones; incomplete lines are skipped."""
-    holders = []
-    for line in os.pread(descriptor, _MAX_BYTES, 0).splitlines():
-        with contextlib.suppress(ValueError, TypeError):
-            holders.append(_Holder(*json.loads(line)))
-    return holders
-
-
-def _myself(namespace: Namespace) -> _Holder:
-    own = identify(os.getpid())
-    return _Holder(os.getpid(), own.birth if own else None, *namespace)
-
-
-def _is_alive(holder: _Holder) -> bool:
-    seen = identify(holder.pid)
-    return seen is not None and seen.birth is not None and seen.birth == holder.birth
-
-
-def _taken_over(holders: Iterable[_Holder]) -> Namespace | None:
-    """Open the network of a running holder; None if there is none. Holders may exit at any time."""
-    for holder in filter(_is_alive, holders):
-        numbers = [n for n in (holder.network, holder.user) if n is not None]
-        with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+    A killed keeper can leave an incomplete line, and a holder may exit at any time.
+    """
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError, TypeError, OSError), contextlib.ExitStack() as opened:
+            holder = _Holder(*json.loads(line))
+            seen = identify(holder.pid)
+            if seen is None or seen.birth is None or seen.birth != holder.birth:
+                continue
             found = []
-            for number in numbers:
+            for number in (n for n in (holder.network, holder.user) if n is not None):
                 found.append(os.open(f"/proc/{holder.pid}/fd/{number}", os.O_RDONLY))
                 opened.callback(os.close, found[-1])
             opened.pop_all()

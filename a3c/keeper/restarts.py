@@ -17,24 +17,14 @@ the second row (75, a signal, hung). A restart that a person requests doesn't co
 
 from __future__ import annotations
 
-import signal
+from dataclasses import dataclass
 from enum import Enum
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS
 from typing import NamedTuple
 
-from a3c.errors import EXIT_OK, EXIT_RETRY
+from a3c.errors import EXIT_CRASH, EXIT_OK, EXIT_RETRY
 
-EXIT_EXCEPTION = 1  # Python's exit code after an uncaught exception
-
-CRASH_SIGNALS = frozenset(
-    {
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGSYS,
-    }
-)
+CRASH_SIGNALS = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS)
 
 
 class Verdict(Enum):
@@ -46,7 +36,8 @@ class Verdict(Enum):
     FAILED = "failed"
 
 
-class Limits(NamedTuple):
+@dataclass(frozen=True)
+class Limits:
     """How often and how quickly a keeper restarts a process."""
 
     max_restarts: int = 100
@@ -76,7 +67,7 @@ def judge(code: int, reason: str | None = None) -> Verdict:
         return Verdict.RETRY
     if code == EXIT_OK:
         return Verdict.DONE
-    if code == EXIT_EXCEPTION or -code in CRASH_SIGNALS:
+    if code == EXIT_CRASH or -code in CRASH_SIGNALS:
         return Verdict.CRASH
     if code == EXIT_RETRY or code < 0:
         return Verdict.RETRY
@@ -94,7 +85,13 @@ class Patience:
 
     def decide(self, verdict: Verdict, lived_s: float, beat: bool) -> Decision:
         """Count a failure and decide whether to restart; `lived_s` is the uptime."""
-        self._forgive(verdict, lived_s, beat)
+        healthy = lived_s >= self._limits.healthy_s
+        if healthy:
+            self._crashes = 0
+        if healthy or beat:
+            self._failures = 0
+        if healthy or (beat and verdict is Verdict.RETRY):
+            self._delay_s = self._limits.first_delay_s
         first_of_row = self._failures == 0 and self._crashes == 0
         self._failures += 1
         self._crashes += verdict is Verdict.CRASH
@@ -106,12 +103,3 @@ class Patience:
         delay_s = self._delay_s
         self._delay_s = min(2 * delay_s, self._limits.longest_delay_s)
         return Decision(again, delay_s, first_of_row)
-
-    def _forgive(self, verdict: Verdict, lived_s: float, beat: bool) -> None:
-        healthy = lived_s >= self._limits.healthy_s
-        if healthy:
-            self._crashes = 0
-        if healthy or beat:
-            self._failures = 0
-        if healthy or (beat and verdict is Verdict.RETRY):
-            self._delay_s = self._limits.first_delay_s

@@ -1,36 +1,111 @@
-"""Start a child process in its own session and group, and end it when its keeper ends.
+"""Start a child process, read its output and heartbeat, and end it, also when its keeper ends.
 
 A child leads its own session and process group. It never outlives its keeper, for two reasons:
 
 - Linux sends the child SIGKILL when the keeper dies (PR_SET_PDEATHSIG). It is KILL because no
   keeper would be left to follow up on a child that ignores TERM. Checkpoints are safe against KILL.
-- The death signal exists on Linux only and reaches the child only. So the keeper also forks a
-  guardian, which waits on a pipe and kills the child's whole group when the keeper's end closes.
+- The death signal reaches the child only. So the keeper also forks a guardian, which waits on a
+  pipe and kills the child's whole group when the keeper's end closes.
 
-Grandchildren that left the group are reparented to the keeper, a subreaper (Linux), and are ended
-with the child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
+Grandchildren that left the group are reparented to the keeper, a subreaper, and are ended with the
+child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from a3c.keeper import namespaces
-from a3c.keeper.namespaces import Namespace
+from a3c.keeper.namespaces import Namespace, signals_blocked
+from a3c.keeper.spec import KeeperSpec
+from a3c.process.heartbeat import HeartbeatMonitor
+from a3c.process.process_records import identify
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _ADOPTED_END_S = 1.0
+_READ_BYTES = 1 << 16
+_MOST_READS = 64
 
-Prctl = Callable[[int, int], int]
+
+class Child:
+    """A started process. `reason` says why the keeper is ending it; None if it isn't."""
+
+    def __init__(
+        self,
+        spec: KeeperSpec,
+        env: Mapping[str, str],
+        take_output: Callable[[bytes], None],
+        network: Namespace | None,
+    ) -> None:
+        """Start the process; raises OSError on failure. `take_output` receives all its output."""
+        self._take_output = take_output
+        self._output, output = os.pipe()
+        os.set_blocking(self._output, False)
+        self.readable = [self._output]  # the descriptors to wait on for output
+        self.heartbeat = HeartbeatMonitor(spec.heartbeat)
+        try:
+            self.pid = start(spec.argv, env, spec.cwd, output, network)
+        except OSError:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(output)
+        self.started_at = time.monotonic()
+        self.identity = identify(self.pid)
+        self.reason: str | None = None
+        self._kill_at: float | None = None
+
+    def read(self) -> bool:
+        """Read one piece of output; returns whether there was any."""
+        with contextlib.suppress(BlockingIOError):
+            if self.readable:
+                data = os.read(self._output, _READ_BYTES)
+                if data:
+                    self._take_output(data)
+                    return True
+                self.readable = []
+        return False
+
+    def end(self, reason: str, grace_s: float) -> None:
+        """Send TERM to the group; `tick` sends KILL after `grace_s`.
+
+        The first reason is kept. CONT follows, since a stopped process can't act on TERM.
+        """
+        self.reason = self.reason or reason
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + grace_s
+            signal_group(self.pid, signal.SIGTERM)
+            signal_group(self.pid, signal.SIGCONT)
+
+    def kill(self, reason: str) -> None:
+        """Send KILL to the group now."""
+        self.reason = self.reason or reason
+        self._kill_at = math.inf
+        signal_group(self.pid, signal.SIGKILL)
+
+    def tick(self) -> bool:
+        """Send KILL if it is due; returns whether it was sent."""
+        if self._kill_at is None or time.monotonic() < self._kill_at:
+            return False
+        self._kill_at = math.inf
+        signal_group(self.pid, signal.SIGKILL)
+        return True
+
+    def close(self) -> None:
+        """Read the remaining output and close the pipe, even if its other end is still open."""
+        for _ in range(_MOST_READS):
+            if not self.read():
+                break
+        os.close(self._output)
 
 
 def start(
@@ -46,18 +121,28 @@ def start(
     can't be started. The caller must have one thread: the child gets the death signal when the
     thread that forked ends.
     """
-    prctl = _load_prctl()
     parent = os.getpid()
     report, write_report = os.pipe()
-    with _signals_blocked() as mask:
+    with signals_blocked() as mask:
         pid = os.fork()
         if pid == 0:
             try:
                 os.setsid()
                 if network is not None:  # first: entering could clear the death signal
                     namespaces.enter(network)
-                _die_with(parent, prctl)
-                _become(argv, env, cwd, output_fd, mask)
+                die_with(parent)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(output_fd, 1)
+                os.dup2(output_fd, 2)
+                if cwd is not None:
+                    os.chdir(cwd)
+                # The program starts without our signal handlers.
+                signal.set_wakeup_fd(-1)
+                for signum in signal.valid_signals():
+                    if callable(signal.getsignal(signum)) or signum in _IGNORED_BY_PYTHON:
+                        signal.signal(signum, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                os.execvpe(argv[0], list(argv), dict(env))
             except OSError as error:
                 os.write(write_report, b"%d" % (error.errno or 0))
             finally:
@@ -77,17 +162,10 @@ def collect(pid: int) -> int | None:
     The rest of its process group is killed before the child is reaped. Until then the group's
     number can't be reused, so the signal can't reach an unrelated group.
     """
-    can_look = hasattr(os, "waitid")
-    if can_look:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return None
-        signal_group(pid, signal.SIGKILL)
-    reaped, status = os.waitpid(pid, os.WNOHANG)
-    if not reaped:
+    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return None
-    if not can_look:
-        signal_group(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(status)
+    signal_group(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def signal_group(pgid: int, signum: int) -> None:
@@ -102,7 +180,7 @@ class Guardian:
 
     def __init__(self) -> None:
         source, self._sink = os.pipe()
-        with _signals_blocked():
+        with signals_blocked():
             self.pid = os.fork()
             if self.pid == 0:
                 try:
@@ -124,12 +202,36 @@ class Guardian:
             os.waitpid(self.pid, 0)
 
 
-def adopt_orphans() -> bool:
-    """Make this process the parent of its orphaned descendants; False if unsupported."""
-    prctl = _load_prctl()
-    return (
-        prctl is not None and _children_file().exists() and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
-    )
+def _guard(source: int) -> None:
+    """Wait until the other end of `source` closes, then kill the group last written there."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    told = b""
+    while chunk := os.read(source, 4096):
+        told = (told + chunk)[-64:]
+    words = told.split()
+    if words and int(words[-1]) > 1:
+        signal_group(int(words[-1]), signal.SIGKILL)
+
+
+def die_with(parent: int) -> None:
+    """Make this process, a fork of `parent`, end when `parent` ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent died before the death signal was set
+        os._exit(127)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its orphaned descendants, where the kernel lists them."""
+    if _children_file().exists():
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    # prctl is variadic in C, so all arguments must be passed, each as a long.
+    ctypes.CDLL(None).prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
 
 
 def reap_adopted(known: set[int]) -> list[int]:
@@ -155,70 +257,5 @@ def end_adopted(known: set[int]) -> None:
         time.sleep(0.005)
 
 
-def _load_prctl() -> Prctl | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    # prctl is variadic in C, so all arguments must be passed, each as a long.
-    return lambda option, value: prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
-
-
-def die_with(parent: int) -> None:
-    """Make this process, a fork of `parent`, end when `parent` ends (Linux)."""
-    _die_with(parent, _load_prctl())
-
-
-def _die_with(parent: int, prctl: Prctl | None) -> None:
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the death signal was set
-        os._exit(127)
-
-
-def _become(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    cwd: Path | None,
-    output_fd: int,
-    mask: set[int],
-) -> None:
-    """Replace this fork by the program, without the keeper's signal handlers and stdin."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output_fd, 1)
-    os.dup2(output_fd, 2)
-    if cwd is not None:
-        os.chdir(cwd)
-    signal.set_wakeup_fd(-1)
-    for signum in signal.valid_signals():
-        if callable(signal.getsignal(signum)) or signum in _IGNORED_BY_PYTHON:
-            signal.signal(signum, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    os.execvpe(argv[0], list(argv), dict(env))
-
-
-def _guard(source: int) -> None:
-    """Wait until the other end of `source` closes, then kill the group last written there."""
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    told = b""
-    while chunk := os.read(source, 4096):
-        told = (told + chunk)[-64:]
-    words = told.split()
-    if words and int(words[-1]) > 1:
-        signal_group(int(words[-1]), signal.SIGKILL)
-
-
 def _children_file() -> Path:
     return Path(f"/proc/self/task/{os.getpid()}/children")
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[set[int]]:
-    """Block signals during a fork, so that the fork never runs our signal handlers."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield set(mask)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c.cluster import hostfile, placement
-from a3c.cluster.placement import Placement
+from a3c.cluster import hostfile
+from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan, Process
 from a3c.config import Config, command_line
 from a3c.config.rules import validate
@@ -39,7 +39,7 @@ def take(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement 
     if not _says_workers(chosen):
         workers = min(file.slots, config.cluster.max_workers or file.slots)
         config = validate(config.with_cluster(workers=workers))
-    return config, placement.place(file, config)
+    return config, hostfile.place(file, config)
 
 
 def file_of(chosen: argparse.Namespace) -> Path | None:

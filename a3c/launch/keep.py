@@ -32,12 +32,12 @@ from a3c.cluster.topology import Cluster
 from a3c.config import Config, EnvConfig, command_line
 from a3c.config.rules import validate
 from a3c.errors import EXIT_OK, UserError
-from a3c.keeper.record import now_text
 from a3c.launch import report, run_summary
 from a3c.launch.keepers import ChildKeepers, Revival
 from a3c.launch.run_summary import Interruption
 from a3c.launch.supervisor import Outcome
 from a3c.process import console, process_records
+from a3c.process.process_records import now_text
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import libtmux
 
 from a3c.errors import UserError
-from a3c.process.unwanted_variables import is_unwanted
+from a3c.process.environment import is_unwanted
 
 PANES_A_WINDOW = 8
 MIN_VERSION = (3, 2)  # the first with -e

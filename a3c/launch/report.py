@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster.placement import directory_of
+from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
 from a3c.config import Config
 from a3c.errors import UserError

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster.topology import adopt_environment
 from a3c.config import Config
+from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 
 

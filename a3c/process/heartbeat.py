@@ -1,4 +1,4 @@
-"""The heartbeat of a process: it touches a file that its keeper watches."""
+"""The heartbeat of a process: it touches a file that its keeper checks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 VARIABLE = "A3C_HEARTBEAT"
 INTERVAL_S = 0.5
+_LONGEST_CHECK_S = 1.0
 
 
 class Heartbeat:
@@ -31,3 +32,43 @@ class Heartbeat:
             self._last = now
             with contextlib.suppress(OSError):
                 self._path.touch()
+
+
+class HeartbeatMonitor:
+    """Measures how long a process has been silent, by the keeper's own clock.
+
+    A beat is any change of the file's mtime. Its value is ignored, so steps of the wall clock don't
+    matter. Time in which the keeper itself was stopped or got no CPU counts as one second. The
+    mtime is set to 0 before the first beat, so that even an immediate beat changes it. Silence is
+    ignored while the disk is read-only, because the process can't write a beat there.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Create the file or reset its mtime; an existing file can be touched on a full disk."""
+        self._path = path
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+                os.utime(path, (0, 0))
+        self._seen = self._mark()
+        self.beat = False
+        self.silence_s = 0.0
+
+    def check(self, elapsed_s: float) -> bool:
+        """Look for a beat, `elapsed_s` after the last check; returns True at the first beat."""
+        seen = self._mark()
+        if seen in (None, self._seen):
+            self.silence_s += min(elapsed_s, _LONGEST_CHECK_S)
+            if self._path and seen and not os.access(self._path, os.W_OK):
+                self.silence_s = 0.0
+            return False
+        first = not self.beat
+        self._seen, self.beat, self.silence_s = seen, True, 0.0
+        return first
+
+    def _mark(self) -> tuple[int, int] | None:
+        with contextlib.suppress(OSError):
+            if self._path is not None:
+                status = self._path.stat()
+                return status.st_ino, status.st_mtime_ns
+        return None

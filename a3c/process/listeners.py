@@ -27,12 +27,11 @@ def listeners(pid: int) -> list[Listener]:
 
     The addresses belong to the process's network namespace, which may differ from ours.
     """
-    proc = Path(f"/proc/{pid}")
-    if not Path("/proc/self/net/tcp").exists():
-        return _listeners_by_psutil(pid)
+    proc, mine = Path(f"/proc/{pid}"), set()
     try:
-        links = [_link(file) for file in (proc / "fd").iterdir()]
-        mine = {link[8:-1] for link in links if link.startswith("socket:[")}
+        for file in (proc / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed after it was listed
+                mine.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
         found = {
             listener
             for table in (proc / "net/tcp", proc / "net/tcp6")
@@ -43,12 +42,6 @@ def listeners(pid: int) -> list[Listener]:
     except OSError:
         return []
     return sorted(found)
-
-
-def _link(file: Path) -> str:
-    with contextlib.suppress(OSError):  # closed after it was listed
-        return str(file.readlink())
-    return ""
 
 
 def _in_table(table: Path) -> Iterator[tuple[Listener, str]]:
@@ -62,19 +55,6 @@ def _in_table(table: Path) -> Iterator[tuple[Listener, str]]:
             yield Listener(str(address), int(port, 16)), fields[9]
 
 
-def _listeners_by_psutil(pid: int) -> list[Listener]:
-    import psutil
-
-    try:
-        connections = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.Error:
-        return []
-    found = {
-        Listener(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN
-    }
-    return sorted(found)
-
-
 def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
     """The listeners of a process that other machines can connect to.
 
@@ -82,13 +62,13 @@ def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
     """
     if has_loopback_only(pid):
         return []
-    return [listener for listener in among if not _is_loopback(listener.host)]
-
-
-def _is_loopback(host: str) -> bool:
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    outside = []
+    for listener in among:
+        address = ipaddress.ip_address(listener.host.partition("%")[0])
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        if not (mapped or address).is_loopback:
+            outside.append(listener)
+    return outside
 
 
 def has_loopback_only(pid: int) -> bool:
@@ -107,16 +87,9 @@ def port_owner(port: int) -> tuple[int, str] | None:
     """
     import psutil
 
-    try:
-        connections = psutil.net_connections(kind="tcp")
-        pids = [
-            c.pid
-            for c in connections
-            if c.pid and c.laddr and c.laddr.port == port and c.status == psutil.CONN_LISTEN
-        ]
-    except psutil.AccessDenied:  # macOS allows this to root only
-        pids = [p for p in psutil.pids() if any(a.port == port for a in _listeners_by_psutil(p))]
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            return pid, psutil.Process(pid).name()
+    for found in psutil.net_connections(kind="tcp"):
+        listens = found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN
+        if found.pid and listens:
+            with contextlib.suppress(psutil.Error):
+                return found.pid, psutil.Process(found.pid).name()
     return None

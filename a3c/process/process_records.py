@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
+import types
+import typing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from a3c.errors import UserError
 
@@ -29,8 +33,8 @@ _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 class Identity:
     """Identifies a process, distinct from any later process with the same pid.
 
-    `create_time` is in seconds since 1970, as in psutil. `birth` (Linux) is the boot's id and the
-    start of the process in kernel ticks since that boot.
+    `create_time` is in seconds since 1970, as in psutil. `birth` is the boot's id and the start of
+    the process in kernel ticks since that boot.
     """
 
     pid: int
@@ -52,7 +56,17 @@ class LastExit:
     reason: str | None
 
 
-@dataclass(frozen=True)
+def now_text() -> str:
+    """The current time in the format of records."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def this_host() -> str:
+    """The host name that records use."""
+    return os.uname().nodename
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessRecord:
     """One supervised process. Times are ISO 8601 in UTC.
 
@@ -65,20 +79,20 @@ class ProcessRecord:
     role: str
     task: int
     address: str
-    pid: int | None
-    create_time: float | None
-    birth: str | None
-    state: str
-    restarts: int
-    last_exit: LastExit | None
-    first_error: tuple[str, ...] | None
-    output_tail: tuple[str, ...]
-    started_at: str
-    updated_at: str
+    pid: int | None = None
+    create_time: float | None = None
+    birth: str | None = None
+    state: str = "starting"
+    restarts: int = 0
+    last_exit: LastExit | None = None
+    first_error: tuple[str, ...] | None = None
+    output_tail: tuple[str, ...] = ()
+    started_at: str = dataclasses.field(default_factory=now_text)
+    updated_at: str = dataclasses.field(default_factory=now_text)
     keeper: Identity
-    host: str
+    host: str = dataclasses.field(default_factory=this_host)
     log: str
-    heartbeat: str | None
+    heartbeat: str | None = None
     argv: tuple[str, ...]
 
     def to_json(self) -> str:
@@ -86,18 +100,48 @@ class ProcessRecord:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
-class _Seen(NamedTuple):
-    create_time: float
-    birth: str | None
+def from_json(kind: Any, value: Any) -> Any:
+    """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, a dict, a path, a scalar.
+
+    A field that is missing has its default, or None where that is allowed. Raises TypeError for any
+    value of another type.
+    """
+    inner = typing.get_args(kind)
+    if isinstance(kind, types.UnionType):  # X | None
+        return None if value is None else from_json(inner[0], value)
+    if inner and isinstance(value, dict) and typing.get_origin(kind) is dict:
+        return {key: from_json(inner[1], item) for key, item in value.items()}
+    if inner and isinstance(value, list) and typing.get_origin(kind) is tuple:
+        return tuple(from_json(inner[0], item) for item in value)
+    if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        fields = {
+            name: from_json(hint, value.get(name))
+            for name, hint, has_default in _fields(kind)
+            if name in value or not has_default
+        }
+        return kind(**fields)
+    if kind is float and type(value) is int and abs(value) < 2**63:
+        return float(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not {kind}")
+    return value
+
+
+@functools.cache
+def _fields(kind: type) -> list[tuple[str, Any, bool]]:
+    """Name and type of each field of a dataclass, and whether it has a default."""
+    hints, missing = typing.get_type_hints(kind), dataclasses.MISSING
+    return [
+        (field.name, hints[field.name], (field.default, field.default_factory) != (missing,) * 2)
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def read_records(run_dir: Path) -> list[ProcessRecord]:
     """The records of a run, sorted by role and task; unreadable files are skipped."""
-    records = []
-    for path in sorted((run_dir / "processes").glob("*.json")):
-        record = read_record(path)
-        if record is not None:
-            records.append(record)
+    records = filter(None, map(read_record, (run_dir / "processes").glob("*.json")))
     return sorted(records, key=lambda record: (record.role, record.task, record.name))
 
 
@@ -128,18 +172,35 @@ def write_record(path: Path, record: ProcessRecord) -> None:
         raise
 
 
+def parse_record(data: Any) -> ProcessRecord:
+    """The record in parsed JSON; raises TypeError if it isn't one."""
+    record: ProcessRecord = from_json(ProcessRecord, data)
+    return record
+
+
 def identify(pid: int) -> Identity | None:
     """The process that has this pid now; None if there is none or it is a zombie."""
-    seen = _look_at(pid)
-    return None if seen is None else Identity(pid, seen.create_time, seen.birth)
+    if not 0 < pid < 2**31:
+        return None
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    # The name, in brackets, may contain spaces and brackets: count fields after the last bracket.
+    fields = stat.rpartition(b")")[2].split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    ticks = int(fields[19])
+    booted = next(int(line.split()[1]) for line in boot_lines if line.startswith("btime "))
+    return Identity(pid, booted + ticks / os.sysconf("SC_CLK_TCK"), f"{boot_id}/{ticks}")
 
 
 def is_alive(pid: int | None, create_time: float | None, birth: str | None = None) -> bool:
     """Whether the process with this pid and create time still runs on this machine."""
-    if pid is None or create_time is None:
-        return False
-    seen = _look_at(pid)
-    if seen is None:
+    seen = None if pid is None else identify(pid)
+    if seen is None or create_time is None:
         return False
     if birth is not None and seen.birth is not None:
         return birth == seen.birth
@@ -191,26 +252,12 @@ def request_restart(record: ProcessRecord) -> bool:
     return _signal_keeper(record, signal.SIGUSR1)
 
 
-def resident_bytes(pid: int) -> int | None:
-    """The resident memory of a process; None if it has ended."""
+def resident_bytes(pid: int) -> int:
+    """The resident memory of a process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except FileNotFoundError:
-        if Path("/proc/self/statm").exists():
-            return None
     except OSError:
-        return None
-    import psutil
-
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return None
-
-
-def this_host() -> str:
-    """The host name that records use."""
-    return os.uname().nodename
+        return 0
 
 
 def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
@@ -242,94 +289,3 @@ def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
         if pidfd is not None:
             os.close(pidfd)
     return True
-
-
-def _look_at(pid: int) -> _Seen | None:
-    if not 0 < pid < 2**31:
-        return None
-    if Path("/proc/self/stat").exists():
-        return _look_in_proc(pid)
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        zombie = process.status() == psutil.STATUS_ZOMBIE
-        return None if zombie else _Seen(process.create_time(), None)
-    except psutil.Error:
-        return None
-
-
-def _look_in_proc(pid: int) -> _Seen | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        boot_lines = Path("/proc/stat").read_text().splitlines()
-    except OSError:
-        return None
-    # The name, in brackets, may contain spaces and brackets: count fields after the last bracket.
-    fields = stat.rpartition(b")")[2].split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    ticks = int(fields[19])
-    booted = next(int(line.split()[1]) for line in boot_lines if line.startswith("btime "))
-    return _Seen(booted + ticks / os.sysconf("SC_CLK_TCK"), f"{boot_id}/{ticks}")
-
-
-def parse_record(data: Any) -> ProcessRecord:
-    """The record in parsed JSON; raises KeyError, TypeError or ValueError if it isn't one."""
-    last_exit = data["last_exit"]
-    keeper = data["keeper"]
-    return ProcessRecord(
-        name=_take(data, "name", str),
-        role=_take(data, "role", str),
-        task=_take(data, "task", int),
-        address=_take(data, "address", str),
-        pid=_maybe(data, "pid", int),
-        create_time=_maybe(data, "create_time", float),
-        birth=_maybe(data, "birth", str),
-        state=_take(data, "state", str),
-        restarts=_take(data, "restarts", int),
-        last_exit=None if last_exit is None else _parse_exit(last_exit),
-        first_error=None if data["first_error"] is None else _lines(data, "first_error"),
-        output_tail=_lines(data, "output_tail"),
-        started_at=_take(data, "started_at", str),
-        updated_at=_take(data, "updated_at", str),
-        keeper=Identity(
-            _take(keeper, "pid", int),
-            _take(keeper, "create_time", float),
-            _maybe(keeper, "birth", str),
-        ),
-        host=_take(data, "host", str),
-        log=_take(data, "log", str),
-        heartbeat=_maybe(data, "heartbeat", str),
-        argv=_lines(data, "argv"),
-    )
-
-
-def _parse_exit(data: Any) -> LastExit:
-    return LastExit(
-        _maybe(data, "code", int),
-        _maybe(data, "signal", str),
-        _take(data, "at", str),
-        _maybe(data, "reason", str),
-    )
-
-
-def _take(data: Any, key: str, kind: type) -> Any:
-    value = data[key]
-    if kind is float and type(value) is int and abs(value) < 2**63:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{key} is {value!r}")
-    return value
-
-
-def _maybe(data: Any, key: str, kind: type) -> Any:
-    return None if key not in data or data[key] is None else _take(data, key, kind)
-
-
-def _lines(data: Any, key: str) -> tuple[str, ...]:
-    value = data[key]
-    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-        raise TypeError(f"{key} is {value!r}")
-    return tuple(value)

@@ -35,7 +35,6 @@ class StopRequest:
         self._event = threading.Event()
         self.signal: int | None = None
         self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
-        self._came_at = 0.0
 
     @property
     def requested(self) -> bool:
@@ -56,14 +55,17 @@ class StopRequest:
         threading.Thread(target=self._listen, args=(reader, writer), daemon=True).start()
 
     def _listen(self, reader: socket.socket, _writer: socket.socket) -> None:
+        came_at = 0.0
         while True:
             for number in reader.recv(64):
                 if number not in (signal.SIGTERM, signal.SIGINT):
                     continue
                 if self.signal is not None:
-                    self._insist(number)
+                    is_same = number == self.signal == signal.SIGTERM
+                    if not is_same or time.monotonic() - came_at > SAME_WITHIN_S:
+                        leave_now(128 + number)
                     continue
-                self.signal, self._came_at = number, time.monotonic()
+                self.signal, came_at = number, time.monotonic()
                 _daemon(threading.Timer(LEAVE_WITHIN_S, self._leave, [128 + number]))
                 # In a thread: if the log's reader is stopped, this may block for ever.
                 name = signal.Signals(number).name
@@ -76,11 +78,6 @@ class StopRequest:
             self.at_the_deadline()
         finally:
             leave_now(code)
-
-    def _insist(self, number: int) -> None:
-        is_same = number == self.signal == signal.SIGTERM
-        if not is_same or time.monotonic() - self._came_at > SAME_WITHIN_S:
-            leave_now(128 + number)
 
 
 def leave_on_signals() -> None:

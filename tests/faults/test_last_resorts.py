@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic as now
 
@@ -14,6 +15,7 @@ from tests.clusters import REPOSITORY
 from tests.faults.cluster import MOODY, Cluster
 from tests.runs import wait_until
 
+Process = subprocess.Popen[bytes]
 LEAVES_WITHIN_S = 5.0  # from the word of it to the end, on a busy machine
 
 
@@ -65,6 +67,19 @@ def test_a_port_that_was_taken_since_it_was_checked_is_named_and_worth_another_t
     assert f"ps-0 can't listen on port {port}" in done.stderr
 
 
+@contextmanager
+def started(log: Path, hosts: Sequence[str], *commands: list[str]) -> Iterator[list[Process]]:
+    """Processes that write to a log; they are gone in the end."""
+    with log.open("wb") as said:
+        processes = [subprocess.Popen([*each, *hosts], stderr=said) for each in commands]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_the_ps_is_lost(
     tmp_path: Path,
 ) -> None:
@@ -72,22 +87,13 @@ def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_the_ps_is_lost(
     ps, chief, waiter = (f"127.0.0.1:{port}" for port in free_ports(3))
     hosts = ["--ps-hosts", ps, "--worker-hosts", f"{chief},{waiter}", "--run-dir", str(tmp_path)]
     log = tmp_path / "log"
-    with (
-        log.open("wb") as said,
-        subprocess.Popen([*command("ps", 0), *hosts], stderr=said) as server,
-        subprocess.Popen(
-            [*command("worker", 1), *hosts, "--ps-timeout", "60"], stderr=said
-        ) as worker,
-    ):
-        try:
-            wait_until(lambda: "waiting for worker-0" in log.read_text(), "a waiting worker")
-            server.kill()
-            lost = wait_until(lambda: "the ps is lost" in log.read_text() and now(), "the loss")
-            assert worker.wait(timeout=50) == 75
-            assert now() - lost < LEAVES_WITHIN_S
-        finally:
-            worker.kill()
-            server.kill()
+    waiting = [*command("worker", 1), "--ps-timeout", "60"]
+    with started(log, hosts, command("ps", 0), waiting) as (server, worker):
+        wait_until(lambda: "waiting for worker-0" in log.read_text(), "a waiting worker")
+        server.kill()
+        lost = wait_until(lambda: "the ps is lost" in log.read_text() and now(), "the loss")
+        assert worker.wait(timeout=50) == 75
+        assert now() - lost < LEAVES_WITHIN_S
 
 
 def test_a_worker_leaves_as_soon_as_any_ps_is_lost_while_it_plays(tmp_path: Path) -> None:
@@ -95,20 +101,12 @@ def test_a_worker_leaves_as_soon_as_any_ps_is_lost_while_it_plays(tmp_path: Path
     *ps, chief = (f"127.0.0.1:{port}" for port in free_ports(3))
     hosts = ["--ps-hosts", ",".join(ps), "--worker-hosts", chief, "--run-dir", str(tmp_path)]
     log, rows = tmp_path / "log", tmp_path / "metrics" / "worker-0.jsonl"
-    playing = ["--env-id", "CartPole-v1", "--ps-timeout", "60", "--stop-at-return", "1e9"]
-    playing += ["--log-interval", "1"]
-    commands = [command("ps", 0), command("ps", 1), [*command("worker", 0), *playing]]
-    with ExitStack() as stack:
-        said = stack.enter_context(log.open("wb"))
-        started = []
-        for each in commands:
-            process = subprocess.Popen([*each, *hosts], stderr=said)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            started.append(process)
+    playing = [*command("worker", 0), "--env-id", "CartPole-v1", "--log-interval", "1"]
+    playing += ["--ps-timeout", "60", "--stop-at-return", "1e9"]
+    with started(log, hosts, command("ps", 0), command("ps", 1), playing) as (_, second, worker):
         wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 2, "training")
-        started[1].kill()
+        second.kill()
         killed = now()
-        assert started[2].wait(timeout=50) == 75
+        assert worker.wait(timeout=50) == 75
         assert now() - killed < LEAVES_WITHIN_S
     assert "the ps is lost" in log.read_text()

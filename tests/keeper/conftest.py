@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from a3c.keeper.keeper import KeeperSpec, command
+from a3c.keeper.spec import KeeperSpec, command
 from tests.keeper.kept import QUICK, ROOT, Kept, Start
 
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import psutil
 
-from a3c.keeper.keeper import HEARTBEAT_VARIABLE, KeeperSpec
 from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import KeeperSpec
 from a3c.process import process_records
+from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import ProcessRecord
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 QUICK = Limits(first_delay_s=0.01, longest_delay_s=0.05)
-BEAT = f'touch "${HEARTBEAT_VARIABLE}"'
+BEAT = f'touch "${VARIABLE}"'
 DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
 # Counts its lives in the file `lives`, in $n.
 COUNT = "echo x >> lives; n=$(wc -l < lives)"

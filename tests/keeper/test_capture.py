@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.keeper.capture import TAIL_LINES, Capture, Echo, LogFile, Tail
+from a3c.keeper.capture import TAIL_LINES, Echo, LogFile, Tail
 
 STREAMS = st.lists(
     st.sampled_from([b"a", b"b", b"\r", b"\n", b"\t", b"\x1b[1;31m", b"\xc3", b"\xbc", b"\x00"])
@@ -52,18 +52,6 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
         tail.feed(b"x" * 10_000)
     assert [len(line) for line in tail.lines()] == [500]
     assert len(pickle.dumps(tail)) < 20_000
-
-
-def test_a_full_disk_is_noted_once_and_loses_lines_only() -> None:
-    capture = Capture(LogFile(Path("/dev/full")), None)
-    for _ in range(5):
-        capture.feed(b"a line\n")
-    assert capture.tail().count("a line") == 5
-    assert [line for line in capture.tail() if "No space left on device" in line] == [
-        line for line in capture.tail() if "keeper: cannot write the log" in line
-    ]
-    assert sum("cannot write the log" in line for line in capture.tail()) == 1
-    capture.close()
 
 
 def test_a_log_says_how_much_it_lost_once_there_is_room_again(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from a3c.keeper.keeper import KeeperSpec, command
 from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import KeeperSpec, command
 from a3c.process import process_records
 from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, wait_for
 
@@ -29,18 +29,18 @@ def test_stopping_lets_the_process_end_in_order(start: Start) -> None:
     assert "last words" in kept.log()
 
 
-def test_a_process_that_ignores_term_is_killed_after_the_grace_time(start: Start) -> None:
-    kept = start(DEAF, grace_s=0.1)
-    kept.wait_log("deaf")
-    kept.process.terminate()
-    record = kept.ended()
-    assert kept.process.returncode == 128 + signal.SIGKILL
-    assert record.state == "stopped"
-
-
-@pytest.mark.parametrize("signals", [[signal.SIGTERM, signal.SIGINT], [signal.SIGQUIT]])
-def test_a_second_signal_kills_at_once(start: Start, signals: list[signal.Signals]) -> None:
-    kept = start(DEAF, grace_s=1000.0)
+@pytest.mark.parametrize(
+    ("signals", "grace_s"),
+    [
+        ([signal.SIGTERM], 0.1),
+        ([signal.SIGTERM, signal.SIGINT], 1000.0),
+        ([signal.SIGQUIT], 1000.0),
+    ],
+)
+def test_a_process_that_ignores_term_is_killed_after_the_grace_time_or_a_second_signal(
+    start: Start, signals: list[signal.Signals], grace_s: float
+) -> None:
+    kept = start(DEAF, grace_s=grace_s)
     kept.wait_log("deaf")
     for signum in signals:
         kept.process.send_signal(signum)
@@ -103,20 +103,22 @@ def test_a_restart_that_was_asked_for_cuts_the_wait_short(start: Start) -> None:
     assert kept.ended().state == "done"
 
 
-def test_what_a_process_leaves_in_its_group_is_killed_with_it(start: Start) -> None:
-    kept = start("sh -c 'trap \"\" TERM HUP; echo $$ > left; while :; do sleep 0.05; done' & "
-                 "until [ -s left ]; do sleep 0.01; done")  # fmt: skip
+DAEMON = "import os, time; os.setsid(); open('left','w').write(str(os.getpid())); time.sleep(99)"
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "sh -c 'trap \"\" TERM HUP; echo $$ > left; while :; do sleep 0.05; done' &",
+        f"({shlex.join([*PYTHON, DAEMON])} &);",
+    ],
+    ids=["in its group", "out of its group"],
+)
+def test_what_a_process_leaves_is_killed_with_it(start: Start, leaves: str) -> None:
+    kept = start(f"{leaves} until [ -s left ]; do sleep 0.01; done")
     assert kept.ended().state == "done"
     left = int(kept.file("left").read_text())
     wait_for(lambda: is_gone(left))
-
-
-def test_what_left_the_group_is_killed_too(start: Start) -> None:
-    daemon = shlex.join([*PYTHON, "import os, time; os.setsid(); open('left','w').write(str(os.getpid())); time.sleep(1000)"])  # fmt: skip  # noqa: E501
-    kept = start(f"({daemon} &) ; until [ -s left ]; do sleep 0.01; done")
-    assert kept.ended().state == "done"
-    left = int(kept.file("left").read_text())
-    assert is_gone(left)
 
 
 def test_killing_the_keeper_takes_the_process_and_its_group_along(start: Start) -> None:
@@ -131,44 +133,36 @@ def test_killing_the_keeper_takes_the_process_and_its_group_along(start: Start) 
     assert (record.state, process_records.live_state(record)) == ("starting", "dead")
 
 
-def test_the_death_signal_alone_ends_the_process_of_a_killed_keeper(start: Start) -> None:
-    kept = start(DEAF)
-    kept.wait_log("deaf")
-    child = kept.child()
-    os.kill(kept.guardian(), signal.SIGKILL)
-    kept.process.kill()
-    wait_for(lambda: is_gone(child))
+NO_DEATH_SIGNAL = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); print('deaf', flush=True); time.sleep(99)"  # noqa: E501
 
 
-def test_the_guardian_alone_ends_the_process_of_a_killed_keeper(start: Start) -> None:
-    code = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); print('deaf', flush=True); time.sleep(1000)"  # noqa: E501
-    kept = start([sys.executable, "-I", "-c", code])
+@pytest.mark.parametrize("means", ["death signal", "guardian"])
+def test_each_means_alone_ends_the_process_of_a_killed_keeper(start: Start, means: str) -> None:
+    alone = means == "guardian"
+    kept = start([sys.executable, "-I", "-c", NO_DEATH_SIGNAL] if alone else DEAF)
     kept.wait_log("deaf")
     child = kept.child()
+    if not alone:
+        os.kill(kept.guardian(), signal.SIGKILL)
     kept.process.kill()
     wait_for(lambda: is_gone(child))
 
 
 def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
-    spec = KeeperSpec(
-        record=tmp_path / "w.json",
-        name="w",
-        role="worker",
-        log=tmp_path / "w.log",
-        argv=("sh", "-c", "trap 'echo last words; exit 0' TERM; while :; do sleep 0.02; done"),
-        parent=0,
-    )
+    argv = ("sh", "-c", "trap 'echo last words; exit 0' TERM; while :; do sleep 0.02; done")
+    spec = KeeperSpec(tmp_path / "w.json", "w", "worker", tmp_path / "w.log", argv, parent=0)
+
+    def record() -> process_records.ProcessRecord | None:
+        return process_records.read_record(spec.record)
+
     launcher = [*PYTHON, f"import subprocess; subprocess.run({command(spec)!r})"]
     with subprocess.Popen(launcher, cwd=ROOT, start_new_session=True) as parent:
         try:
-            record = wait_for(lambda: process_records.read_record(spec.record))
-            running = wait_for(
-                lambda: (r := process_records.read_record(spec.record)) and r.pid and r
-            )
+            running = wait_for(lambda: (r := record()) and r.pid and r)
         finally:
             parent.kill()
-    wait_for(lambda: is_gone(record.keeper.pid) and is_gone(running.pid))
-    after = process_records.read_record(spec.record)
+    wait_for(lambda: is_gone(running.keeper.pid) and is_gone(running.pid))
+    after = record()
     assert after is not None
     assert after.last_exit is not None
     assert (after.state, after.last_exit.reason) == ("stopped", "parent")

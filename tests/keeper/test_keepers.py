@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_OK
 from a3c.keeper.restarts import Limits
 from a3c.launch.keepers import ChildKeepers, RecordedKeepers, Revival
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ProcessRecord
-from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests.runs import everything_ended, wait_until
 
@@ -149,13 +147,6 @@ def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
     assert wait_until(lambda: recorded.exit_code(NAME) == EXIT_OK, "its end", 20.0)
 
 
-def test_a_run_that_somebody_sees_through_is_held(run: RunDir) -> None:
-    assert not rundir.is_held(run.path)
-    with rundir.hold(run.path):
-        assert rundir.is_held(run.path)
-    assert not rundir.is_held(run.path)
-
-
 def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
     """Ten, and as many of the two hundred as fit into the time; A3C_CYCLES_S=inf is for all."""
     within_s = float(os.environ.get("A3C_CYCLES_S", "15"))
@@ -177,8 +168,3 @@ def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir
         cycles += 1
     left = {path.name for path in run.record(NAME).parent.iterdir()}
     assert left == {f"{NAME}.json"}
-
-
-def test_the_count_of_restarts_goes_on_under_another_keeper(run: RunDir) -> None:
-    command = planning.keeper_command(plan(run).processes[0], run, restarts=7)
-    assert "--restarts=7" in command

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-import psutil
-import pytest
-
-from a3c.keeper.child import Pulse
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.keeper.kept import ROOT, is_gone, wait_for
 
 LEAVES_ONE_BEHIND = """
-import os, sys, time
+import os, time
 from a3c.keeper import spawn
 reader, writer = os.pipe()
 pid = spawn.start(["sh", "-c", "sleep 1000 & echo $!; exit 3"], os.environ, None, writer)
@@ -24,48 +16,28 @@ while (code := spawn.collect(pid)) is None:
     time.sleep(0.01)
 print(code, os.read(reader, 100).decode())
 """
+FAILS = """
+import os
+from a3c.keeper import spawn
+try: spawn.start(["true"], os.environ, spawn.Path("/no/such/directory"), 1)
+except FileNotFoundError: print("said")
+try: os.waitpid(-1, os.WNOHANG)
+except ChildProcessError: print("none left")
+"""
+
+
+def said_by(code: str) -> list[str]:
+    """The lines that a program prints; a process of its own, as its children are counted."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def test_the_group_is_killed_before_the_dead_child_gives_up_its_number() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVES_ONE_BEHIND],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    code, left = done.stdout.split()
+    code, left = said_by(LEAVES_ONE_BEHIND)[0].split()
     assert code == "3"
-    deadline = time.monotonic() + 20.0
-    while psutil.pid_exists(int(left)) and psutil.Process(int(left)).status() != "zombie":
-        assert time.monotonic() < deadline, "a process of the group lives on"
-        time.sleep(0.01)
+    wait_for(lambda: is_gone(int(left)))
 
 
 def test_a_start_that_fails_says_why_and_leaves_no_process() -> None:
-    code = (
-        "import os\nfrom a3c.keeper import spawn\n"
-        "try: spawn.start(['true'], os.environ, spawn.Path('/no/such/directory'), 1)\n"
-        "except FileNotFoundError: print('said')\n"
-        "try: os.waitpid(-1, os.WNOHANG)\n"
-        "except ChildProcessError: print('none left')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "said\nnone left\n"
-
-
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_beat_in_the_same_tick_of_the_clock_as_the_start_is_seen(
-    tmp_path: Path, exists: bool
-) -> None:
-    path = tmp_path / "heartbeat"
-    before = time.time_ns()
-    if exists:
-        path.touch()
-        before = path.stat().st_mtime_ns
-    pulse = Pulse(path)
-    assert path.stat().st_mtime_ns == 0
-    os.utime(path, ns=(before, before))
-    assert pulse.check(0.25)
+    assert said_by(FAILS) == ["said", "none left"]

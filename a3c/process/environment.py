@@ -1,0 +1,53 @@
+"""The environment variables of a cluster's processes: which are removed, which are set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+# gRPC uses proxies for cluster traffic too, so a dead proxy would disconnect the cluster. With port
+# reuse two servers can listen on one port, and each gets some of the other's calls.
+_UNWANTED = frozenset(
+    {"http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy", "tf_grpc_reuse_port"}
+)
+
+# Defaults that a user may override. By itself TensorFlow enables oneDNN only on processors with
+# VNNI. On others with AVX-512, oneDNN's convolutions take a third of the time of TensorFlow's own.
+DEFAULT_VARIABLES = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors are raised as exceptions anyway
+    "GRPC_VERBOSITY": "ERROR",
+    "PYTHONUNBUFFERED": "1",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+}
+
+
+def is_unwanted(name: str) -> bool:
+    """Whether to remove a variable of that name, in any case."""
+    return name.lower() in _UNWANTED
+
+
+def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of DEFAULT_VARIABLES that the user has set."""
+    return {name: base[name] for name in DEFAULT_VARIABLES if name in base}
+
+
+def process_environment(
+    base: Mapping[str, str], threads: int, *, gpu: bool = False
+) -> dict[str, str]:
+    """A cluster process's environment: the user's, less unwanted variables, plus thread counts.
+
+    The thread counts must be set before TensorFlow is imported.
+    """
+    environment = {key: value for key, value in base.items() if not is_unwanted(key)}
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment[name] = str(threads)
+    if not gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU search costs memory and warnings
+    return DEFAULT_VARIABLES | environment
+
+
+def adopt_environment(threads: int, *, gpu: bool = False) -> None:
+    """Apply `process_environment` to this process, before TensorFlow is imported."""
+    wanted = process_environment(os.environ, threads, gpu=gpu)
+    os.environ.clear()
+    os.environ.update(wanted)
