@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -520,3 +522,61 @@ def test_pruning_spares_the_last_checkpoint_that_solved_the_run(tmp_path: Path) 
         write(tmp_path, step, reason=reason)
     checkpoint.prune(tmp_path, 1)
     assert entries(tmp_path) == ["20", "40"]
+
+
+# --- the variables, with TensorFlow ---------------------------------------------------------------
+
+RNG = np.random.default_rng(1)
+VALUES: dict[str, np.ndarray] = {
+    "conv1/weights": RNG.normal(size=(3, 3, 4, 8)).astype(np.float32),
+    "conv1/weights/Adam": RNG.normal(size=(3, 3, 4, 8)).astype(np.float32),
+    "beta1_power": np.array(0.9, np.float32),
+    "global_step": np.array(2**40 + 1),
+    "observation_statistics": np.zeros(0),
+    "moments": np.array([1e-300, -0.0, np.pi, 1e300]),
+    "strange": np.array([np.nan, np.inf, -np.inf, 1e-45], np.float32),
+}
+
+
+def write_variables(root: Path) -> Path:
+    """A whole checkpoint with those values."""
+    return checkpoint.write(
+        root, manifest(7), lambda prefix: checkpoint.save_variables(prefix, VALUES)
+    )
+
+
+def test_values_come_back_bit_for_bit(tmp_path: Path) -> None:
+    path = write_variables(tmp_path)
+    checkpoint.verify(path)
+    loaded = checkpoint.load_variables(path)
+    assert loaded.keys() == VALUES.keys()
+    for name, value in VALUES.items():
+        assert np.asarray(loaded[name]).dtype == value.dtype
+        assert np.shape(loaded[name]) == np.shape(value)
+        assert np.asarray(loaded[name]).tobytes() == np.asarray(value).tobytes()
+
+
+def test_there_is_one_shard_and_no_file_that_names_a_newest(tmp_path: Path) -> None:
+    names = {path.name for path in write_variables(tmp_path).iterdir()}
+    assert names == {"manifest.json", "variables.index", "variables.data-00000-of-00001"}
+
+
+def test_tensorflow_itself_can_read_it(tmp_path: Path) -> None:
+    listed = dict(tf.train.list_variables(str(write_variables(tmp_path) / checkpoint.PREFIX)))
+    assert listed == {name: list(np.shape(value)) for name, value in VALUES.items()}
+
+
+def test_saving_leaves_the_callers_graph_alone(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        write_variables(tmp_path)
+        checkpoint.load_variables(tmp_path / "7")
+        assert graph.get_operations() == []
+
+
+def test_a_save_to_nowhere_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    def save_elsewhere(prefix: Path) -> None:
+        checkpoint.save_variables(prefix.parent / "missing" / "\0" / prefix.name, VALUES)
+
+    with pytest.raises(Exception):  # noqa: B017 whatever TensorFlow calls it
+        checkpoint.write(tmp_path, manifest(8), save_elsewhere)
+    assert list(tmp_path.iterdir()) == []

@@ -55,7 +55,7 @@ def place(calls: list[str], pattern: str) -> int:
 
 
 def test_every_file_and_both_directories_are_synced_around_the_rename(calls: list[str]) -> None:
-    names = (r"variables\.index", r"variables\.data-00000-of-00001", r"manifest\.json")
+    names = (r"variables\.index", r"variables\.data-00000-of-00001", r"\.manifest\.json\.\d+")
     files = [place(calls, rf"fsync\(\d+<\S+/\.writing-10-\d+/{name}>") for name in names]
     inside = place(calls, r"fsync\(\d+<\S+/\.writing-10-\d+>")
     renamed = place(calls, r"rename\w*\(.*\.writing-10-\d+\".*/checkpoints/10\"")
@@ -64,6 +64,6 @@ def test_every_file_and_both_directories_are_synced_around_the_rename(calls: lis
 
 
 def test_the_manifest_is_written_after_what_it_vouches_for(calls: list[str]) -> None:
-    opened = place(calls, r"openat\(.*/\.writing-10-\d+/manifest\.json\".*O_WRONLY")
+    opened = place(calls, r"openat\(.*/\.writing-10-\d+/\.manifest\.json\.\d+\".*O_WRONLY")
     assert opened > place(calls, r"fsync\(\d+<\S+/variables\.index>")
     assert opened > place(calls, r"fsync\(\d+<\S+/variables\.data-00000-of-00001>")

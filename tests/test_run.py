@@ -14,8 +14,8 @@ import pytest
 
 import launch_cluster
 from a3c.process import process_records
-from a3c.run import checkpoint, rundir, tensors
-from a3c.run.metrics import read_rows
+from a3c.run import checkpoint, rundir
+from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests.clusters import config, launcher
 from tests.runs import (
@@ -186,12 +186,12 @@ def test_everything_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path: Pat
         process.kill()
     wait_until(lambda: everything_ended(path), "the end of all processes")
     newest = checkpoint.steps(path / "checkpoints")[-1]
-    before = tensors.load(newest / checkpoint.PREFIX)
+    before = checkpoint.load_variables(newest)
     code, said = run(path, "--resume", "--max-env-steps", newest.name)
     assert code == 0, said
     assert manifest(path).reason == "max_env_steps"
     assert checkpoint.steps(path / "checkpoints")[-1] == newest
-    after = tensors.load(newest / checkpoint.PREFIX)
+    after = checkpoint.load_variables(newest)
     assert before.keys() == after.keys()
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)
     assert any("Adam" in name for name in after)

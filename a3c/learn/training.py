@@ -28,9 +28,8 @@ from a3c.net.network import Network
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
-from a3c.run.metrics import JsonlSink, Sink, WorkerTracker
+from a3c.run.metrics import Episode, JsonlSink, Sink, WorkerTracker
 from a3c.run.resume import restart_point
-from a3c.run.scores import Episode
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.exchange import Reply
 from a3c.server.serving import start_server

@@ -171,7 +171,7 @@ def losses_figure(histories: Sequence[History], axis: Axis = "steps", window: in
         _fit_loss_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         bottom = axes in panels[-1]
-        pictures.dress(axes, scale.label if bottom else "", METRICS[metric].unit, title)
+        pictures.dress(axes, scale.label if bottom else "", METRICS[metric], title)
     parts.explain_workers(panels[0, 0], histories)
     pictures.legend_below(figure, list(panels.flat))
     return figure

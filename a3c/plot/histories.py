@@ -20,7 +20,7 @@ from a3c.errors import UserError
 from a3c.plot.curves import Series, series, wall_at
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError
-from a3c.run.metrics import read_table
+from a3c.run.rows import read_table
 
 log = logging.getLogger(__name__)
 

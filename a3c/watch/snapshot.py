@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from a3c.process.console import count
+from a3c.process.console import beside, count
 from a3c.process.process_records import DEAD, ENDED_STATES
-from a3c.run.scores import beside
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
 WAITING = "waiting"  # planned, but its keeper has not started yet

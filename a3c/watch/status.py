@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ENDED_STATES
-from a3c.run import checkpoint, confirmation, resume, rows, rundir
+from a3c.run import checkpoint, resume, rows, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
@@ -40,6 +41,7 @@ from a3c.watch.usage import Sampler
 
 __all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip", "lines", "read"]
 
+_MAX_EPISODES_BYTES = 1 << 26
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 
 
@@ -74,7 +76,7 @@ class Reader:
         self._elsewhere = rows.Cache(elsewhere.read)
         self._far = functools.partial(elsewhere.path_of, run)
         self._summaries = rows.Cache(_read_summary)
-        self._episodes = rows.EpisodeCounts(run.metrics("episodes"))
+        self._episodes = _EpisodeCounts(run.metrics("episodes"))
         self._sampler = Sampler()
         self._watch = exposure.Watch()
 
@@ -170,6 +172,28 @@ class Reader:
             else p
             for p in lives
         ]
+
+
+class _EpisodeCounts:
+    """Counts each worker's games in the chief's file; gives up if the file is too large."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._follower = rows.Follower(path)
+        self._counts: Counter[int] = Counter()
+
+    def update(self) -> Counter[int] | None:
+        """The current counts; None if the file is missing or too large."""
+        try:
+            if not self._counts and self._path.stat().st_size > _MAX_EPISODES_BYTES:
+                return None
+        except OSError:
+            return None
+        for line in self._follower.lines():
+            worker = re.search(rb'"worker":\s*(\d+)', line)
+            if worker:
+                self._counts[int(worker[1])] += 1
+        return self._counts
 
 
 # --- reading one file -----------------------------------------------------------------------------
@@ -279,7 +303,7 @@ def _is_solved(files: _Files) -> bool:
         return bool(files.summary.get("solved"))
     path, manifest = files.newest
     is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
-    return is_last and confirmation.is_solved(manifest, files.settings.config.run)
+    return is_last and checkpoint.is_solved(manifest, files.settings.config.run)
 
 
 def _chosen(config: Config) -> dict[str, Any]:
