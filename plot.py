@@ -133,7 +133,7 @@ def _folder(histories: Sequence[Any]) -> Path:
 
 def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]], Any]]:
     """The drawing function of each picture, with the settings of the command line."""
-    from a3c.plot import charts, speed_charts
+    from a3c.plot import charts
 
     window: Any = {} if arguments.smooth is None else {"window": arguments.smooth}
     axis: Any = {} if arguments.x is None else {"axis": arguments.x}
@@ -141,8 +141,8 @@ def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]
     return {
         "return": lambda runs: charts.return_figure(runs, **axes, **window),
         "losses": lambda runs: charts.losses_figure(runs, **axis, **window),
-        "throughput": lambda runs: speed_charts.throughput_figure(runs, **axis, **window),
-        "staleness": lambda runs: speed_charts.staleness_figure(runs, **axis, **window),
+        "throughput": lambda runs: charts.throughput_figure(runs, **axis, **window),
+        "staleness": lambda runs: charts.staleness_figure(runs, **axis, **window),
     }
 
 

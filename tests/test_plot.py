@@ -14,7 +14,7 @@ from matplotlib import image
 from a3c import config as settings
 from a3c.plot import histories
 from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
-from a3c.watch.curve_tail import Curve
+from a3c.watch.dashboard import Curve
 from tests.clusters import REPOSITORY, config
 
 

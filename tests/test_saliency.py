@@ -13,8 +13,14 @@ from a3c.net import observations
 from a3c.play.evaluation import Decision
 from a3c.play.moments import telling
 from a3c.play.saliency import blur, grid, perturbed, saliency
-from a3c.plot.filters import FirstLayer, filters_figure, first_layers
-from a3c.plot.sight import POLICY, frame_names, overlay
+from a3c.plot.network_pictures import (
+    POLICY,
+    FirstLayer,
+    filters_figure,
+    first_layers,
+    frame_names,
+    overlay,
+)
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)

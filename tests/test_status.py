@@ -236,14 +236,6 @@ def test_the_dashboard_needs_no_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
-def test_a_picture_of_the_dashboard_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    made = living(tmp_path / "run", workers=2)
-    dashboard.export_svg(made.run, tmp_path / "picture.svg")
-    text = (tmp_path / "picture.svg").read_text()
-    assert text.startswith("<svg")
-    assert "url(http" not in text
-
-
 def test_watching_a_run_that_has_ended_shows_it_and_returns(tmp_path: Path) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
     for name in ("ps-0", "worker-0"):

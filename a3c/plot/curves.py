@@ -130,13 +130,6 @@ def across_seeds(curves: Sequence[Series], num_points: int) -> Band:
     return band(curves, shared_grid(curves, num_points))
 
 
-def wall_at(env_steps: np.ndarray, known_steps: np.ndarray, known_wall_s: np.ndarray) -> np.ndarray:
-    """Seconds of training at given env steps, by the chief's rows; 0 at the start."""
-    return np.interp(
-        env_steps, np.concatenate([[0.0], known_steps]), np.concatenate([[0.0], known_wall_s])
-    )
-
-
 # --- which runs belong together -------------------------------------------------------------------
 
 Settings = Mapping[str, Any]  # a configuration's tables as plain data

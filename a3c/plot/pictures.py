@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -121,7 +121,7 @@ def _is_area(handle: object) -> bool:
     return type(handle).__name__ == "Rectangle"
 
 
-def line_style(index: int) -> dict[str, str]:
+def line_style(index: int) -> dict[str, Any]:
     """Colour and dash of the index-th line."""
     return {
         "color": COLOURS[index % len(COLOURS)],

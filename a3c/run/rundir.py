@@ -7,6 +7,7 @@ import errno
 import fcntl
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from a3c import config as settings
 from a3c.config import Config, command_line
@@ -289,6 +290,25 @@ def refusing(path: Path) -> Iterator[None]:
         if error.errno == errno.ENOENT:  # from file systems that take no files, such as /proc
             why = "nothing can be made there"
         raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
+
+
+class Room(NamedTuple):
+    """The free space of a disk."""
+
+    free_mb: float
+    free_files: int | None  # None if the file system has no limit
+    read_only: bool
+
+
+def room(path: Path) -> Room:
+    """The free space of the disk that holds a path; raises OSError if the path doesn't exist."""
+    disk = os.statvfs(path)
+    return Room(
+        # A file system without blocks, such as /proc, is never full.
+        free_mb=disk.f_bavail * disk.f_frsize / 1e6 if disk.f_blocks else math.inf,
+        free_files=disk.f_favail if disk.f_files else None,
+        read_only=bool(disk.f_flag & os.ST_RDONLY),
+    )
 
 
 def read_config(run: RunDir) -> Config:

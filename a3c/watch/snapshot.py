@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ class Status:
 
     @property
     def word(self) -> str:
-        """The state as it is displayed: "solved" replaces "done" for a solved run."""
+        """The state as it is displayed, with "solved" for a solved run."""
         return "solved" if self.solved else self.state
 
     @property
@@ -191,7 +191,33 @@ def printable(text: str) -> str:
 
 # --- for people -----------------------------------------------------------------------------------
 
-_COLUMNS = ("process", "state", "pid", "restarts", "CPU", "memory", "steps/s", "games", "heartbeat")
+CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
+    "process": lambda p: printable(p.name),
+    "host": lambda p: printable(p.host) or NOTHING,
+    "state": lambda p: p.state,
+    "pid": lambda p: NOTHING if p.pid is None else str(p.pid),
+    "restarts": lambda p: str(p.restarts),
+    "CPU": lambda p: percent(p.cpu_percent),
+    "memory": memory,
+    "steps/s": lambda p: rate(p.env_steps_per_s),
+    "games": lambda p: NOTHING if p.episodes is None else f"{p.episodes:,}",
+    "heartbeat": lambda p: duration(p.heartbeat_age_s),
+    "up for": lambda p: duration(p.uptime_s),
+    "address": lambda p: printable(p.address),
+}
+_LISTED = [title for title in CELLS if title not in ("up for", "address")]
+
+
+def one_line(status: Status) -> str:
+    """The progress of a run in one line."""
+    parts = [
+        f"{duration(status.wall_s):>12}",
+        f"{status.global_step:>13,} env steps",
+        f"{rate(status.env_steps_per_s):>7}/s",
+        f"mean return {score(status.mean_return_100, status.stop_at_return)}",
+        status.state,
+    ]
+    return "  ".join(parts)
 
 
 def lines(status: Status) -> list[str]:
@@ -229,16 +255,12 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     if status.tensorboard:
         facts.append(("TensorBoard", printable(status.tensorboard)))
     if status.listening:
-        facts.append(("listening", _listening(status)))
+        shown = [_reached_at(place, status) for place in status.listening[:_LISTENERS]]
+        more = len(status.listening) - _LISTENERS
+        rest = f" and {more} more" if more > 0 else ""
+        where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
+        facts.append(("listening", f"{', '.join(shown)}{rest}{where}"))
     return facts
-
-
-def _listening(status: Status) -> str:
-    shown = ", ".join(_reached_at(place, status) for place in status.listening[:_LISTENERS])
-    more = len(status.listening) - _LISTENERS
-    rest = f" and {more} more" if more > 0 else ""
-    where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
-    return f"{shown}{rest}{where}"
 
 
 def _reached_at(place: str, status: Status) -> str:
@@ -255,29 +277,15 @@ def _reached_at(place: str, status: Status) -> str:
 
 
 def _table(processes: Sequence[ProcessStatus]) -> list[str]:
-    rows = [_COLUMNS, *map(_cells, processes)]
-    if len({p.host for p in processes if p.host}) > 1:
-        hosts = ["host", *(printable(p.host) or NOTHING for p in processes)]
-        rows = [(row[0], host, *row[1:]) for row, host in zip(rows, hosts, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    several = len({p.host for p in processes if p.host}) > 1
+    titles = [title for title in _LISTED if several or title != "host"]
+    table = [titles, *([CELLS[title](p) for title in titles] for p in processes)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    left = titles.index("state")  # up to here, cells are aligned left
     return [
         "  ".join(
-            cell.ljust(width) if column <= rows[0].index("state") else cell.rjust(width)
+            cell.ljust(width) if column <= left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in rows
+        for row in table
     ]
-
-
-def _cells(p: ProcessStatus) -> tuple[str, ...]:
-    return (
-        printable(p.name),
-        p.state,
-        NOTHING if p.pid is None else str(p.pid),
-        str(p.restarts),
-        percent(p.cpu_percent),
-        memory(p),
-        rate(p.env_steps_per_s),
-        NOTHING if p.episodes is None else f"{p.episodes:,}",
-        duration(p.heartbeat_age_s),
-    )
