@@ -18,7 +18,6 @@ from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit, ProcessRecord
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import Manifest
-from a3c.run.rundir import RunDir
 
 
 def configure(**changes: Any) -> Config:
@@ -55,9 +54,6 @@ class FakeRun:
         self.now = time.time()
         self.started_at = self.now - age_s
         self.run = rundir.create(path, config, None, resume=False)
-        self._write_start()
-
-    def _write_start(self) -> None:
         contents = json.loads(self.run.config.read_text()) | {"started_at": self.started_at}
         rundir.write_json(self.run.config, contents)
 
@@ -183,6 +179,3 @@ def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: 
     run.rows("episodes", episodes)
     run.checkpoint(4_580_000, age_s=24.0)
     return run
-
-
-__all__ = ["FakeRun", "RunDir", "configure", "gone", "iso", "learning_curve", "living", "myself"]

@@ -59,25 +59,23 @@ def test_a_resumed_run_does_not_write_its_graph_again(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_the_input_comes_at_once_and_then_a_minute_later(tmp_path: Path) -> None:
+    def pixels_of(event: Any) -> np.ndarray:
+        return np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+
     now = 100.0
     pictures = Pictures(TensorBoardSink(tmp_path), FRAMES, clock=lambda: now)
     rollout = np.random.default_rng(0).integers(0, 256, (5, 2, 4, 84, 84)).astype(np.uint8)
     for step, seconds in ((10, 0.0), (20, PICTURE_INTERVAL_S - 1), (30, 2.0)):
         now += seconds
         pictures.offer(step, rollout)
+    colours = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    TensorBoardSink(tmp_path).image(1, "a/b", colours)
+    np.testing.assert_array_equal(pixels_of(shown(tmp_path).Images("a/b")[0]), colours)
     events = shown(tmp_path).Images("input/observation")
     assert [event.step for event in events] == [10, 30]
     assert (events[0].height, events[0].width) == (84, 336)
-    pixels = np.asarray(Image.open(io.BytesIO(events[0].encoded_image_string)))
-    np.testing.assert_array_equal(pixels, np.concatenate(list(rollout[-1, 0]), axis=1))
-
-
-def test_colours_come_through(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
-    TensorBoardSink(tmp_path).image(1, "a/b", pixels)
-    (event,) = shown(tmp_path).Images("a/b")
-    read = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
-    np.testing.assert_array_equal(read, pixels)
+    wanted = np.concatenate(list(rollout[-1, 0]), axis=1)
+    np.testing.assert_array_equal(pixels_of(events[0]), wanted)
 
 
 def test_vectors_have_no_pictures(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ class Dashboard:
         self.status = self._reader.read(usage=True)
         return self.status
 
-    def renderable(self, max_rows: int | None = None) -> View:
-        """The last state of the run as a rich renderable, of at most `max_rows` lines if given."""
-        return View(self.status, self._curve.points, tuple(self._notes), max_rows)
+    def renderable(self) -> View:
+        """The last state of the run as a rich renderable."""
+        return View(self.status, self._curve.points, tuple(self._notes))
 
     def note(self, text: str) -> None:
         """Show a line at the bottom; only the last two notes are shown."""

@@ -61,18 +61,16 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A run as a rich renderable, at most `max_rows` high."""
+    """A run as a rich renderable, as high as the console's options say."""
 
     status: Status
     points: Sequence[Point] = ()
     notes: Sequence[str] = ()
-    max_rows: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines."""
-        rows = options.height or self.max_rows
-        lines = draw(self, options.max_width, rows)
-        for line in lines if rows is None else lines[:rows]:
+        rows = options.height
+        for line in draw(self, options.max_width, rows)[:rows]:
             line.no_wrap, line.overflow = True, "crop"
             if options.ascii_only:
                 line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
@@ -147,26 +145,19 @@ def bars(view: View, width: int) -> list[Text]:
     if status.stop_at_return is not None:
         goal, mean = status.stop_at_return, status.mean_return_100
         words = f"{score(mean, goal)} of {score(goal, goal)}"
-        lines.append(("return", _goal_share(view), words, _goal_left(view)))
+        share, left = _goal_progress(view, goal, mean)
+        lines.append(("return", share, words, left))
     text_width = max(len(words) + (len(left) + 3 if left else 0) for _, _, words, left in lines)
     bar_width = max(4, width - _LABEL_WIDTH - text_width - 9)
-    return [
-        Text.assemble(
-            (label.ljust(_LABEL_WIDTH), DIM),
-            _bar(part, bar_width),
-            (f" {100 * part:4.0f} %  ", "bold"),
-            words,
-            (f" · {left}" if left else "", DIM),
-        )
-        for label, part, words, left in lines
-    ]
-
-
-def _bar(share: float, width: int) -> Text:
-    halves = round(2 * width * share)
-    full, half = divmod(halves, 2)
-    done = "━" * full + "╸" * half
-    return Text.assemble((done, _ACCENT), ("─" * (width - len(done)), DIM))
+    texts = []
+    for label, share, words, left in lines:
+        full, half = divmod(round(2 * bar_width * share), 2)
+        done = "━" * full + "╸" * half
+        text = Text.assemble((label.ljust(_LABEL_WIDTH), DIM), (done, _ACCENT))
+        text.append("─" * (bar_width - len(done)), DIM)
+        text.append(f" {100 * share:4.0f} %  ", "bold")
+        texts.append(text.append(words).append(f" · {left}" if left else "", DIM))
+    return texts
 
 
 def _short(number: int) -> str:
@@ -178,24 +169,21 @@ def _short(number: int) -> str:
     return str(number)
 
 
-def _goal_share(view: View) -> float:
-    """The progress from the lowest mean return so far to the goal, from 0 to 1."""
-    goal, mean = view.status.stop_at_return, view.status.mean_return_100
-    if goal is None or mean is None:
-        return 0.0
+def _goal_progress(view: View, goal: float, mean: float | None) -> tuple[float, str]:
+    """The progress from the lowest mean return so far to the goal, 0 to 1, and the time left."""
+    if mean is None:
+        return 0.0, ""
+    if mean >= goal:
+        return 1.0, ""
     low = min((point.value for point in view.points), default=mean)
-    return 1.0 if mean >= goal else max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
-
-
-def _goal_left(view: View) -> str:
-    goal, mean = view.status.stop_at_return, view.status.mean_return_100
-    if view.status.state != RUNNING or goal is None or mean is None or mean >= goal:
-        return ""
+    share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
+    if view.status.state != RUNNING:
+        return share, ""
     slope = trend(view.points)
     seconds = (goal - mean) / slope if slope and slope > 0 else _FAR_S
     step = 5 if seconds < 60 else 60 if seconds < 3600 else 600  # the estimate isn't precise
     about = duration(max(step, round(seconds / step) * step))
-    return f"about {about}" if seconds < _FAR_S else "no trend"
+    return share, f"about {about}" if seconds < _FAR_S else "no trend"
 
 
 def figures(status: Status, width: int) -> list[Text]:
@@ -229,10 +217,8 @@ def sparkline(points: Sequence[Point], width: int) -> list[Text]:
     """The mean return over the run in one line; empty with fewer than two points."""
     if len(points) < 2:
         return []
-    low, high = min(p.value for p in points), max(p.value for p in points)
-    words = f"  {score(low)} to {score(high)}"
-    values = resample(points, max(1, width - _LABEL_WIDTH - len(words)))
-    line = "".join(_BLOCKS[1 + round(7 * (v - low) / ((high - low) or 1.0))] for v in values)
+    words = f"  {score(min(p.value for p in points))} to {score(max(p.value for p in points))}"
+    (line,) = _area(points, width - _LABEL_WIDTH - len(words), 1)
     return [Text.assemble(("so far".ljust(_LABEL_WIDTH), DIM), (line, _ACCENT), (words, DIM))]
 
 
@@ -242,19 +228,26 @@ def chart(points: Sequence[Point], width: int, rows: int) -> list[Text]:
     if len(points) < 2:
         return [title.append(": no curve yet")]
     title.append(f", over {_short(points[-1].env_steps)} env steps")
+    labels = [""] * rows
+    labels[0], labels[-1] = (score(f(p.value for p in points)) for f in (max, min))
+    margin = max(map(len, labels)) + 2
+    areas = _area(points, width - margin, rows)
+    return [
+        title,
+        *(
+            Text.assemble((f"{label:>{margin - 2}} │", DIM), (area, _ACCENT))
+            for label, area in zip(labels, areas, strict=True)
+        ),
+    ]
+
+
+def _area(points: Sequence[Point], width: int, rows: int) -> list[str]:
+    """The area below the curve; the lowest value is one eighth high, so it has no gaps."""
     low, high = min(p.value for p in points), max(p.value for p in points)
-    labels = {0: score(high), rows - 1: score(low)}
-    margin = max(map(len, labels.values())) + 2
-    values = resample(points, max(1, width - margin))
-    # The lowest value is one eighth high, so that the curve has no gaps.
+    values = resample(points, max(1, width))
     eighths = [1 + round((8 * rows - 1) * (v - low) / ((high - low) or 1.0)) for v in values]
-    lines = [title]
-    for row in range(rows):
-        base = 8 * (rows - 1 - row)
-        area = "".join(_BLOCKS[min(8, max(0, eighth - base))] for eighth in eighths)
-        label = labels.get(row, "")
-        lines.append(Text.assemble((f"{label:>{margin - 2}} │", DIM), (area, _ACCENT)))
-    return lines
+    bases = range(8 * (rows - 1), -1, -8)
+    return ["".join(_BLOCKS[min(8, max(0, e - base))] for e in eighths) for base in bases]
 
 
 def warnings(status: Status, width: int) -> list[Text]:

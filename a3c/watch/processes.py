@@ -18,6 +18,7 @@ from a3c.watch.snapshot import LIVE_STATES, RESTARTING, STARTING, ProcessStatus
 if TYPE_CHECKING:
     import psutil
 
+_FIRST_PSS_BUDGET_S = 0.1
 _PSS_INTERVAL_S = 5.0
 _CREATE_TIME_SLACK_S = 1.5
 
@@ -84,12 +85,12 @@ class Sampler:
     """Measures CPU and memory of the processes of one run, cheaply enough for every second.
 
     The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded. So the
-    first call reads the PSS of processes only until `first_budget_s` is spent. After that a call
-    reads one new process, or one process every 5 s.
+    first call reads the PSS of processes only for 0.1 s. After that a call reads one new process,
+    or one process every 5 s.
     """
 
-    def __init__(self, first_budget_s: float = 0.1) -> None:
-        self._budget_s = first_budget_s
+    def __init__(self) -> None:
+        self._budget_s = _FIRST_PSS_BUDGET_S
         self._known: dict[int, _Sample] = {}
         self._pss: dict[int, tuple[float | None, float]] = {}  # MB if readable, and when read
         self._pss_read_at = 0.0
