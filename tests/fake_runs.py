@@ -29,6 +29,21 @@ def configure(**changes: Any) -> Config:
     return command_line.merge([layer])
 
 
+def manifest_of(config: Config, step: int, **changes: Any) -> Manifest:
+    """A manifest of a run with that configuration, as the chief would make it."""
+    base = Manifest(
+        step=step,
+        num_updates=step // 2,
+        wall_s=1.5,
+        written_at=1000.0 + step,
+        reason="interval",
+        config=settings.to_dict(config),
+        config_digest=settings.digest(config),
+        identity=settings.identity(config),
+    )
+    return dataclasses.replace(base, **changes)
+
+
 def iso(timestamp: float) -> str:
     """A time in the format of records."""
     return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
@@ -132,17 +147,8 @@ class FakeRun:
 
     def checkpoint(self, step: int, age_s: float, **changes: Any) -> Path:
         """Write a checkpoint without variables."""
-        manifest = Manifest(
-            step=step,
-            num_updates=step // 320,
-            wall_s=self.now - self.started_at,
-            written_at=self.now - age_s,
-            reason="interval",
-            config=settings.to_dict(self.config),
-            config_digest=settings.digest(self.config),
-            identity=settings.identity(self.config),
-        )
-        manifest = dataclasses.replace(manifest, **changes)
+        now = {"wall_s": self.now - self.started_at, "written_at": self.now - age_s}
+        manifest = manifest_of(self.config, step, **now | changes)
         return checkpoint.write(
             self.run.checkpoints, manifest, lambda prefix: prefix.with_suffix(".index").touch()
         )

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -160,52 +159,9 @@ def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(
     assert "rows.jsonl (File too large); training goes on" in caplog.text
     assert "File too large); training goes on" in caplog.records[-1].getMessage()
     assert {1, 2, 6, 7, 8} <= set(steps_in(tmp_path / "rows.jsonl"))
-    assert {1, 2, 6, 7, 8} <= {step for step, _ in curve(tmp_path / "events", name)}
-
-
-# --- TensorBoard --------------------------------------------------------------------------------
-
-
-def curve(directory: Path, name: str) -> list[tuple[int, float]]:
-    """A curve as TensorBoard draws it."""
-    accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0})
-    accumulator.Reload()
-    return [(event.step, event.value) for event in accumulator.Scalars(name)]
-
-
-def test_tensorboard_gets_the_same_rows(tmp_path: Path) -> None:
-    sink = TensorBoardSink(tmp_path / "events" / "worker-0")
-    sink.restart(0)
-    for step in (10, 2**40):
-        sink.write(step, {"loss/total": step / 8, "cluster/workers": 3, "wall_s": 9.0})
-    directory = tmp_path / "events" / "worker-0"
-    assert curve(directory, "loss/total") == [(10, 1.25), (2**40, 2.0**37)]
-    assert curve(directory, "cluster/workers") == [(10, 3.0), (2**40, 3.0)]
-    accumulator = EventAccumulator(str(directory))
-    accumulator.Reload()
-    assert sorted(accumulator.Tags()["scalars"]) == ["cluster/workers", "loss/total"]
-
-
-def test_tensorboard_reads_files_in_order_though_the_clock_was_set_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time()
-    for life, at in enumerate((now, now - 3600)):
-        monkeypatch.setattr(time, "time", lambda: at)  # noqa: B023
-        sink = TensorBoardSink(tmp_path)
-        sink.restart(10 * life)
-        sink.write(10 * life + 5, {"loss/total": float(life)})
-    assert curve(tmp_path, "loss/total") == [(5, 0.0), (15, 1.0)]
-
-
-def test_tensorboard_drops_what_lies_beyond_a_restart(tmp_path: Path) -> None:
-    """The values are those of the second life: no point of the lost past, no zig-zag."""
-    for life, (start, steps) in enumerate(((0, (10, 20, 30, 40)), (20, (22, 33, 44)), (33, (40,)))):
-        sink = TensorBoardSink(tmp_path)
-        sink.restart(start)
-        for step in steps:
-            sink.write(step, {"loss/total": float(life)})
-    assert curve(tmp_path, "loss/total") == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert {1, 2, 6, 7, 8} <= {event.step for event in events.Scalars(name)}
 
 
 # --- trackers -----------------------------------------------------------------------------------
@@ -218,6 +174,7 @@ def test_a_row_of_a_worker_by_hand() -> None:
     tracker.add({"loss/total": float("nan")}, 20, False, [Episode(9.0, 2)])
     tracker.dropped_reports = 4
     row = tracker.row(104.0, {"act": 1.0, "env": 3.0}, np.array([3.0, 4.0], np.float32))
+    assert row.keys() <= METRICS.keys()
     assert row.pop("process/rss_mb") > 1
     assert row == {
         "episode/return": 7.0,
@@ -267,6 +224,7 @@ def test_the_mean_is_of_exactly_the_last_100_games() -> None:
         means.append(tracker.mean_return)
     assert means == [None, 1010.0, 49.5, 50.5, 50.5]
     assert tracker.episodes == 201
+    assert metrics.WINDOW == 100
 
 
 def test_a_row_of_the_cluster_by_hand() -> None:
@@ -278,24 +236,12 @@ def test_a_row_of_the_cluster_by_hand() -> None:
         "cluster/workers": 3,
     }
     tracker.add(reports(4.0, 6.0))
-    assert tracker.row(16.0, 1500, 64, 2) == {
+    row = tracker.row(16.0, 1500, 64, 2)
+    assert row.keys() <= METRICS.keys()
+    assert row == {
         "cluster/episodes": 2,
         "cluster/env_steps_per_s": 0.0,
         "cluster/updates_per_s": 1.0,
         "cluster/workers": 2,
         "cluster/mean_return_100": 5.0,
     }
-
-
-def test_all_names_of_rows_are_in_the_table() -> None:
-    worker, cluster = WorkerTracker(0.0), ClusterTracker(0.0, 0, 0)
-    worker.add({}, 1, True, [Episode(1.0, 1)])
-    cluster.add(reports(1.0))
-    shares = dict.fromkeys(("act", "env", "learn", "exchange", "other"), 0.2)
-    names = {*worker.row(1.0, shares, np.zeros(1)), *cluster.row(1.0, 1, 1, 1)}
-    names.add("cluster/failed_saves")  # the chief adds it
-    assert names <= METRICS.keys()
-    # The tests of the learner and the evaluator have the others.
-    left = {name for name in METRICS if name not in names}
-    assert {name.split("/")[0] for name in left} <= {"loss", "train", "evaluation"}
-    assert metrics.WINDOW == 100

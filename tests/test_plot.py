@@ -13,7 +13,7 @@ from matplotlib import image
 
 from a3c import config as settings
 from a3c.plot import histories
-from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
+from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, smooth
 from a3c.watch.dashboard import Curve
 from tests.clusters import REPOSITORY, config
 
@@ -121,8 +121,8 @@ def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:
 
 
 def test_means_look_back_bins_hold_their_mean_and_nothing_is_drawn_beyond_the_data() -> None:
-    assert moving_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist() == [1.0, 1.5, 2.5, 5.0]
     points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
+    assert smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
     assert bin_means(points, 2).y.tolist() == [3.0, 7.0]
     points = Series(np.array([1.0, 3.0]), np.array([10.0, 30.0]))
     values = interpolate(points, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))

@@ -129,19 +129,14 @@ def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(runs: Path) -
     rundir.check_free(Path("held"), resume=False)
 
 
-def test_a_directory_with_anything_in_it_is_not_free(runs: Path) -> None:
+def test_a_directory_with_anything_in_it_is_not_free_and_resuming_needs_a_run(runs: Path) -> None:
     rundir.create(Path("run"), config(), None, resume=False)
     Path("other").mkdir()
     Path("other", "thesis.tex").write_text("")
     assert refusal(Path("run")).endswith(
         "--run-dir run holds a run already: give --resume to go on with it, or another"
     )
-    assert refusal(Path("other")).endswith(
-        "--run-dir other holds other things: give a new or an empty one"
-    )
-
-
-def test_resuming_needs_a_run(runs: Path) -> None:
+    assert refusal(Path("other")).endswith("holds other things: give a new or an empty one")
     assert "there is no run in new" in refusal(Path("new"), resume=True)
     Path("empty").mkdir()
     assert "empty holds no run" in refusal(Path("empty"), resume=True)
@@ -265,9 +260,6 @@ def test_json_is_written_whole_or_not_at_all(runs: Path) -> None:
     assert [p.name for p in runs.iterdir()] == ["summary.json"]
 
 
-needs_git = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
-
-
 def git(*arguments: str) -> str:
     """What git says in the current folder."""
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
@@ -277,7 +269,7 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-@needs_git
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 def test_the_commit_is_its_hash_whatever_tags_there_are(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

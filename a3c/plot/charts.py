@@ -311,8 +311,6 @@ class Group(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The x-axis of a chart."""
-
     axis: Axis
     unit: TimeUnit  # of wall time; unused for env steps
 

@@ -86,12 +86,10 @@ def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
 
 
 def total_parameters(rows: Sequence[LayerRow]) -> int:
-    """Trainable parameters of the whole network."""
     return sum(row.num_parameters for row in rows)
 
 
 def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -> None:
-    """Print the layers as a table with their total."""
     table = Table(show_footer=True)
     table.add_column("layer", "total", no_wrap=True)
     table.add_column("kind", no_wrap=True)
@@ -152,7 +150,6 @@ def draw(rows: Sequence[LayerRow], title: str, subtitle: str, path: Path) -> Non
 
 
 def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
-    """Draw the layers from left to right."""
     glyphs, step, width = _arrange(rows)
     header = max(1.35 * len(title), 1.15 * len(subtitle)) * _LETTER
     width = max(width, header + 2 * _MARGIN)

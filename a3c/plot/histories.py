@@ -47,7 +47,6 @@ class History:
 
     @property
     def workers(self) -> list[str]:
-        """The workers that have rows, by number."""
         found = [name for name, rows in self.tables.items() if name.startswith("worker-") and rows]
         return sorted(found, key=lambda name: (len(name), name))
 
@@ -65,7 +64,6 @@ class History:
         return series(self._places(rows, axis), column(rows, metric))
 
     def curves(self, metric: str, axis: Axis) -> list[Series]:
-        """One metric of each worker that has it."""
         found = [self.curve(worker, metric, axis) for worker in self.workers]
         return [points for points in found if len(points.x)]
 

@@ -61,7 +61,6 @@ class Pictures:
         self._when = f"after {step:,} env steps"
 
     def filters(self) -> Figure:
-        """The weights of the first layer."""
         layers = first_layers(self._agent.parameters())
         if not layers:
             raise NothingToDrawError("no filters: the network has no dense layer or convolution")
@@ -237,5 +236,4 @@ def _rgb(frame: np.ndarray) -> np.ndarray:
 
 
 def frame_names(count: int) -> list[str]:
-    """Names of the frames of a stack, oldest first."""
     return [f"{count - 1 - index} before" for index in range(count - 1)] + ["newest frame"]

@@ -26,8 +26,6 @@ _LETTER = 0.105  # mean width of a subtitle's letter in inches
 
 
 class TimeUnit(NamedTuple):
-    """The unit of a time axis."""
-
     seconds: float
     name: str
 
@@ -122,7 +120,6 @@ def _is_area(handle: object) -> bool:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Colour and dash of the index-th line."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],

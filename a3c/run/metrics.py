@@ -73,7 +73,7 @@ class Sink(Protocol):
     """Something that takes rows of metrics."""
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Take one row."""
+        """Append one row."""
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Discard rows beyond `env_steps`: the run rolled back to that step."""
@@ -134,8 +134,6 @@ class Episode(NamedTuple):
 
 
 class WorkerTracker:
-    """The metrics of one worker between two rows."""
-
     def __init__(self, now: float) -> None:
         self._samples: dict[str, list[float]] = defaultdict(list)  # since the last row
         self._env_steps = 0
@@ -205,7 +203,6 @@ class ClusterTracker:
         return sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None
 
     def row(self, now: float, step: int, num_updates: int, workers: int) -> dict[str, float]:
-        """The cluster's metrics since the last row."""
         then, old_step, old_updates = self._then
         elapsed = max(now - then, 1e-9)
         self._then = (now, step, num_updates)

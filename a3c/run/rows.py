@@ -150,7 +150,15 @@ class Follower:
         except OSError:
             return
         with file:
-            self._start_over_if_replaced(file.fileno())
+            stat = os.fstat(file.fileno())
+            start = max(0, self._offset - len(self._before))
+            if (
+                self._inode not in (None, stat.st_ino)
+                or stat.st_size < self._offset
+                or os.pread(file.fileno(), len(self._before), start) != self._before
+            ):
+                self._offset, self._before = 0, b""  # replaced: start over
+            self._inode = stat.st_ino
             file.seek(self._offset)
             rest = b""
             while chunk := file.read(_CHUNK_BYTES):
@@ -159,14 +167,3 @@ class Follower:
                     self._offset += len(line) + 1
                     self._before = line[-_KNOWN_BYTES:] + b"\n"
                     yield line
-
-    def _start_over_if_replaced(self, descriptor: int) -> None:
-        stat = os.fstat(descriptor)
-        start = max(0, self._offset - len(self._before))
-        if (
-            self._inode not in (None, stat.st_ino)
-            or stat.st_size < self._offset
-            or os.pread(descriptor, len(self._before), start) != self._before
-        ):
-            self._offset, self._before = 0, b""
-        self._inode = stat.st_ino

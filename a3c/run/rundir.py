@@ -38,14 +38,11 @@ LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", 
 
 @dataclass(frozen=True)
 class RunDir:
-    """The paths of one run."""
-
     path: Path
     new_label: str | None = None  # for a run that has no config.json yet
 
     @property
     def name(self) -> str:
-        """The name that users give for the run."""
         return self.path.name
 
     @property
@@ -69,7 +66,6 @@ class RunDir:
 
     @property
     def summary(self) -> Path:
-        """The result of the run, written at its end."""
         return self.path / "summary.json"
 
     @property
@@ -97,7 +93,6 @@ class RunDir:
         return self.path / "processes" / "tensorboard-0.link"
 
     def record(self, process: str) -> Path:
-        """The record that a process's keeper writes."""
         return self.path / "processes" / f"{process}.json"
 
     def heartbeat(self, process: str) -> Path:
@@ -293,8 +288,6 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 class Room(NamedTuple):
-    """The free space of a disk."""
-
     free_mb: float
     free_files: int | None  # None if the file system has no limit
     read_only: bool

@@ -35,7 +35,6 @@ class TensorBoardSink:
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Write one row of scalars."""
         values = [
             tf.compat.v1.Summary.Value(tag=name, simple_value=value)
             for name, value in row.items()

@@ -29,7 +29,6 @@ _NAMES = 4
 
 
 def of(status: Status) -> list[str]:
-    """The warnings of a run, the worst first."""
     live = status.state in LIVE_STATES
     return [
         *([status.disk_trouble] if live and status.disk_trouble else ()),

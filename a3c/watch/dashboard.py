@@ -51,7 +51,6 @@ class Dashboard:
         return self.status
 
     def renderable(self) -> View:
-        """The last state of the run as a rich renderable."""
         return View(self.status, self._curve.points, tuple(self._notes))
 
     def note(self, text: str) -> None:
@@ -59,8 +58,9 @@ class Dashboard:
         self._notes.extend(text.splitlines())
 
     def handler(self) -> logging.Handler:
-        """A handler of log messages that shows them as notes."""
-        return _Notes(self)
+        handler = logging.Handler()
+        handler.emit = lambda record: self.note(handler.format(record))  # type: ignore[method-assign]
+        return handler
 
     @property
     def is_on_screen(self) -> bool:
@@ -69,7 +69,6 @@ class Dashboard:
         return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
     def __enter__(self) -> Dashboard:
-        """Start the live display if the console is a terminal."""
         if self.is_on_screen:
             self._live = Live(
                 self.renderable(),
@@ -84,7 +83,6 @@ class Dashboard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the live display and print the last state of the run."""
         live, self._live = self._live, None
         if live is not None:
             with contextlib.suppress(OSError):  # the terminal was closed
@@ -110,17 +108,6 @@ class Dashboard:
             self.note(str(error))
 
 
-class _Notes(logging.Handler):
-    """Shows log messages as notes of a dashboard."""
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__()
-        self._dashboard = dashboard
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._dashboard.note(self.format(record))
-
-
 class Curve:
     """The cluster's mean return over a whole run, read incrementally.
 
@@ -135,7 +122,6 @@ class Curve:
         self._follower = Follower(path, size)
 
     def update(self) -> None:
-        """Add the rows that the chief wrote since the last update."""
         for line in self._follower.lines():
             self._add(parse_row(line) or {})
         if len(self.points) > _MAX_POINTS:

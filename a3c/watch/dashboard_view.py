@@ -68,7 +68,6 @@ class View:
     notes: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines."""
         rows = options.height
         for line in draw(self, options.max_width, rows)[:rows]:
             line.no_wrap, line.overflow = True, "crop"
@@ -251,7 +250,6 @@ def _area(points: Sequence[Point], width: int, rows: int) -> list[str]:
 
 
 def warnings(status: Status, width: int) -> list[Text]:
-    """The first `_MAX_WARNINGS` warnings, one per line."""
     shown = list(status.warnings[:_MAX_WARNINGS])
     more = len(status.warnings) - len(shown)
     if more:
@@ -307,7 +305,6 @@ def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> 
 
 
 def process_table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
-    """A line of titles and one line per process."""
     titles = list(_ROW)
     name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
     for extra in _EXTRA:

@@ -107,11 +107,19 @@ class Status:
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The snapshot as plain data, ready for JSON."""
-        return _plain(dataclasses.asdict(self))
+        """The status as plain data for JSON, with floats rounded to 3 decimals."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: plain(item) for key, item in value.items()}
+            if isinstance(value, list | tuple):
+                return [plain(item) for item in value]
+            return round(value, 3) if isinstance(value, float) else value
+
+        found: dict[str, Any] = plain(dataclasses.asdict(self))
+        return found
 
     def of_role(self, role: str) -> list[ProcessStatus]:
-        """The processes of one role."""
         return [process for process in self.processes if process.role == role]
 
     @property
@@ -121,16 +129,7 @@ class Status:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is over."""
         return self.state in ENDED_STATES
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
 
 
 # --- words for numbers ----------------------------------------------------------------------------
@@ -180,7 +179,6 @@ def memory(process: ProcessStatus) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of one core."""
     return NOTHING if value is None else f"{value:.0f} %"
 
 
@@ -209,7 +207,6 @@ _LISTED = [title for title in CELLS if title not in ("up for", "address")]
 
 
 def one_line(status: Status) -> str:
-    """The progress of a run in one line."""
     parts = [
         f"{duration(status.wall_s):>12}",
         f"{status.global_step:>13,} env steps",
@@ -221,7 +218,6 @@ def one_line(status: Status) -> str:
 
 
 def lines(status: Status) -> list[str]:
-    """The lines that the command `status` prints."""
     time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
     shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
     shown += [f"  {label:<13}{text}" for label, text in _facts(status)]

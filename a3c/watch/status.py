@@ -64,8 +64,6 @@ class Settings(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """The contents of a run's files at one moment."""
-
     settings: Settings
     summary: Row
     cluster: Row  # the chief's newest row about the cluster
@@ -92,7 +90,6 @@ class Reader:
         self._exposure_at = float("-inf")
 
     def read(self, *, usage: bool = False) -> Status:
-        """The current status of the run."""
         now = time.time()
         settings = self._settings.get(self._run.config)
         if settings is None:
