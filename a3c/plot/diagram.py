@@ -110,8 +110,8 @@ def _shape_text(shape: Sequence[int]) -> str:
 
 # --- the picture: all lengths in inches -----------------------------------------------------------
 
-_LANE = 2.3  # height of one row of layers, labels included
-_HEAD_LANE = 0.95  # the same for the outputs, whose labels are beside them
+_ROW = 2.3  # height of one row of layers, labels included
+_OUTPUT_ROW = 0.95  # the same for the outputs, whose labels are beside them
 _GLYPH = 1.05  # the tallest layer
 _RISE, _RUN = 0.22, 0.35  # of a box's slanted edges, for a front of height 1
 _LINE = 0.165
@@ -121,8 +121,8 @@ _HEADER = 0.75
 _MAX_PIXELS = 30_000
 
 _INK, _FAINT = "#24292f", "#6e7781"
-_KINDS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
-_HEADS = {"policy": "#8250df", "value": "#cf222e"}
+_COLOURS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
+_OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
 
 
 class _Glyph(NamedTuple):
@@ -188,7 +188,7 @@ def _arrange(rows: Sequence[LayerRow]) -> tuple[dict[str, _Glyph], float, float]
     left = _MARGIN + label_width / 2
     # Labels of outputs are beside them, so outputs need less space between rows.
     bottom = _MARGIN - min(
-        y - (_HEAD_LANE / 2 if columns[name] == last else _GLYPH / 2 + 0.1 + 4 * _LINE)
+        y - (_OUTPUT_ROW / 2 if columns[name] == last else _GLYPH / 2 + 0.1 + 4 * _LINE)
         for name, y in heights.items()
     )
     glyphs = {}
@@ -209,7 +209,7 @@ def _heights(rows: Sequence[LayerRow], columns: dict[str, int], last: int) -> di
             before = [heights[source] for source in row.sources] or list(wanted.values())[-1:]
             wanted[row.name] = sum(before) / len(before) if before else 0.0
         order = sorted(wanted, key=lambda name: -wanted[name])
-        gap = _HEAD_LANE if column == last else _LANE
+        gap = _OUTPUT_ROW if column == last else _ROW
         height = math.inf
         for name in order:
             height = min(wanted[name], height - gap)
@@ -223,7 +223,7 @@ def _glyph(
     row: LayerRow, rows: Sequence[LayerRow], x: float, y: float, *, is_output: bool
 ) -> _Glyph:
     kind = row.kind.split()[0].rstrip(",")
-    colour = _HEADS.get(row.name.split("/")[0]) or _KINDS.get(kind, _FAINT)
+    colour = _OUTPUT_COLOURS.get(row.name.split("/")[0]) or _COLOURS.get(kind, _FAINT)
     if len(row.output_shape) == 3:
         largest = max(max(r.output_shape[:2]) for r in rows if len(r.output_shape) == 3)
         side = max(0.2, math.sqrt(max(row.output_shape[:2]) / largest) * _GLYPH / (1 + _RISE))

@@ -326,10 +326,10 @@ def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
 
 
 def _titles(titles: Sequence[str], name_width: int) -> Text:
-    return Text(" " * name_width + "".join(_set(title, title) for title in titles), DIM)
+    return Text(" " * name_width + "".join(_aligned(title, title) for title in titles), DIM)
 
 
-def _set(title: str, text: str) -> str:
+def _aligned(title: str, text: str) -> str:
     """The text cut and aligned in its column: the state left, numbers right."""
     width = _WIDTHS[title]
     return f"{text[:width]:<{width}}" if title == "state" else f"{text[:width]:>{width}}"
@@ -346,7 +346,7 @@ def _process_line(p: ProcessStatus, titles: Sequence[str], name_width: int) -> T
     styles = {"state": state_style, "heartbeat": late_style}
     styles |= {"restarts": restarts_style, "↻": restarts_style}
     for title in titles:
-        line.append(_set(title, _CELLS[title](p)), styles.get(title, usual))
+        line.append(_aligned(title, _CELLS[title](p)), styles.get(title, usual))
     return line
 
 

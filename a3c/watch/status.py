@@ -94,25 +94,25 @@ class Reader:
         settings = self._settings.get(self._run.config)
         if settings is None:
             raise UserError(f"{self._run.path} holds no run: give the directory of one")
-        lives = self._lives(settings, now)
-        files = self._files(settings, lives)
-        lives = self._with_work(lives, files, now)
+        members = self._members(settings, now)
+        files = self._files(settings, members)
+        members = self._with_work(members, files, now)
         if usage:
-            lives = self._sampler.measured(lives)
+            members = self._sampler.measured(members)
         status = dataclasses.replace(
-            _compose(self._run, files, lives, now),
+            _compose(self._run, files, members, now),
             damaged=self._damaged(settings),
             disk_trouble=_disk_trouble(self._run.path),
         )
         if usage and status.state in LIVE_STATES:
             age_s = time.monotonic() - self._exposure_at
             if age_s >= _EXPOSURE_INTERVAL_S or not self._exposure.listening:
-                here = [p for p in lives if p.host == process_records.this_host()]
+                here = [p for p in members if p.host == process_records.this_host()]
                 self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
             status = dataclasses.replace(status, **self._exposure._asdict())
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
-    def _lives(self, settings: Settings, now: float) -> list[ProcessStatus]:
+    def _members(self, settings: Settings, now: float) -> list[ProcessStatus]:
         """The planned processes and any others that have a record; ps first."""
         cluster = settings.config.cluster
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
@@ -122,16 +122,16 @@ class Reader:
             if record is None:
                 continue
             seen = self._elsewhere.get(elsewhere.path_of(self._run, record.name))
-            life = processes.status_of(record, seen, self._run, now)
+            member = processes.status_of(record, seen, self._run, now)
             updated_at = 0.0
             with contextlib.suppress(ValueError):
                 updated_at = datetime.fromisoformat(record.updated_at).timestamp()
-            is_past = life.host == process_records.this_host() and (
+            is_past = member.host == process_records.this_host() and (
                 updated_at < settings.started_at
                 or record.task >= addresses.get(record.role, record.task + 1)
             )
-            if life.is_live or not is_past:
-                found[record.name] = life
+            if member.is_live or not is_past:
+                found[record.name] = member
         for role, count in (("ps", cluster.ps), ("worker", cluster.workers)):
             for task in range(count):
                 name = f"{role}-{task}"
@@ -139,8 +139,8 @@ class Reader:
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
-    def _files(self, settings: Settings, lives: Sequence[ProcessStatus]) -> _Files:
-        tails = {p.name: self._tails.get(self._run.metrics(p.name)) or [] for p in lives}
+    def _files(self, settings: Settings, members: Sequence[ProcessStatus]) -> _Files:
+        tails = {p.name: self._tails.get(self._run.metrics(p.name)) or [] for p in members}
         manifests = checkpoint.newest_first(
             self._run.checkpoints, lambda path: self._manifests.get(path / checkpoint.MANIFEST)
         )
@@ -154,12 +154,12 @@ class Reader:
         )
 
     def _with_work(
-        self, lives: Sequence[ProcessStatus], files: _Files, now: float
+        self, members: Sequence[ProcessStatus], files: _Files, now: float
     ) -> list[ProcessStatus]:
         """Add the workers' games, and the env steps/s of their newest rows if those are recent."""
         games = self._count_games()
         found = []
-        for p in lives:
+        for p in members:
             if p.role == "worker":
                 row = files.rows.get(p.name, {})
                 is_news = p.pid is not None and _is_recent(row, files.settings, now)
@@ -239,13 +239,13 @@ def _disk_trouble(path: Path) -> str | None:
 
 
 def run_state(
-    lives: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
+    members: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
 ) -> str:
     """The state of a run by its ps and workers; evaluator and TensorBoard don't count.
 
     `has_news`: the chief wrote metrics since the start. `is_new`: the run has just been started.
     """
-    training = [p for p in lives if p.role in ("ps", "worker")]
+    training = [p for p in members if p.role in ("ps", "worker")]
     states = {p.name: p.state for p in training}
     workers = [p.state for p in training if p.role == "worker"]
     servers = [p.state for p in training if p.role == "ps"]
@@ -263,11 +263,11 @@ def run_state(
     return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
 
 
-def _compose(run: RunDir, files: _Files, lives: Sequence[ProcessStatus], now: float) -> Status:
+def _compose(run: RunDir, files: _Files, members: Sequence[ProcessStatus], now: float) -> Status:
     config, started_at = files.settings.config, files.settings.started_at
     cluster, newest = files.cluster, files.newest
     state = run_state(
-        lives,
+        members,
         files.summary.get("state"),
         has_news=bool(cluster) and _number(cluster, "time") >= started_at,
         is_new=now - started_at < _FIRST_RECORD_S,
@@ -281,7 +281,7 @@ def _compose(run: RunDir, files: _Files, lives: Sequence[ProcessStatus], now: fl
         mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
         steps_per_s = end.get("env_steps_per_s", mean)
     skip = _frame_skip(config.env)
-    has_board = any(p.role == "tensorboard" and p.pid is not None for p in lives)
+    has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
     age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
     return Status(
         run=run.name,
@@ -302,7 +302,7 @@ def _compose(run: RunDir, files: _Files, lives: Sequence[ProcessStatus], now: fl
         exchange_share=_mean(workers, "time/exchange") if is_news else None,
         episodes=end.get("episodes", cluster.get("cluster/episodes")),
         wall_s=end.get("wall_s", cluster.get("wall_s")),
-        processes=tuple(lives),
+        processes=tuple(members),
         checkpoint=CheckpointStatus(str(newest[0]), newest[1].step, age_s) if newest else None,
         checkpoint_interval_s=config.run.checkpoint_interval_s,
         since_start_s=now - started_at,
