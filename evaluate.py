@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments a
     from a3c.play.playground import Playground
     from a3c.play.show import OpenScreen
     from a3c.play.stage import Envs
-    from a3c.run.scores import Episode
+    from a3c.run.metrics import Episode
 
 PROG = "evaluate.py"
 VIDEOS = (".mp4", ".gif")

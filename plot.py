@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw and save; prints the paths of the pictures."""
     console.prepare()
     arguments = parse(argv)
-    looks = [name for name in LOOKS if name in arguments.what]
+    of_network = [name for name in LOOKS if name in arguments.what]
     try:
-        if set(arguments.what) - set(looks):
+        if set(arguments.what) - set(of_network):
             for path in draw(arguments):
                 print(path)
-        for path in look(arguments, looks):
-            print(path)
+        if of_network:
+            for path in draw_network(arguments, of_network):
+                print(path)
     except A3CError as error:
         return console.refuse(PROG, error)
     return EXIT_OK
@@ -85,17 +86,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def draw(arguments: argparse.Namespace) -> list[Path]:
     """Draw the requested pictures; with `all`, those that have data."""
-    from a3c.plot import histories as reading
-    from a3c.plot import pictures
+    from a3c.plot import charts, pictures
+    from a3c.plot.histories import NothingToDrawError, load_all
 
-    histories = reading.load_all(arguments.runs)
-    folder = arguments.output or _folder(histories)
+    histories = load_all(arguments.runs)
+    folder = arguments.output or Path("plots")
+    if arguments.output is None and len(histories) == 1:
+        folder = histories[0].path / "plots"
+    figures: dict[str, Any] = {
+        "return": charts.return_figure,
+        "losses": charts.losses_figure,
+        "throughput": charts.throughput_figure,
+        "staleness": charts.staleness_figure,
+    }
     everything = "all" in arguments.what
     paths: list[Path] = []
     for name in PICTURES if everything else [n for n in arguments.what if n in PICTURES]:
+        chosen: dict[str, Any] = {} if arguments.smooth is None else {"window": arguments.smooth}
+        if arguments.x is not None:
+            chosen |= {"axes": (arguments.x,)} if name == "return" else {"axis": arguments.x}
         try:
-            figure = _figures(arguments)[name](histories)
-        except reading.NothingToDrawError as error:
+            figure = figures[name](histories, **chosen)
+        except NothingToDrawError as error:
             if not everything:
                 raise
             sys.stderr.write(f"{PROG}: no {name}.png: {console.one_line(str(error))}\n")
@@ -104,10 +116,8 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
     return paths
 
 
-def look(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Path]:
+def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Path]:
     """Draw what a checkpoint's network has learned."""
-    if not names:
-        return
     if len(arguments.runs) > 1:
         raise UserError(f"--what {names[0]} looks into one network: give one run or checkpoint")
     source = find_checkpoint(arguments.runs[0] if arguments.runs else None)
@@ -125,25 +135,6 @@ def look(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Path]:
         figures = {"filters": network.filters, "saliency": network.saliency}
         for name in names:
             yield pictures.save(figures[name](), folder / f"{name}.png")
-
-
-def _folder(histories: Sequence[Any]) -> Path:
-    return histories[0].path / "plots" if len(histories) == 1 else Path("plots")
-
-
-def _figures(arguments: argparse.Namespace) -> dict[str, Callable[[Sequence[Any]], Any]]:
-    """The drawing function of each picture, with the settings of the command line."""
-    from a3c.plot import charts, speed_charts
-
-    window: Any = {} if arguments.smooth is None else {"window": arguments.smooth}
-    axis: Any = {} if arguments.x is None else {"axis": arguments.x}
-    axes: Any = {} if arguments.x is None else {"axes": (arguments.x,)}
-    return {
-        "return": lambda runs: charts.return_figure(runs, **axes, **window),
-        "losses": lambda runs: charts.losses_figure(runs, **axis, **window),
-        "throughput": lambda runs: speed_charts.throughput_figure(runs, **axis, **window),
-        "staleness": lambda runs: speed_charts.staleness_figure(runs, **axis, **window),
-    }
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS, INK
-from a3c.watch.usage import read_pss_mb
+from a3c.watch.processes import read_pss_mb
 from benchmarks import hand_made, machine, turns
 
 PARTS = ("env", "act", "learn", "exchange", "other")

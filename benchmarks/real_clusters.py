@@ -41,7 +41,8 @@ from a3c.keeper import spawn  # noqa: E402
 from a3c.learn import training  # noqa: E402, F401
 from a3c.process import signals  # noqa: E402
 from a3c.process.environment import adopt_environment  # noqa: E402
-from a3c.run import checkpoint, metrics, rundir  # noqa: E402, F401
+from a3c.run import checkpoint, rundir  # noqa: E402, F401
+from a3c.run.rows import read_rows  # noqa: E402
 from benchmarks import machine  # noqa: E402
 
 
@@ -85,7 +86,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
         rows = [
             row
             for path in sorted((run_dir / "metrics").glob("worker-*.jsonl"))
-            for row in metrics.read_rows(path)
+            for row in read_rows(path)
         ]
         stale = [row["train/staleness"] for row in rows if row.get("train/staleness") is not None]
         means = [

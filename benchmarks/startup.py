@@ -36,7 +36,7 @@ from a3c.process import process_records  # noqa: E402
 from a3c.process.environment import process_environment  # noqa: E402
 from a3c.run import rundir  # noqa: E402
 from a3c.run.rundir import RunDir  # noqa: E402
-from a3c.watch.usage import read_pss_mb  # noqa: E402
+from a3c.watch.processes import read_pss_mb  # noqa: E402
 from benchmarks import machine  # noqa: E402
 
 TIMEOUT_S = 600.0

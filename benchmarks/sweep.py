@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import psutil
 
-from a3c.run import metrics
+from a3c.run.rows import read_rows
 from benchmarks import machine
 from benchmarks.floor import ONE_UPDATE
 
@@ -105,7 +105,7 @@ def curve(directory: Path) -> list[tuple[int, float, float]]:
     """Env steps, seconds and mean return of a run at every mark, and at its end."""
     rows = [
         row
-        for row in metrics.read_rows(directory / "metrics" / "worker-0.jsonl")
+        for row in read_rows(directory / "metrics" / "worker-0.jsonl")
         if row.get("cluster/mean_return_100") is not None
     ]
     at_marks = [

@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c.run import metrics
+from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
@@ -243,7 +243,7 @@ def run_ours(seed: int, curve: Path, arguments: argparse.Namespace) -> tuple[str
 def our_curve(run: RunDir, began: float) -> list[tuple[Any, ...]]:
     """The curve so far of a run of ours."""
     path = run.metrics("worker-0")
-    rows = metrics.read_rows(path) if path.exists() else []
+    rows = read_rows(path) if path.exists() else []
     return [*curve_of(rows, began), *solved_row(run, rows, began)]
 
 

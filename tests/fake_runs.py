@@ -18,7 +18,6 @@ from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit, ProcessRecord
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import Manifest
-from a3c.run.rundir import RunDir
 
 
 def configure(**changes: Any) -> Config:
@@ -28,6 +27,21 @@ def configure(**changes: Any) -> Config:
         option = command_line.OPTIONS[name]
         layer.setdefault(option.section, {})[name] = command_line.coerce(option, value, name)
     return command_line.merge([layer])
+
+
+def manifest_of(config: Config, step: int, **changes: Any) -> Manifest:
+    """A manifest of a run with that configuration, as the chief would make it."""
+    base = Manifest(
+        step=step,
+        num_updates=step // 2,
+        wall_s=1.5,
+        written_at=1000.0 + step,
+        reason="interval",
+        config=settings.to_dict(config),
+        config_digest=settings.digest(config),
+        identity=settings.identity(config),
+    )
+    return dataclasses.replace(base, **changes)
 
 
 def iso(timestamp: float) -> str:
@@ -55,9 +69,6 @@ class FakeRun:
         self.now = time.time()
         self.started_at = self.now - age_s
         self.run = rundir.create(path, config, None, resume=False)
-        self._write_start()
-
-    def _write_start(self) -> None:
         contents = json.loads(self.run.config.read_text()) | {"started_at": self.started_at}
         rundir.write_json(self.run.config, contents)
 
@@ -136,17 +147,8 @@ class FakeRun:
 
     def checkpoint(self, step: int, age_s: float, **changes: Any) -> Path:
         """Write a checkpoint without variables."""
-        manifest = Manifest(
-            step=step,
-            num_updates=step // 320,
-            wall_s=self.now - self.started_at,
-            written_at=self.now - age_s,
-            reason="interval",
-            config=settings.to_dict(self.config),
-            config_digest=settings.digest(self.config),
-            identity=settings.identity(self.config),
-        )
-        manifest = dataclasses.replace(manifest, **changes)
+        now = {"wall_s": self.now - self.started_at, "written_at": self.now - age_s}
+        manifest = manifest_of(self.config, step, **now | changes)
         return checkpoint.write(
             self.run.checkpoints, manifest, lambda prefix: prefix.with_suffix(".index").touch()
         )
@@ -183,6 +185,3 @@ def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: 
     run.rows("episodes", episodes)
     run.checkpoint(4_580_000, age_s=24.0)
     return run
-
-
-__all__ = ["FakeRun", "RunDir", "configure", "gone", "iso", "learning_curve", "living", "myself"]

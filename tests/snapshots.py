@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
-from a3c.config import identity, to_dict
 from a3c.run import checkpoint
 from a3c.run.checkpoint import Manifest
-from tests.clusters import config
+from tests.fake_runs import configure, manifest_of
 
 FILES = {"variables.index": b"index" * 9, "variables.data-00000-of-00001": bytes(range(256))}
 
 
 def manifest(step: int, **changes: Any) -> Manifest:
     """A manifest as the chief would make it."""
-    base = Manifest(
-        step=step,
-        num_updates=step // 2,
-        wall_s=1.5,
-        written_at=1000.0 + step,
-        reason="interval",
-        config=to_dict(config()),
-        config_digest="0123456789abcdef",
-        identity=identity(config()),
-        episodes=3,
-        recent_returns=[1.0, -2.5],
-    )
-    return dataclasses.replace(base, **changes)
+    usual: dict[str, Any] = {"episodes": 3, "recent_returns": [1.0, -2.5]}
+    return manifest_of(configure(), step, **usual | changes)
 
 
 def save(prefix: Path) -> None:

@@ -115,22 +115,13 @@ def test_the_printed_table_names_layers_shapes_and_the_total() -> None:
 
 # --- the picture --------------------------------------------------------------------------------
 
+TWO_TRUNKS = {"separate_value": True}
 PICTURES: dict[str, tuple[Box, Any, Any, dict[str, Any]]] = {
     "a3c-ff": (ATARI, Discrete(6), model.build, {"network": "a3c-ff"}),
-    "nature, two trunks": (
-        ATARI,
-        Discrete(18),
-        model.build,
-        {"network": "nature", "separate_value": True},
-    ),
+    "nature, two trunks": (ATARI, Discrete(18), model.build, TWO_TRUNKS | {"network": "nature"}),
     "universe": (ATARI, Discrete(6), model.build, {"network": "universe"}),
     "mlp": (VECTOR, BOX, model.build, {"hidden_sizes": (1,)}),
-    "mlp-lstm, two trunks": (
-        VECTOR,
-        BOX,
-        model.build,
-        {"network": "mlp-lstm", "separate_value": True},
-    ),
+    "mlp-lstm, two trunks": (VECTOR, BOX, model.build, TWO_TRUNKS | {"network": "mlp-lstm"}),
     "three heads": (VECTOR, BOX, model.build, {"gaussian_deviation": "state-dependent"}),
     "residual": (VECTOR, BOX, own_network.build, {}),
 }
@@ -144,22 +135,16 @@ def test_no_text_lies_on_other_text_on_a_layer_or_off_the_page(name: str) -> Non
     renderer = FigureCanvasAgg(picture).get_renderer()
     (axes,) = picture.axes
     texts = [text.get_window_extent(renderer) for text in axes.texts]
-    shapes = [
-        patch.get_window_extent(renderer)
-        for patch in axes.patches
-        if not isinstance(patch, FancyArrowPatch)
-    ]
+    layers_ = [patch for patch in axes.patches if not isinstance(patch, FancyArrowPatch)]
+    shapes = [patch.get_window_extent(renderer) for patch in layers_]
     assert {text.get_text() for text in axes.texts} >= {row.name for row in rows}
     # Lines of one label stand close: allow them to touch.
     shrunk = [box.padded(-1.5) for box in texts]
     assert not any(one.overlaps(other) for one, other in combinations(shrunk, 2))
     assert not any(text.overlaps(shape) for text in shrunk for shape in shapes)
     page = axes.get_window_extent(renderer)
-    for box in texts + shapes:
-        assert page.x0 <= box.x0
-        assert box.x1 <= page.x1
-        assert page.y0 <= box.y0
-        assert box.y1 <= page.y1
+    assert all(page.containsx(x) for box in texts + shapes for x in (box.x0, box.x1))
+    assert all(page.containsy(y) for box in texts + shapes for y in (box.y0, box.y1))
 
 
 def test_there_is_an_arrow_for_every_source_and_one_for_every_lstm() -> None:

@@ -26,44 +26,32 @@ write(Path(sys.argv[1]), Manifest(10, 1, 0.0, 0.0, "interval", {}, "", {}), save
 CALLS = "fsync,fdatasync,rename,renameat,renameat2,openat"
 
 
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The system calls by which a checkpoint is written, with the paths of descriptors."""
+def test_every_file_and_both_directories_are_synced_around_the_rename(tmp_path: Path) -> None:
+    """The manifest, which vouches for the other files, is written after they are synced."""
     if shutil.which("strace") is None:
         pytest.skip("there is no strace: install it to see what reaches the disk")
-    root = tmp_path_factory.mktemp("run") / "checkpoints"
-    trace = root.parent / "trace"
+    root, trace = tmp_path / "checkpoints", tmp_path / "trace"
     traced = ("strace", "-f", "-y", "-e", f"trace={CALLS}", "-o", str(trace))
-    done = subprocess.run(
-        [*traced, sys.executable, "-c", WRITE, str(root)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*traced, sys.executable, "-c", WRITE, str(root)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if "ptrace" in done.stderr:
         pytest.skip(f"nobody may be traced here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    return [line for line in trace.read_text().splitlines() if str(root) in line]
+    calls = [line for line in trace.read_text().splitlines() if str(root) in line]
 
+    def place(pattern: str) -> int:
+        """Where the only successful call that matches is."""
+        found = [i for i, line in enumerate(calls) if re.search(pattern, line)]
+        places = [i for i in found if "= -1" not in calls[i]]
+        assert len(places) == 1, f"{pattern}: {places}"
+        return places[0]
 
-def place(calls: list[str], pattern: str) -> int:
-    """Where the only successful call that matches is."""
-    places = [i for i, call in enumerate(calls) if re.search(pattern, call) and "= -1" not in call]
-    assert len(places) == 1, f"{pattern}: {places}"
-    return places[0]
-
-
-def test_every_file_and_both_directories_are_synced_around_the_rename(calls: list[str]) -> None:
-    names = (r"variables\.index", r"variables\.data-00000-of-00001", r"manifest\.json")
-    files = [place(calls, rf"fsync\(\d+<\S+/\.writing-10-\d+/{name}>") for name in names]
-    inside = place(calls, r"fsync\(\d+<\S+/\.writing-10-\d+>")
-    renamed = place(calls, r"rename\w*\(.*\.writing-10-\d+\".*/checkpoints/10\"")
-    outside = place(calls, r"fsync\(\d+<\S+/checkpoints>")
-    assert max(files) < inside < renamed < outside
-
-
-def test_the_manifest_is_written_after_what_it_vouches_for(calls: list[str]) -> None:
-    opened = place(calls, r"openat\(.*/\.writing-10-\d+/manifest\.json\".*O_WRONLY")
-    assert opened > place(calls, r"fsync\(\d+<\S+/variables\.index>")
-    assert opened > place(calls, r"fsync\(\d+<\S+/variables\.data-00000-of-00001>")
+    temporary, manifest = r"\S+/\.writing-10-\d+", r"\.manifest\.json\.\d+"
+    index = place(rf"fsync\(\d+<{temporary}/variables\.index>")
+    data = place(rf"fsync\(\d+<{temporary}/variables\.data-00000-of-00001>")
+    opened = place(rf"openat\(.*{temporary}/{manifest}\".*O_WRONLY")
+    written = place(rf"fsync\(\d+<{temporary}/{manifest}>")
+    inside = place(rf"fsync\(\d+<{temporary}>")
+    renamed = place(r"rename\w*\(.*\.writing-10-\d+\".*/checkpoints/10\"")
+    outside = place(r"fsync\(\d+<\S+/checkpoints>")
+    assert max(index, data) < opened < written < inside < renamed < outside

@@ -19,7 +19,7 @@ import pytest
 from matplotlib import image
 
 from a3c.run import checkpoint
-from a3c.run.metrics import read_rows
+from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
 from tests.clusters import REPOSITORY, launcher

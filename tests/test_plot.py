@@ -13,8 +13,8 @@ from matplotlib import image
 
 from a3c import config as settings
 from a3c.plot import histories
-from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, moving_mean
-from a3c.watch.curve_tail import Curve
+from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, smooth
+from a3c.watch.dashboard import Curve
 from tests.clusters import REPOSITORY, config
 
 
@@ -25,30 +25,23 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
     contents = {"config": settings.to_dict(made), "versions": {}}
     (path / "config.json").write_text(json.dumps(contents))
     rng = np.random.default_rng(seed)
-    shares = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "exchange", "other")}
+    fixed = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "exchange", "other")}
+    fixed |= {"cluster/env_steps_per_s": 1000.0, "worker/env_steps_per_s": 500.0}
+    fixed |= {"loss/policy": 0.1, "loss/entropy": 0.6}
+    fixed |= {"train/gradient_norm": 0.4, "train/learning_rate": 1e-3}
     rows, episodes = [], []
     for i in range(games):
-        step = 100 * (i + 1)
+        place = {"time": float(i), "env_steps": 100 * (i + 1)}
         score = 100 * i / games + rng.normal()
-        episodes.append({"time": float(i), "env_steps": step, "worker": i % 2, "return": score})
-        rows.append(
-            {
-                "time": float(i),
-                "env_steps": step,
-                "wall_s": i / 10,
-                "cluster/env_steps_per_s": 1000.0,
-                "cluster/mean_return_100": score,
-                "worker/env_steps_per_s": 500.0,
-                "train/staleness": float(i % 3),
-                "loss/policy": 0.1,
-                "loss/value": 1.0 / (i + 1),
-                "loss/entropy": 0.6,
-                "loss/explained_variance": i / games,
-                "train/gradient_norm": 0.4,
-                "train/learning_rate": 1e-3,
-                **shares,
-            }
-        )
+        episodes.append({**place, "worker": i % 2, "return": score})
+        varied = {
+            "wall_s": i / 10,
+            "cluster/mean_return_100": score,
+            "train/staleness": float(i % 3),
+            "loss/value": 1.0 / (i + 1),
+            "loss/explained_variance": i / games,
+        }
+        rows.append(place | fixed | varied)
     for name, table in (("episodes", episodes), ("worker-0", rows), ("worker-1", rows)):
         lines = "".join(json.dumps(row) + "\n" for row in table)
         (path / "metrics" / f"{name}.jsonl").write_text(lines)
@@ -127,11 +120,10 @@ def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
 
 
-def test_a_moving_mean_looks_back_only() -> None:
-    assert moving_mean(np.array([1.0, 2.0, 3.0, 7.0]), 2).tolist() == [1.0, 1.5, 2.5, 5.0]
-
-
-def test_interpolation_does_not_go_beyond_the_data() -> None:
+def test_means_look_back_bins_hold_their_mean_and_nothing_is_drawn_beyond_the_data() -> None:
+    points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
+    assert smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
+    assert bin_means(points, 2).y.tolist() == [3.0, 7.0]
     points = Series(np.array([1.0, 3.0]), np.array([10.0, 30.0]))
     values = interpolate(points, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
     np.testing.assert_array_equal(values, [np.nan, 10.0, 20.0, 30.0, np.nan])
@@ -144,12 +136,6 @@ def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
     assert over.x[-1] == 5.0
     np.testing.assert_allclose(over.mean, over.x + 1.0)
     np.testing.assert_allclose((over.low, over.high), (over.x, over.x + 2.0))
-
-
-def test_bins_hold_the_mean_of_what_is_in_them() -> None:
-    points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
-    binned = bin_means(points, 2)
-    assert binned.y.tolist() == [3.0, 7.0]
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:

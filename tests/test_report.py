@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from a3c.launch import report
+from a3c.process.console import beside
 from a3c.run import checkpoint, rundir
-from a3c.run.scores import beside
 from tests.fake_runs import FakeRun, configure
 
 SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}

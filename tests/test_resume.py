@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from a3c.run import resume
-from a3c.run.metrics import JsonlSink, read_rows
+from a3c.run.metrics import JsonlSink
 from a3c.run.resume import Life, Memory
+from a3c.run.rows import read_rows
 from tests.snapshots import manifest
 
 SAVED = manifest(100)

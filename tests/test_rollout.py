@@ -20,7 +20,7 @@ from a3c.learn.agent import Agent, Batch
 from a3c.learn.returns import gae
 from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.net.distributions import for_space
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 from tests.clusters import config
 from tests.scripted import (
     ACTIONS,

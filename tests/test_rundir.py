@@ -116,47 +116,27 @@ def test_resuming_takes_up_what_is_there(runs: Path) -> None:
     assert rundir.read_config(run).run.seed == 7
 
 
-def test_every_file_of_a_process_has_its_name() -> None:
-    run = RunDir(Path("/runs/pong-1"))
-    assert run.name == "pong-1"
-    names = [run.record("ps-0"), run.heartbeat("ps-0"), run.log("ps-0"), run.metrics("ps-0")]
-    assert [str(path.relative_to(run.path)) for path in names] == [
-        "processes/ps-0.json",
-        "processes/ps-0.heartbeat",
-        "logs/ps-0.log",
-        "metrics/ps-0.jsonl",
-    ]
-
-
 # --- refusing one -------------------------------------------------------------------------------
 
 
-def test_a_new_or_an_empty_directory_is_free(runs: Path) -> None:
+def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(runs: Path) -> None:
     rundir.check_free(Path("new"), resume=False)
+    assert not Path("new").exists()
     Path("empty").mkdir()
     rundir.check_free(Path("empty"), resume=False)
-    assert not Path("new").exists()
-
-
-def test_a_directory_that_only_a_launcher_held_is_free(runs: Path) -> None:
     with rundir.hold(Path("held")):
         pass
     rundir.check_free(Path("held"), resume=False)
 
 
-def test_a_directory_with_anything_in_it_is_not_free(runs: Path) -> None:
+def test_a_directory_with_anything_in_it_is_not_free_and_resuming_needs_a_run(runs: Path) -> None:
     rundir.create(Path("run"), config(), None, resume=False)
     Path("other").mkdir()
     Path("other", "thesis.tex").write_text("")
     assert refusal(Path("run")).endswith(
         "--run-dir run holds a run already: give --resume to go on with it, or another"
     )
-    assert refusal(Path("other")).endswith(
-        "--run-dir other holds other things: give a new or an empty one"
-    )
-
-
-def test_resuming_needs_a_run(runs: Path) -> None:
+    assert refusal(Path("other")).endswith("holds other things: give a new or an empty one")
     assert "there is no run in new" in refusal(Path("new"), resume=True)
     Path("empty").mkdir()
     assert "empty holds no run" in refusal(Path("empty"), resume=True)
@@ -188,14 +168,8 @@ def test_a_run_of_another_game_is_not_resumed(runs: Path) -> None:
 
 
 def test_a_second_holder_is_refused_until_the_first_lets_go(runs: Path) -> None:
-    path = Path("here")
-    with rundir.hold(path), pytest.raises(UserError, match="here is in use by a running launcher"):
-        rundir.hold(path).__enter__()
-    with rundir.hold(path):
-        pass
-
-
-def test_an_error_inside_lets_go(runs: Path) -> None:
+    with rundir.hold(Path("here")), pytest.raises(UserError, match="here is in use by a running"):
+        rundir.hold(Path("here")).__enter__()
     with pytest.raises(ZeroDivisionError), rundir.hold(Path("here")):
         raise ZeroDivisionError
     with rundir.hold(Path("here")):
@@ -238,26 +212,20 @@ def test_another_process_is_refused_and_a_killed_holder_holds_nothing(runs: Path
 
 
 def test_new_runs_are_named_after_the_game_and_the_time(runs: Path) -> None:
-    names = {
-        env_id: rundir.new_path(env_id, 0.0).name.rpartition("-19")[0]
-        for env_id in ("ALE/Pong-v5", "my.module:My_Env-v0", "///", "../../etc")
-    }
-    assert names == {
+    wanted = {
         "ALE/Pong-v5": "pong-v5",
         "my.module:My_Env-v0": "my-env-v0",
         "///": "run",
         "../../etc": "etc",
     }
-
-
-def test_new_runs_of_the_same_second_have_different_names(runs: Path) -> None:
-    paths = []
-    for _ in range(3):
-        paths.append(rundir.new_path("Pong-v4", 0.0))
-        paths[-1].mkdir(parents=True)
-    assert len(set(paths)) == 3
-    assert paths[1].name == f"{paths[0].name}-2"
-    assert {path.parent for path in paths} == {rundir.RUNS}
+    for env_id, name in wanted.items():
+        first = rundir.new_path(env_id, 0.0)
+        assert (first.parent, first.name.rpartition("-19")[0]) == (rundir.RUNS, name)
+        first.mkdir(parents=True)
+        again = rundir.new_path(env_id, 0.0)  # in the same second
+        assert again.name == f"{first.name}-2"
+        again.mkdir()
+        assert rundir.new_path(env_id, 0.0).name == f"{first.name}-3"
 
 
 def test_runs_are_found_by_name_by_path_and_by_age(runs: Path) -> None:
@@ -292,9 +260,6 @@ def test_json_is_written_whole_or_not_at_all(runs: Path) -> None:
     assert [p.name for p in runs.iterdir()] == ["summary.json"]
 
 
-needs_git = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
-
-
 def git(*arguments: str) -> str:
     """What git says in the current folder."""
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
@@ -304,13 +269,14 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-@needs_git
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 def test_the_commit_is_its_hash_whatever_tags_there_are(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rundir, "REPOSITORY", runs)
     assert rundir.git_commit() is None
     git("init", "-q")
+    (runs / "unpacked").mkdir()
     assert rundir.git_commit() is None
     (runs / "code.py").write_text("1")
     git("add", ".")
@@ -327,15 +293,7 @@ def test_the_commit_is_its_hash_whatever_tags_there_are(
     assert (index.stat().st_ino, index.stat().st_mtime_ns) == before
     (runs / "code.py").write_text("2")
     assert rundir.git_commit() == f"{commit}-dirty"
-
-
-@needs_git
-def test_a_folder_inside_somebody_elses_checkout_has_no_commit(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "theirs")
-    (runs / "unpacked").mkdir()
+    # A folder inside somebody else's checkout has no commit of its own.
     monkeypatch.setattr(rundir, "REPOSITORY", runs / "unpacked")
     assert rundir.git_commit() is None
 
@@ -355,16 +313,7 @@ def test_runs_of_one_name_have_labels_of_their_own_which_stay(tmp_path: Path) ->
     assert RunDir(link).label == label
 
 
-def test_a_copy_of_a_run_gets_a_label_of_its_own_when_it_is_resumed(tmp_path: Path) -> None:
-    first = rundir.create(tmp_path / "run", Config(), None, resume=False)
-    copy = tmp_path / "copy"
-    shutil.copytree(first.path, copy)
-    again = rundir.create(copy, Config(), None, resume=True)
-    assert again.label != first.label
-    assert again.label.startswith("copy-")
-
-
-def test_a_copy_ends_nothing_of_the_first_run(
+def test_a_copy_ends_nothing_of_the_first_run_and_gets_a_label_when_it_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = rundir.create(tmp_path / "run", Config(), None, resume=False)
@@ -374,6 +323,9 @@ def test_a_copy_ends_nothing_of_the_first_run(
     assert f"is a copy of {first.path}" in capsys.readouterr().err
     assert launch_cluster.main(["restart", "worker-0", "--run", str(copy)]) == 2
     assert launch_cluster.main(["stop", str(first.path)]) == 0
+    again = rundir.create(copy, Config(), None, resume=True)
+    assert again.label != first.label
+    assert again.label.startswith("copy-")
 
 
 def test_a_launcher_that_comes_second_leaves_the_first_ones_run(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -48,9 +49,17 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
     assert Path(found["checkpoint"]["path"]).is_dir()
 
 
+def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
+    """A run of CartPole, all of whose processes are in one state."""
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=workers, **changes))
+    for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
+        made.process(name, state)
+    return made
+
+
 def test_a_pid_is_not_believed_without_its_birth(tmp_path: Path) -> None:
     """Everything was killed and this process got the pids: the run is not running."""
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made = pole(tmp_path)
     for name in ("ps-0", "worker-0"):
         made.process(name, child=gone(), keeper=gone())
     found = status.read(made.run)
@@ -59,20 +68,19 @@ def test_a_pid_is_not_believed_without_its_birth(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["done", "failed", "stopped"])
-def test_a_run_that_ended_is_what_its_summary_says(tmp_path: Path, state: str) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    for name in ("ps-0", "worker-0"):
-        made.process(name, "done")
+def test_a_run_that_ended_is_what_its_summary_says_and_watching_it_returns(
+    tmp_path: Path, state: str
+) -> None:
+    made, stream = pole(tmp_path, "done"), io.StringIO()
     report.summarise(made.run, state, None, None)
-    assert status.read(made.run).state == state
+    assert dashboard.watch(made.run, stream=stream).state == state
+    assert "worker-0" in stream.getvalue()
 
 
 def test_before_its_summary_is_written_a_run_is_solved_by_its_last_checkpoint(
     tmp_path: Path,
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
-    for name in ("ps-0", "worker-0"):
-        made.process(name, "done")
+    made = pole(tmp_path, "done", stop_at_return=475)
     made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
     assert (status.read(made.run).state, status.read(made.run).solved) == ("done", True)
     (made.checkpoint(1000, 9.0, reason="max_env_steps") / "manifest.json").write_text("damage")
@@ -85,21 +93,27 @@ def test_a_run_without_any_record_yet_is_starting(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_not_beaten_yet_has_no_age(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    made.process("worker-0", "starting")
+    made = pole(tmp_path, "starting")
     os.utime(made.run.heartbeat("worker-0"), (0, 0))  # as keepers leave it before a life
     text = "\n".join(status.lines(status.read(made.run)))
     assert " d " not in text.split("worker-0")[1].splitlines()[0]
 
 
-def test_restarts_and_drops_are_warned_of(tmp_path: Path) -> None:
+def test_troubles_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     made = living(tmp_path / "run", workers=2)
+    assert status.read(made.run).warnings == ()
     made.process("worker-1", restarts=3)
-    made.rows("worker-1", [made.worker_row(4_600_000, 0.5, **{"drops/rollouts": 7})])
-    text = "\n".join(status.read(made.run).warnings)
-    assert "worker-1" in text
-    assert "3" in text
-    assert "7" in text
+    row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
+    for worker, share in enumerate((0.4, 0.8)):
+        more = {"time/exchange": share, "train/staleness": 7.25, "drops/rollouts": 7 * worker}
+        made.rows(f"worker-{worker}", [(row if worker == 0 else made.worker_row(1, 0.5)) | more])
+    found = status.read(made.run)
+    assert found.exchange_share == pytest.approx(0.6)
+    restarts, slow, saves, drops = found.warnings
+    assert restarts.startswith("worker-1 was restarted 3 times")
+    assert all(words in slow for words in ("wait for the ps 60%", "7.2 steps old", "--ps"))
+    assert "last 3 checkpoints could not" in saves
+    assert drops.startswith("7 rollouts dropped")
 
 
 def test_a_staleness_of_0_counts_in_the_mean(tmp_path: Path) -> None:
@@ -116,12 +130,7 @@ def test_env_steps_never_fall_within_a_life_of_the_ps(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, int, bool]]
 ) -> None:
     """Rows of three workers in any order, of clocks that go wrong, and workers that come back."""
-    made = FakeRun(
-        tmp_path_factory.mktemp("run") / "run", configure(env_id="CartPole-v1", workers=3)
-    )
-    for worker in range(3):
-        made.process(f"worker-{worker}")
-    step = 100
+    made, step = pole(tmp_path_factory.mktemp("run"), workers=3), 100
     joined(made, 0, life=7, now=step)
     shown = [status.read(made.run).global_step]
     for worker, played, joins in events:
@@ -137,8 +146,7 @@ def test_env_steps_never_fall_within_a_life_of_the_ps(
 
 
 def test_env_steps_do_not_fall_when_a_run_is_solved_by_a_snapshot_of_before(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    made.process("worker-0", state="done")
+    made = pole(tmp_path, "done")
     joined(made, 0, life=7, now=0)
     made.rows("worker-0", [made.worker_row(900, 480.0, ps_life=7)])
     solved = {"state": "done", "solved": True, "env_steps": 850, "mean_return_100": 476.0}
@@ -149,9 +157,8 @@ def test_env_steps_do_not_fall_when_a_run_is_solved_by_a_snapshot_of_before(tmp_
 
 
 def test_a_new_life_of_the_ps_begins_where_the_chief_restored_it(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
+    made = pole(tmp_path, workers=2)
     for worker in range(2):
-        made.process(f"worker-{worker}")
         joined(made, worker, life=1, now=0)
         made.rows(f"worker-{worker}", [made.worker_row(900 + worker, 9.0, ps_life=1)])
     assert status.read(made.run).global_step == 901
@@ -168,54 +175,32 @@ def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
     made.rows(f"worker-{worker}", [mark])
 
 
-def test_a_ps_that_can_not_keep_up_is_warned_of_with_a_remedy(tmp_path: Path) -> None:
-    made = living(tmp_path / "run", workers=2)
-    assert not any("--ps" in line for line in status.read(made.run).warnings)
-    for worker, share in enumerate((0.4, 0.8)):
-        more = {"time/exchange": share, "train/staleness": 7.25}
-        made.rows(f"worker-{worker}", [made.worker_row(4_600_001, 0.0, **more)])
-    found = status.read(made.run)
-    assert found.exchange_share == pytest.approx(0.6)
-    (line,) = (line for line in found.warnings if "wait for the ps" in line)
-    assert "60%" in line
-    assert "7.2 steps old" in line
-    assert "--ps" in line
-
-
-def test_checkpoints_that_fail_in_a_row_are_warned_of(tmp_path: Path) -> None:
-    made = living(tmp_path / "run", workers=1)
-    row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
-    made.rows("worker-0", [row])
-    assert any("last 3 checkpoints could not" in line for line in status.read(made.run).warnings)
-
-
 def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         status.read(RunDir(tmp_path))
 
 
-def test_status_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_status_imports_nothing_heavy_and_the_dashboard_no_tensorflow(tmp_path: Path) -> None:
     living(tmp_path / "run", workers=2)
     code = (
         "import sys, launch_cluster\n"
         f"launch_cluster.main(['status', {str(tmp_path / 'run')!r}, '--json'])\n"
         "heavy = {'tensorflow', 'gymnasium', 'rich', 'libtmux', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
+        "import a3c.watch.dashboard\n"
+        "assert 'tensorflow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
 
 
 def shown(run: RunDir, width: int, height: int) -> list[str]:
     """The dashboard's lines on a terminal of a size."""
-    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True)
+    stream = io.StringIO()
+    console = Console(file=stream, width=width)
     board = dashboard.Dashboard(run, console)
     board.refresh()
-    console.print(board.renderable(height))
-    assert isinstance(console.file, io.StringIO)
-    plain = Console(file=io.StringIO(), width=width)
-    plain.print(board.renderable(height))
-    assert isinstance(plain.file, io.StringIO)
-    return plain.file.getvalue().splitlines()
+    console.print(board.renderable(), height=height)
+    return stream.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("workers", [2, 16, 32])
@@ -229,40 +214,6 @@ def test_the_dashboard_fits_and_shows_what_matters(
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert all(word in text for word in ("ALE/Pong-v5", "running", "env steps", "4.6M", "ps-0"))
-
-
-def test_the_dashboard_needs_no_tensorflow() -> None:
-    code = "import sys, a3c.watch.dashboard; assert 'tensorflow' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
-
-
-def test_a_picture_of_the_dashboard_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    made = living(tmp_path / "run", workers=2)
-    dashboard.export_svg(made.run, tmp_path / "picture.svg")
-    text = (tmp_path / "picture.svg").read_text()
-    assert text.startswith("<svg")
-    assert "url(http" not in text
-
-
-def test_watching_a_run_that_has_ended_shows_it_and_returns(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    for name in ("ps-0", "worker-0"):
-        made.process(name, "done")
-    report.summarise(made.run, "done", None, None)
-    stream = io.StringIO()
-    assert dashboard.watch(made.run, stream=stream).state == "done"
-    assert "worker-0" in stream.getvalue()
-
-
-def test_runs_are_listed_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = dataclasses.replace(configure(env_id="CartPole-v1"))
-    for name, age in (("old", 100.0), ("new", 0.0)):
-        run = rundir.create(tmp_path / "runs" / name, config, None, resume=False)
-        stamp = run.config.stat().st_mtime - age
-        os.utime(run.config, (stamp, stamp))
-    assert [run.name for run in rundir.all_runs()] == ["old", "new"]
-    assert rundir.find(None).name == "new"
 
 
 def test_the_list_says_of_each_run_what_status_says(
@@ -348,10 +299,7 @@ def test_status_shows_the_address_that_the_dashboard_shows(
 def test_only_a_run_that_is_at_work_has_its_first_checkpoint_waited_for(
     tmp_path: Path, state: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(workers=1))
-    for name in ("ps-0", "worker-0"):
-        made.process(name, state)
-    assert evaluate.main([str(made.run.path)]) == 2
+    assert evaluate.main([str(pole(tmp_path, state).run.path)]) == 2
     assert said in capsys.readouterr().err
 
 

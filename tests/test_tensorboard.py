@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,47 @@ FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
 def shown(directory: Path) -> Any:
     """The events of a directory as TensorBoard reads them."""
-    accumulator = EventAccumulator(str(directory))
+    accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     accumulator.Reload()
     return accumulator
+
+
+def curve(directory: Path, name: str) -> list[tuple[int, float]]:
+    """A curve as TensorBoard draws it."""
+    return [(event.step, event.value) for event in shown(directory).Scalars(name)]
+
+
+def test_tensorboard_gets_the_same_rows(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path / "events" / "worker-0")
+    sink.restart(0)
+    for step in (10, 2**40):
+        sink.write(step, {"loss/total": step / 8, "cluster/workers": 3, "wall_s": 9.0})
+    directory = tmp_path / "events" / "worker-0"
+    assert curve(directory, "loss/total") == [(10, 1.25), (2**40, 2.0**37)]
+    assert curve(directory, "cluster/workers") == [(10, 3.0), (2**40, 3.0)]
+    assert sorted(shown(directory).Tags()["scalars"]) == ["cluster/workers", "loss/total"]
+
+
+def test_tensorboard_reads_files_in_order_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    for life, at in enumerate((now, now - 3600)):
+        monkeypatch.setattr(time, "time", lambda: at)  # noqa: B023
+        sink = TensorBoardSink(tmp_path)
+        sink.restart(10 * life)
+        sink.write(10 * life + 5, {"loss/total": float(life)})
+    assert curve(tmp_path, "loss/total") == [(5, 0.0), (15, 1.0)]
+
+
+def test_tensorboard_drops_what_lies_beyond_a_restart(tmp_path: Path) -> None:
+    """The values are those of the second life: no point of the lost past, no zig-zag."""
+    for life, (start, steps) in enumerate(((0, (10, 20, 30, 40)), (20, (22, 33, 44)), (33, (40,)))):
+        sink = TensorBoardSink(tmp_path)
+        sink.restart(start)
+        for step in steps:
+            sink.write(step, {"loss/total": float(life)})
+    assert curve(tmp_path, "loss/total") == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
 
 
 def test_the_graph_is_what_acting_computes_and_nothing_of_the_gradients(tmp_path: Path) -> None:
@@ -59,25 +98,23 @@ def test_a_resumed_run_does_not_write_its_graph_again(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_the_input_comes_at_once_and_then_a_minute_later(tmp_path: Path) -> None:
+    def pixels_of(event: Any) -> np.ndarray:
+        return np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+
     now = 100.0
     pictures = Pictures(TensorBoardSink(tmp_path), FRAMES, clock=lambda: now)
     rollout = np.random.default_rng(0).integers(0, 256, (5, 2, 4, 84, 84)).astype(np.uint8)
     for step, seconds in ((10, 0.0), (20, PICTURE_INTERVAL_S - 1), (30, 2.0)):
         now += seconds
         pictures.offer(step, rollout)
+    colours = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    TensorBoardSink(tmp_path).image(1, "a/b", colours)
+    np.testing.assert_array_equal(pixels_of(shown(tmp_path).Images("a/b")[0]), colours)
     events = shown(tmp_path).Images("input/observation")
     assert [event.step for event in events] == [10, 30]
     assert (events[0].height, events[0].width) == (84, 336)
-    pixels = np.asarray(Image.open(io.BytesIO(events[0].encoded_image_string)))
-    np.testing.assert_array_equal(pixels, np.concatenate(list(rollout[-1, 0]), axis=1))
-
-
-def test_colours_come_through(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
-    TensorBoardSink(tmp_path).image(1, "a/b", pixels)
-    (event,) = shown(tmp_path).Images("a/b")
-    read = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
-    np.testing.assert_array_equal(read, pixels)
+    wanted = np.concatenate(list(rollout[-1, 0]), axis=1)
+    np.testing.assert_array_equal(pixels_of(events[0]), wanted)
 
 
 def test_vectors_have_no_pictures(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from a3c.errors import UserError
 from a3c.play import video
 from a3c.play.playground import Playground
 from a3c.play.video import Film, file_stem
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 from tests import videos
 from tests.clusters import small_config
 from tests.full_disks import little_room

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c.process import process_records
+from a3c.process.atomic_file import write_atomically
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
 from a3c.run.rundir import RunDir
 
@@ -65,6 +66,4 @@ def write(path: Path, seen: Elsewhere) -> None:
     """Write the file atomically; raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     record = json.loads(seen.record.to_json()) if seen.record else None
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps({**seen._asdict(), "record": record}))
-    temporary.replace(path)
+    write_atomically(path, json.dumps({**seen._asdict(), "record": record}), durable=False)

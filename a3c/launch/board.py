@@ -8,13 +8,14 @@ free port. The file `--link` holds its URL while it runs.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from a3c.process.atomic_file import write_atomically
 
 LOOPBACK = "127.0.0.1"
 
@@ -67,14 +68,10 @@ def _serve(logdir: Path, port: int, host: str) -> str:
 
 def _write(path: Path, text: str) -> None:
     """Write a file atomically, readable by its owner only; an error is logged, not raised."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.touch(mode=0o600)
-        temporary.write_text(text + "\n")
-        temporary.replace(path)
+        write_atomically(path, text + "\n", durable=False)
     except OSError as error:
         sys.stderr.write(f"can't write {path}: {error.strerror}\n")
-        temporary.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

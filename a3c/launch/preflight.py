@@ -19,8 +19,7 @@ from a3c.play.display import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
 from a3c.run.checkpoint import steps
-from a3c.run.rundir import RunDir, copied_from, refusing
-from a3c.watch.disk import room
+from a3c.run.rundir import RunDir, copied_from, refusing, room
 
 # Measured peak of PSS and private memory of each process: see docs/launcher.md.
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}

@@ -21,7 +21,6 @@ from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Follower, last_rows, parse_row
 from a3c.run.rundir import RunDir
-from a3c.run.scores import beside
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class Progress:
         goal = f" (goal {target:g})" if target is not None else ""
         score = "no game over yet"
         if mean is not None:
-            score = f"mean return {beside(mean, target)}{goal}"
+            score = f"mean return {console.beside(mean, target)}{goal}"
         self._say(
             "%6.0f s  %11s env steps  %7s/s  %s",
             row.get("wall_s", 0.0),
@@ -231,7 +230,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     ]
     if summary["mean_return_100"] is not None:
         lines.append(
-            f"  mean return  {beside(summary['mean_return_100'], summary['goal'])} "
+            f"  mean return  {console.beside(summary['mean_return_100'], summary['goal'])} "
             "(last 100 games in training)"
         )
     if summary.get("lost_env_steps"):
@@ -269,7 +268,9 @@ def _score_table(evaluation: dict[str, Any], goal: float | None) -> list[str]:
         if value is None:  # one game has no standard error
             return "-"
         return (
-            f"{value:g}" if name == "episodes" else beside(value, goal if name == "mean" else None)
+            f"{value:g}"
+            if name == "episodes"
+            else console.beside(value, goal if name == "mean" else None)
         )
 
     cells = [cell(name) for name in names]

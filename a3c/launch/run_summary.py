@@ -17,7 +17,7 @@ from a3c.launch import report, supervisor
 from a3c.launch.supervisor import Outcome
 from a3c.process import console
 from a3c.run import checkpoint
-from a3c.run.confirmation import FOLDER, is_over
+from a3c.run.checkpoint import CANDIDATE, is_over
 from a3c.run.rundir import REPOSITORY, RunDir
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Interruption:
 
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
     """Write `summary.json`, print how the run ended, and return the run's exit code."""
-    shutil.rmtree(run.path / FOLDER, ignore_errors=True)  # left by a chief that was killed
+    shutil.rmtree(run.path / CANDIDATE, ignore_errors=True)  # left by a chief that was killed
     newest = report.newest_checkpoint(run)
     # If the newest checkpoint is damaged, an older one doesn't show how the run ended.
     last_step = max((int(path.name) for path in checkpoint.steps(run.checkpoints)), default=0)

@@ -20,12 +20,11 @@ from a3c.config import Config
 from a3c.errors import FatalError
 from a3c.learn.games import Games
 from a3c.process import process_records
-from a3c.process.console import count
-from a3c.run import checkpoint, confirmation, resume, tensors
+from a3c.process.console import beside, count
+from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.resume import Life
-from a3c.run.scores import beside
 from a3c.server.exchange import Reply
 from a3c.server.store import ENDINGS, Snapshot, Store
 
@@ -66,10 +65,9 @@ def prepare(
 def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:
     checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
     try:
-        values = tensors.load(path / checkpoint.PREFIX)
-    except tensors.UNREADABLE as error:  # possible although the checksums match
-        reason = str(error).splitlines()[0]
-        raise FatalError(f"{path} can't be read ({reason}): take it away to go on") from None
+        values = checkpoint.load_variables(path)
+    except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
+        raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
     expected = store.saved_shapes()
     if {name: value.shape for name, value in values.items()} != expected:
         raise FatalError(f"{path} holds other variables than this network needs")
@@ -96,7 +94,7 @@ class Chief:
         self._config = config
         self._run_dir = run_dir
         self._checkpoints = run_dir / "checkpoints"
-        self._candidates = run_dir / confirmation.FOLDER
+        self._candidates = run_dir / checkpoint.CANDIDATE
         shutil.rmtree(self._candidates, ignore_errors=True)
         self._games = games
         self._candidate: Path | None = None  # the checkpoint being evaluated
@@ -144,7 +142,7 @@ class Chief:
 
         A run that resumes from a solved checkpoint is solved at once.
         """
-        if self._restored is not None and confirmation.is_solved(self._restored, self._config.run):
+        if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
             return self._look_at_confirmation(self._candidate)
@@ -272,7 +270,7 @@ class Chief:
         """Write a checkpoint into a folder; None if that fails for any reason."""
         try:
             path = checkpoint.write(
-                root, manifest, lambda prefix: tensors.save(prefix, snapshot.values)
+                root, manifest, lambda prefix: checkpoint.save_variables(prefix, snapshot.values)
             )
         except (OSError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0]

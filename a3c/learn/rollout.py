@@ -19,7 +19,7 @@ from a3c.config.own_code import describe
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import bootstrap_truncations
 from a3c.net.frames import as_fed, fed_space
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 
 
 class Actor(Protocol):

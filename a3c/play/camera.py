@@ -12,7 +12,7 @@ from a3c.play.evaluation import Decision
 from a3c.play.picture import Facts, Painter
 from a3c.play.policy_view import action_names, view_policy
 from a3c.play.stage import Envs, screen
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 
 
 class Camera:

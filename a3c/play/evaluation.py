@@ -18,9 +18,8 @@ from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Actor, Autoreset
 from a3c.play.scores import Summary, summarise
 from a3c.process.console import count
-from a3c.run import checkpoint, tensors
-from a3c.run.checkpoint import DamagedCheckpointError
-from a3c.run.scores import Episode
+from a3c.run import checkpoint
+from a3c.run.metrics import Episode
 
 __all__ = ["Decision", "Summary", "load", "play", "quotas", "summarise"]
 
@@ -36,10 +35,7 @@ def load(agent: Agent, directory: Path) -> None:
     Raises DamagedCheckpointError if the checkpoint can't be read, and UserError if it is of another
     network.
     """
-    try:
-        values = tensors.load(directory / checkpoint.PREFIX)
-    except tensors.UNREADABLE as error:
-        raise DamagedCheckpointError(str(error).splitlines()[0]) from None
+    values = checkpoint.load_variables(directory)
     wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
     for name, shape in wanted.items():
         if name not in values or values[name].shape != shape:

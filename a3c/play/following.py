@@ -17,8 +17,7 @@ from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run import checkpoint
-from a3c.run.checkpoint import DamagedCheckpointError, Manifest
-from a3c.run.confirmation import is_over
+from a3c.run.checkpoint import DamagedCheckpointError, Manifest, is_over
 from a3c.run.metrics import Sink
 from a3c.run.rundir import RunDir
 

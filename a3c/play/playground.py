@@ -22,7 +22,7 @@ from a3c.play.evaluation import load
 from a3c.play.scores import summarise
 from a3c.play.stage import Envs
 from a3c.run.checkpoint import DamagedCheckpointError
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 
 
 @dataclass(frozen=True)

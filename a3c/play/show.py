@@ -21,7 +21,7 @@ from a3c.play.evaluation import Decision, Games, moments
 from a3c.play.playground import Playground
 from a3c.play.stage import Envs, frames_per_second
 from a3c.play.video import HOLD_S
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from a3c.play.camera import Camera, game_name, subtitle
 from a3c.play.evaluation import Decision, play
 from a3c.play.picture import score_text
 from a3c.play.stage import Envs, frames_per_second
-from a3c.run.scores import Episode
+from a3c.run.metrics import Episode
 
 Format = Literal["mp4", "gif"]
 FORMATS: tuple[Format, ...] = ("mp4", "gif")

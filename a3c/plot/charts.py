@@ -1,4 +1,4 @@
-"""Charts of how runs learned: return and losses.
+"""Charts of runs: return, losses, throughput, staleness.
 
 Each function takes the histories of one or more runs. Runs that differ at most in their seed are
 drawn as one curve with a band. With several curves, the legend shows the settings that differ.
@@ -7,23 +7,24 @@ drawn as one curve with a band. With several curves, the legend shows the settin
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from a3c.plot import chart_parts as parts
 from a3c.plot import curves, pictures
-from a3c.plot.curves import Series
-from a3c.plot.histories import CHIEF, EPISODES, Axis, History
-from a3c.plot.pictures import COLOURS, FAINT, line_style
+from a3c.plot.curves import Band
+from a3c.plot.histories import CHIEF, EPISODES, Axis, History, NothingToDrawError
+from a3c.plot.pictures import COLOURS, FAINT, TimeUnit, line_style
+from a3c.process.console import count
 from a3c.run.metrics import METRICS, WINDOW
 
 log = logging.getLogger(__name__)
 
 MAX_GAMES = 20_000  # at most, drawn as points
+NUM_POINTS = 200  # of a grid
 
 LOSSES = {
     "loss/policy": "Policy loss",
@@ -32,6 +33,13 @@ LOSSES = {
     "train/gradient_norm": "Gradient norm",
     "loss/explained_variance": "Explained variance",
     "train/learning_rate": "Learning rate",
+}
+SHARES = {
+    "time/env": ("stepping environments", COLOURS[2]),
+    "time/act": ("choosing actions", COLOURS[0]),
+    "time/learn": ("gradients", COLOURS[4]),
+    "time/exchange": ("exchange with the ps", COLOURS[3]),
+    "time/other": ("other", COLOURS[6]),
 }
 
 
@@ -42,30 +50,30 @@ def return_figure(
     histories: Sequence[History], axes: Sequence[Axis] = ("steps", "wall"), window: int = WINDOW
 ) -> Figure:
     """Returns of games and the mean of the last `window` games, with a panel for each axis."""
-    histories = parts.with_data(
+    histories = _with_data(
         histories,
         lambda run: len(run.curve(EPISODES, "return", "steps").x) > 0 or bool(run.evaluators),
         "has no finished game: metrics/episodes.jsonl, which worker 0 writes, is missing or empty",
     )
-    figure = pictures.page(
-        parts.title_of("Return per game", histories), parts.subtitle_of(histories)
-    )
+    figure = _page("Return per game", histories)
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+    targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
     for panel, axis in zip(panels, axes, strict=True):
-        scale = parts.scale_of(histories, axis, [(EPISODES, "return"), (CHIEF, "wall_s")])
+        scale = _scale(histories, axis, [(EPISODES, "return"), (CHIEF, "wall_s")])
         if len(histories) == 1:
             _draw_games(panel, histories[0], scale, window)
         else:
-            _draw_groups(panel, parts.group(histories), scale, window)
-        _draw_threshold(panel, histories)
-        ylabel = "return (points)" if panel is panels[0] else ""
+            _draw_groups(panel, _group(histories), scale, window)
+        if len(targets) == 1:
+            (target,) = targets
+            _draw_mark(panel, target, f"solved at {pictures.short(target)}")
         panel.set_xlim(left=0)
-        pictures.dress(panel, scale.label, ylabel)
+        pictures.dress(panel, scale.label, "return (points)" if panel is panels[0] else "")
     pictures.legend_below(figure, list(panels))
     return figure
 
 
-def _draw_games(axes: Axes, history: History, scale: parts.Scale, window: int) -> None:
+def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None:
     games = history.curve(EPISODES, "return", scale.axis)
     shown = slice(None, None, -(-len(games.x) // MAX_GAMES) or 1)
     alpha = float(np.clip(60 / max(len(games.x), 1) ** 0.7, 0.06, 0.5))
@@ -84,50 +92,32 @@ def _draw_games(axes: Axes, history: History, scale: parts.Scale, window: int) -
     _draw_evaluations(axes, history, scale, COLOURS[1], bars=True)
 
 
-def _draw_groups(
-    axes: Axes, groups: Sequence[parts.Group], scale: parts.Scale, window: int
-) -> None:
+def _draw_groups(axes: Axes, groups: Sequence[Group], scale: Scale, window: int) -> None:
+    """A curve per group: of several seeds thin lines, and a thick mean with its band."""
     banded = False
-    for index, (label, histories) in enumerate(groups):
-        style: Any = line_style(index)
-        means = [
-            curves.smooth(games, window)
-            for games in (history.curve(EPISODES, "return", scale.axis) for history in histories)
-            if len(games.x)
-        ]
+    for index, group in enumerate(groups):
+        style = line_style(index)
+        games = [history.curve(EPISODES, "return", scale.axis) for history in group.histories]
+        means = [curves.smooth(points, window) for points in games if len(points.x)]
         if len(means) == 1:
-            axes.plot(scale(means[0].x), means[0].y, linewidth=2.2, label=label, **style)
+            axes.plot(scale(means[0].x), means[0].y, linewidth=2.2, label=group.label, **style)
         elif means:
-            text = groups[index].spread if len(groups) == 1 else f"{label} ({groups[index].spread})"
-            banded |= _draw_seeds(axes, means, scale, style, text)
-        for history in histories:
+            for mean in means:
+                axes.plot(scale(mean.x), mean.y, color=style["color"], linewidth=0.8, alpha=0.45)
+            label = group.spread if len(groups) == 1 else f"{group.label} ({group.spread})"
+            over = curves.across_seeds(means, NUM_POINTS)
+            axes.plot(scale(over.x), over.mean, linewidth=2.6, label=f"mean of {label}", **style)
+            _draw_band(axes, over, scale, style["color"])
+            banded |= len(over.x) > 0
+        for history in group.histories:
             _draw_evaluations(axes, history, scale, style["color"], bars=False)
     axes.plot([], [], " ", label=f"lines: mean of the last {window:,} games")
     if banded:
-        parts.explain_band(axes, "band: lowest to highest seed, where all have data")
-
-
-def _draw_seeds(
-    axes: Axes, means: list[Series], scale: parts.Scale, style: Any, label: str
-) -> bool:
-    """Thin lines for seeds and a thick mean with its band; returns whether a band was drawn."""
-    for mean in means:
-        axes.plot(scale(mean.x), mean.y, color=style["color"], linewidth=0.8, alpha=0.45)
-    over = curves.across_seeds(means, parts.NUM_POINTS)
-    axes.plot(scale(over.x), over.mean, linewidth=2.6, label=f"mean of {label}", **style)
-    axes.fill_between(
-        scale(over.x),
-        over.low,
-        over.high,
-        color=style["color"],
-        alpha=parts.BAND_ALPHA,
-        linewidth=0,
-    )
-    return len(over.x) > 0
+        _explain_band(axes, "band: lowest to highest seed, where all have data")
 
 
 def _draw_evaluations(
-    axes: Axes, history: History, scale: parts.Scale, colour: str, *, bars: bool
+    axes: Axes, history: History, scale: Scale, colour: str, *, bars: bool
 ) -> None:
     for name in history.evaluators:
         mean = history.curve(name, "evaluation/mean", scale.axis)
@@ -147,32 +137,20 @@ def _draw_evaluations(
         )
 
 
-def _draw_threshold(axes: Axes, histories: Sequence[History]) -> None:
-    targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
-    if len(targets) == 1:
-        (target,) = targets
-        label = f"solved at {pictures.short(target)}"
-        axes.axhline(target, color=FAINT, linewidth=1.4, linestyle=(0, (6, 4)), label=label)
-
-
 # --- losses ---------------------------------------------------------------------------------------
 
 
 def losses_figure(histories: Sequence[History], axis: Axis = "steps", window: int = 1) -> Figure:
     """The parts of the loss and the update's metrics: mean of all workers, and their range."""
-    histories = parts.with_workers(histories, "loss/policy")
-    figure = pictures.page(parts.title_of("Learning", histories), parts.subtitle_of(histories))
+    histories, scale = _with_workers(histories, "loss/policy", axis)
+    figure = _page("Learning", histories)
     panels = figure.subplots(2, 3, sharex=True)
-    scale = parts.scale_of(
-        histories, axis, [(name, "loss/policy") for name in parts.all_workers(histories)]
-    )
     for axes, (metric, title) in zip(panels.flat, LOSSES.items(), strict=True):
-        parts.draw_workers(axes, parts.group(histories), metric, scale, window)
+        _draw_workers(axes, _group(histories), metric, scale, window)
         _fit_loss_axis(axes, metric, histories)
         axes.set_xlim(left=0)
-        bottom = axes in panels[-1]
-        pictures.dress(axes, scale.label if bottom else "", METRICS[metric].unit, title)
-    parts.explain_workers(panels[0, 0], histories)
+        pictures.dress(axes, scale.label if axes in panels[-1] else "", METRICS[metric], title)
+    _explain_workers(panels[0, 0], histories)
     pictures.legend_below(figure, list(panels.flat))
     return figure
 
@@ -191,5 +169,249 @@ def _fit_loss_axis(axes: Axes, metric: str, histories: Sequence[History]) -> Non
         axes.set_yscale("log")
     clips = {history.setting("learning", "max_gradient_norm") for history in histories}
     if metric == "train/gradient_norm" and len(clips) == 1 and (clip := clips.pop()):
-        label = f"gradients are clipped to {pictures.short(clip)}"
-        axes.axhline(clip, color=FAINT, linewidth=1.4, linestyle=(0, (6, 4)), label=label)
+        _draw_mark(axes, clip, f"gradients are clipped to {pictures.short(clip)}")
+
+
+# --- throughput -----------------------------------------------------------------------------------
+
+
+def throughput_figure(histories: Sequence[History], axis: Axis = "wall", window: int = 1) -> Figure:
+    """Env steps a second, and how the workers spent their time."""
+    histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis)
+    figure = _page("Throughput", histories)
+    single = len(histories) == 1
+    speed, shares = figure.subplots(2, 1, sharex=single)
+    for index, history in enumerate(histories):
+        points = history.curve(CHIEF, "cluster/env_steps_per_s", axis)
+        if not len(points.x):  # the chief is on another host: the sum of the workers of this one
+            rows = history.curves("worker/env_steps_per_s", axis)
+            grid = curves.wide_grid(rows, NUM_POINTS)
+            values = np.stack([curves.interpolate(part, grid) for part in rows])
+            points = curves.series(grid, np.nansum(values, axis=0))
+        points = curves.smooth(points, window)
+        style = line_style(index)
+        speed.plot(scale(points.x), points.y, linewidth=2, label=history.name, **style)
+    speed.set_xlim(left=0)
+    speed.set_ylim(bottom=0)
+    pictures.dress(speed, "" if single else scale.label, "env steps/s", "Env steps a second")
+    if single:
+        _draw_shares(shares, histories[0], scale)
+    else:
+        _draw_mean_shares(shares, histories)
+        _legend_beside(speed)
+    _legend_beside(shares)
+    return figure
+
+
+def _draw_shares(axes: Axes, history: History, scale: Scale) -> None:
+    by_share = {metric: history.curves(metric, scale.axis) for metric in SHARES}
+    rows = [curve for found in by_share.values() for curve in found]
+    if rows:
+        num_points = min(NUM_POINTS, max(len(curve.x) for curve in rows))
+        grid = curves.wide_grid([curves.bin_means(part, num_points) for part in rows], num_points)
+        heights = np.zeros((len(SHARES), len(grid)))
+        for row, found in zip(heights, by_share.values(), strict=True):
+            if (over := curves.across_workers(found, num_points)) is not None:
+                row[:] = np.interp(grid, over.x, over.mean)
+        heights /= np.maximum(heights.sum(axis=0), 1.0)
+        labels, colours = zip(*SHARES.values(), strict=True)
+        axes.stackplot(scale(grid), heights, labels=labels, colors=colours, alpha=0.85)
+    axes.set_ylim(0, 1)
+    title = f"Where the time of {count(len(history.workers), 'worker')} goes"
+    pictures.dress(axes, scale.label, "share of time", title)
+    axes.yaxis.set_major_formatter(_percent)
+
+
+def _draw_mean_shares(axes: Axes, histories: Sequence[History]) -> None:
+    left = np.zeros(len(histories))
+    places = np.arange(len(histories))[::-1]
+    for metric, (label, colour) in SHARES.items():
+        found = [[curve.y for curve in run.curves(metric, "steps")] for run in histories]
+        means = np.array([np.concatenate(ys).mean() if ys else 0.0 for ys in found])
+        axes.barh(places, means, left=left, color=colour, alpha=0.85, label=label, height=0.7)
+        left += means
+    axes.set_xlim(0, max(1.0, float(left.max())))
+    pictures.dress(axes, "share of time", "", "Where the workers' time goes")
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks(places, [history.name for history in histories])
+    axes.xaxis.set_major_formatter(_percent)
+
+
+def _percent(value: float, _position: object = None) -> str:
+    return f"{value:.0%}"
+
+
+def _legend_beside(axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    stacked = axes.collections and not axes.get_lines()
+    order = slice(None, None, -1) if stacked else slice(None)
+    axes.legend(
+        handles[order],
+        labels[order],
+        loc="center left",
+        bbox_to_anchor=(1.01, 0.5),
+        fontsize=12,
+        frameon=False,
+        borderaxespad=0,
+    )
+
+
+# --- staleness ------------------------------------------------------------------------------------
+
+
+def staleness_figure(histories: Sequence[History], axis: Axis = "steps", window: int = 1) -> Figure:
+    """Other workers' updates between a worker's pull and push: over time, and as a histogram."""
+    metric = "train/staleness"
+    histories, scale = _with_workers(histories, metric, axis)
+    figure = _page("Staleness of gradients", histories)
+    over, often = figure.subplots(1, 2, sharey=True, width_ratios=(2.6, 1))
+    groups = _group(histories)
+    _draw_workers(over, groups, metric, scale, window)
+    values = [
+        np.concatenate([curve.y for run in found.histories for curve in run.curves(metric, axis)])
+        for found in groups
+    ]
+    bins = np.linspace(0.0, 1.02 * (max(float(part.max()) for part in values) or 1.0), 31)
+    for index, part in enumerate(values):
+        shares = np.histogram(part, bins)[0] / len(part)
+        colour = COLOURS[index % len(COLOURS)]
+        if len(values) == 1:
+            often.barh(bins[:-1], shares, height=np.diff(bins), align="edge", color=colour)
+        else:
+            often.stairs(shares, bins, orientation="horizontal", color=colour, linewidth=2)
+    workers = {run.setting("cluster", "workers") for run in histories}
+    if len(workers) == 1 and (number := workers.pop()):
+        label = f"{number - 1:,}: what {count(number, 'equal worker')} would have"
+        _draw_mark(over, number - 1, label)
+    over.set_xlim(left=0)
+    over.set_ylim(bottom=0)
+    pictures.dress(over, scale.label, "updates by others, mean a row", "Over the run")
+    pictures.dress(often, "share of rows", "", "How often")
+    often.xaxis.set_major_formatter(_percent)
+    _explain_workers(over, histories)
+    pictures.legend_below(figure, [over])
+    return figure
+
+
+# --- shared parts ---------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Runs of one configuration, and the label that distinguishes them from other groups."""
+
+    label: str
+    histories: list[History]
+
+    @property
+    def spread(self) -> str:
+        """What a band covers, for example `3 seeds`."""
+        seeds = {history.setting("run", "seed") for history in self.histories}
+        number = len(self.histories)
+        return f"{number} {'seeds' if len(seeds) == number else 'runs'}"
+
+
+class Scale(NamedTuple):
+    axis: Axis
+    unit: TimeUnit  # of wall time; unused for env steps
+
+    @property
+    def label(self) -> str:
+        return "env steps" if self.axis == "steps" else f"wall time ({self.unit.name})"
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Positions in the axis's unit."""
+        return x / self.unit.seconds
+
+
+def _group(histories: Sequence[History]) -> list[Group]:
+    """Group runs that differ at most in their seed."""
+    members = curves.group_runs([history.config for history in histories])
+    groups = [[histories[index] for index in indices] for indices in members]
+    names = [found[0].name for found in groups]
+    labels = curves.label_groups([found[0].config for found in groups], names)
+    return [Group(label, found) for label, found in zip(labels, groups, strict=True)]
+
+
+def _with_data(
+    histories: Sequence[History], has: Callable[[History], bool], complaint: str
+) -> list[History]:
+    """The runs that have data to draw; NothingToDrawError if none has."""
+    kept = [history for history in histories if has(history)]
+    left_out = [history for history in histories if history not in kept]
+    if not kept:
+        raise NothingToDrawError(f"{left_out[0].path} {complaint}")
+    for history in left_out:
+        log.warning("left out: %s %s", history.path, complaint)
+    return kept
+
+
+def _with_workers(
+    histories: Sequence[History], metric: str, axis: Axis
+) -> tuple[list[History], Scale]:
+    """The runs whose workers have a metric, and the x-axis that covers all their rows."""
+    complaint = f"has no {metric}: metrics/worker-*.jsonl are missing or empty"
+    kept = _with_data(histories, lambda run: bool(run.curves(metric, "steps")), complaint)
+    workers = sorted({worker for history in kept for worker in history.workers})
+    return kept, _scale(kept, axis, [(worker, metric) for worker in workers])
+
+
+def _scale(histories: Sequence[History], axis: Axis, places: list[tuple[str, str]]) -> Scale:
+    if axis == "steps":
+        return Scale(axis, TimeUnit(1.0, "env steps"))
+    ends = [run.curve(table, metric, axis).x[-1:] for run in histories for table, metric in places]
+    return Scale(axis, pictures.time_unit(float(np.max(np.concatenate(ends), initial=0.0))))
+
+
+def _page(title: str, histories: Sequence[History]) -> Figure:
+    """A page whose heading names the game and the runs."""
+    games = {history.setting("env", "env_id") for history in histories} - {None}
+    title = f"{title}: {games.pop()}" if len(games) == 1 else title
+    if len(histories) > 1:
+        names = ", ".join(history.name for history in histories)
+        return pictures.page(title, f"{len(histories)} runs: {names}")
+    (run,) = histories
+    parts = [run.name]
+    if workers := run.setting("cluster", "workers"):
+        parts.append(count(workers, "worker"))
+    if (games_played := len(run.tables.get(EPISODES, []))) > 0:
+        parts.append(count(games_played, "game"))
+    steps = run.curve(CHIEF, "wall_s", "steps")
+    if len(steps.x):
+        unit = pictures.time_unit(float(steps.y[-1]))
+        wall = f"{steps.y[-1] / unit.seconds:.3g} {unit.name}"
+        parts.append(f"{steps.x[-1]:,.0f} env steps in {wall}")
+    return pictures.page(title, " · ".join(parts))
+
+
+def _draw_workers(
+    axes: Axes, groups: Sequence[Group], metric: str, scale: Scale, window: int
+) -> None:
+    """The mean of all workers of each group, with the range from lowest to highest."""
+    for index, (label, histories) in enumerate(groups):
+        found = [points for run in histories for points in run.curves(metric, scale.axis)]
+        rows = [curves.smooth(points, window) for points in found]
+        over = curves.across_workers(rows, NUM_POINTS)
+        if over is None:
+            continue
+        style = line_style(index)
+        name = label if len(groups) > 1 else f"mean of {count(len(rows), 'worker')}"
+        axes.plot(scale(over.x), over.mean, linewidth=2, label=name, **style)
+        if len(rows) > 1:
+            _draw_band(axes, over, scale, style["color"])
+
+
+def _draw_band(axes: Axes, over: Band, scale: Scale, colour: str) -> None:
+    axes.fill_between(scale(over.x), over.low, over.high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _draw_mark(axes: Axes, value: float, label: str) -> None:
+    axes.axhline(value, color=FAINT, linewidth=1.4, linestyle=(0, (6, 4)), label=label)
+
+
+def _explain_workers(axes: Axes, histories: Sequence[History]) -> None:
+    if any(len(history.workers) > 1 for history in histories):
+        _explain_band(axes, "band: lowest to highest worker")
+
+
+def _explain_band(axes: Axes, text: str) -> None:
+    axes.fill_between([], [], [], color=FAINT, alpha=0.3, linewidth=0, label=text)

@@ -56,17 +56,12 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
 # --- smoothing and grids --------------------------------------------------------------------------
 
 
-def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of each value and the `window - 1` before it, or of as many as there are."""
-    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - window, 0)
-    return (sums[ends] - sums[starts]) / (ends - starts)
-
-
 def smooth(points: Series, window: int) -> Series:
-    """The series with the moving mean of its values."""
-    return Series(points.x, moving_mean(points.y, window))
+    """The mean of each value and the `window - 1` before it, or of as many as there are."""
+    sums = np.concatenate([[0.0], np.cumsum(points.y, dtype=np.float64)])
+    ends = np.arange(1, len(points.y) + 1)
+    starts = np.maximum(ends - window, 0)
+    return Series(points.x, (sums[ends] - sums[starts]) / (ends - starts))
 
 
 def bin_means(points: Series, num_bins: int) -> Series:
@@ -92,49 +87,30 @@ def wide_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
     return np.linspace(start, end, num_points if end > start else 1)
 
 
-def shared_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
-    """Grid points that all curves cover; none if the curves don't overlap."""
-    start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
-    if end < start:
-        return np.empty(0)
-    return np.linspace(start, end, num_points if end > start else 1)
-
-
-def band(curves: Sequence[Series], grid: np.ndarray) -> Band:
+def _band(curves: Sequence[Series], grid: np.ndarray) -> Band:
     """Mean, lowest and highest of the curves at each point of `grid` that any curve covers."""
     values = np.stack([interpolate(curve, grid) for curve in curves])  # [curves, N]
     covered = np.isfinite(values).any(axis=0)
     values = values[:, covered]
-    return Band(
-        grid[covered],
-        np.nanmean(values, axis=0),
-        np.nanmin(values, axis=0),
-        np.nanmax(values, axis=0),
-    )
+    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+    return Band(grid[covered], np.nanmean(values, axis=0), low, high)
 
 
 def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
     """The band of noisy curves, averaged in one bin for each grid point; None without curves."""
     curves = [bin_means(points, num_points) for points in rows if len(points.x)]
-    if not curves:
-        return None
-    return band(curves, wide_grid(curves, num_points))
+    return _band(curves, wide_grid(curves, num_points)) if curves else None
 
 
 def across_seeds(curves: Sequence[Series], num_points: int) -> Band:
-    """The band over the range that all curves cover.
+    """The band over the range that all curves cover, empty if they don't overlap.
 
     Beyond this range the mean would jump to the mean of the remaining runs, which are the slow ones
     if runs end when they are solved.
     """
-    return band(curves, shared_grid(curves, num_points))
-
-
-def wall_at(env_steps: np.ndarray, known_steps: np.ndarray, known_wall_s: np.ndarray) -> np.ndarray:
-    """Seconds of training at given env steps, by the chief's rows; 0 at the start."""
-    return np.interp(
-        env_steps, np.concatenate([[0.0], known_steps]), np.concatenate([[0.0], known_wall_s])
-    )
+    start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
+    num_points = 0 if end < start else 1 if end == start else num_points
+    return _band(curves, np.linspace(start, end, num_points))
 
 
 # --- which runs belong together -------------------------------------------------------------------
@@ -173,7 +149,6 @@ def label_groups(configs: Sequence[Settings | None], names: Sequence[str]) -> li
 
 
 def _compared(config: Settings) -> dict[str, Any]:
-    """The compared settings, by `section.name`."""
     return {
         f"{section}.{name}": value
         for section, values in config.items()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
 from matplotlib.axes import Axes
@@ -52,28 +53,18 @@ def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
         inputs = tf.compat.v1.placeholder(tf.float32, [1, 1, *shape])
         state = tf.compat.v1.placeholder(tf.float32, [1, network.state_size])
         network.forward(inputs, state, tf.compat.v1.placeholder(tf.bool, [1, 1]))
-        sizes = {
-            variable.op.name: math.prod(variable.shape.as_list())
-            for variable in tf.compat.v1.trainable_variables()
-        }
-        owned = _by_layer(sizes, [record.name for record in records])
+        owned: dict[str, int] = {}  # parameters; a variable belongs to the innermost layer around
+        for variable in tf.compat.v1.trainable_variables():
+            name = variable.op.name
+            around = [r.name for r in records if f"{name}/".startswith(f"{r.name}/")]
+            owner = max(around, key=len, default=name.rpartition("/")[0] or name)
+            owned[owner] = owned.get(owner, 0) + math.prod(variable.shape.as_list())
         makers = {record.output.op: record.name for record in records} | {inputs.op: INPUT}
         rows = [LayerRow(INPUT, "input", shape, 0, ())]
         for name, kind, output_shape, layer_inputs, _ in records:
             sources = _sources(layer_inputs, makers)
             rows.append(LayerRow(name, kind, output_shape, owned.pop(name, 0), sources))
     return rows + [LayerRow(name, "variables", (), size, ()) for name, size in owned.items()]
-
-
-def _by_layer(sizes: dict[str, int], names: list[str]) -> dict[str, int]:
-    """Parameters of each layer; a variable belongs to the innermost layer around it."""
-    totals: dict[str, int] = {}
-    for variable, size in sizes.items():
-        around = [name for name in names if f"{variable}/".startswith(f"{name}/")]
-        scope = variable.rpartition("/")[0] or variable
-        owner = max(around, key=len, default=scope)
-        totals[owner] = totals.get(owner, 0) + size
-    return totals
 
 
 def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
@@ -95,12 +86,10 @@ def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
 
 
 def total_parameters(rows: Sequence[LayerRow]) -> int:
-    """Trainable parameters of the whole network."""
     return sum(row.num_parameters for row in rows)
 
 
 def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -> None:
-    """Print the layers as a table with their total."""
     table = Table(show_footer=True)
     table.add_column("layer", "total", no_wrap=True)
     table.add_column("kind", no_wrap=True)
@@ -108,21 +97,21 @@ def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -
     table.add_column("parameters", f"{total_parameters(rows):,}", justify="right", no_wrap=True)
     for row in rows:
         parameters = f"{row.num_parameters:,}" if row.num_parameters else ""
-        table.add_row(row.name, row.kind, shape_text(row.output_shape), parameters)
+        table.add_row(row.name, row.kind, _shape_text(row.output_shape), parameters)
     console = console or Console()
     console.print(title, style="bold", highlight=False, markup=False)
     console.print(table)
 
 
-def shape_text(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
     """A shape in readable form, 84x84x4."""
-    return "x".join(str(size) for size in shape)
+    return "x".join(map(str, shape))
 
 
 # --- the picture: all lengths in inches -----------------------------------------------------------
 
-_LANE = 2.3  # height of one row of layers, labels included
-_HEAD_LANE = 0.95  # the same for the outputs, whose labels are beside them
+_ROW = 2.3  # height of one row of layers, labels included
+_OUTPUT_ROW = 0.95  # the same for the outputs, whose labels are beside them
 _GLYPH = 1.05  # the tallest layer
 _RISE, _RUN = 0.22, 0.35  # of a box's slanted edges, for a front of height 1
 _LINE = 0.165
@@ -132,8 +121,8 @@ _HEADER = 0.75
 _MAX_PIXELS = 30_000
 
 _INK, _FAINT = "#24292f", "#6e7781"
-_KINDS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
-_HEADS = {"policy": "#8250df", "value": "#cf222e"}
+_COLOURS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
+_OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
 
 
 class _Glyph(NamedTuple):
@@ -161,7 +150,6 @@ def draw(rows: Sequence[LayerRow], title: str, subtitle: str, path: Path) -> Non
 
 
 def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
-    """Draw the layers from left to right."""
     glyphs, step, width = _arrange(rows)
     header = max(1.35 * len(title), 1.15 * len(subtitle)) * _LETTER
     width = max(width, header + 2 * _MARGIN)
@@ -171,7 +159,9 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
     axes = picture.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
-    _draw_title(axes, title, subtitle, height - _MARGIN)
+    top = height - _MARGIN
+    axes.text(_MARGIN, top, title, size=12, weight="bold", color=_INK, va="top")
+    axes.text(_MARGIN, top - 0.27, subtitle, size=10, color=_FAINT, va="top")
     for target in glyphs.values():
         for source in target.row.sources:
             _draw_edge(axes, glyphs[source], target, step)
@@ -182,34 +172,31 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
 
 
 def _arrange(rows: Sequence[LayerRow]) -> tuple[dict[str, _Glyph], float, float]:
-    """Every layer's glyph by name, the distance between columns, and the total width."""
-    columns, last = _columns(rows)
-    heights = _heights(rows, columns, last)
-    label_width = max(len(line) for row in rows for line in _label(row)) * _LETTER
-    step = label_width + 0.15
-    left = _MARGIN + label_width / 2
-    # Labels of outputs are beside them, so outputs need less space between rows.
-    outputs = {name for name, column in columns.items() if column == last}
-    bottom = _MARGIN - min(
-        y - (_HEAD_LANE / 2 if name in outputs else _GLYPH / 2 + 0.1 + 4 * _LINE)
-        for name, y in heights.items()
-    )
-    glyphs = {}
-    for row in rows:
-        is_output = row.name in outputs
-        x = left + step * (columns[row.name] - 0.25 * is_output)
-        glyphs[row.name] = _glyph(row, rows, x, bottom + heights[row.name], is_output=is_output)
-    return glyphs, step, left + step * (last - 0.25) + 0.2 + label_width + _MARGIN
+    """Every layer's glyph by name, the distance between columns, and the total width.
 
-
-def _columns(rows: Sequence[LayerRow]) -> tuple[dict[str, int], int]:
-    """Column of each layer, to the right of all its inputs; outputs are in the last column."""
+    A layer is in a column to the right of all its inputs; outputs are in the last column.
+    """
     depths: dict[str, int] = {}
     for row in rows:  # building order: sources come first
         depths[row.name] = max((depths[source] + 1 for source in row.sources), default=0)
     last = max(1, *depths.values())
     feeding = {INPUT}.union(*(row.sources for row in rows))
-    return {name: depths[name] if name in feeding else last for name in depths}, last
+    columns = {name: depths[name] if name in feeding else last for name in depths}
+    heights = _heights(rows, columns, last)
+    label_width = max(len(line) for row in rows for line in _label(row)) * _LETTER
+    step = label_width + 0.15
+    left = _MARGIN + label_width / 2
+    # Labels of outputs are beside them, so outputs need less space between rows.
+    bottom = _MARGIN - min(
+        y - (_OUTPUT_ROW / 2 if columns[name] == last else _GLYPH / 2 + 0.1 + 4 * _LINE)
+        for name, y in heights.items()
+    )
+    glyphs = {}
+    for row in rows:
+        is_output = columns[row.name] == last
+        x = left + step * (columns[row.name] - 0.25 * is_output)
+        glyphs[row.name] = _glyph(row, rows, x, bottom + heights[row.name], is_output=is_output)
+    return glyphs, step, left + step * (last - 0.25) + 0.2 + label_width + _MARGIN
 
 
 def _heights(rows: Sequence[LayerRow], columns: dict[str, int], last: int) -> dict[str, float]:
@@ -222,7 +209,7 @@ def _heights(rows: Sequence[LayerRow], columns: dict[str, int], last: int) -> di
             before = [heights[source] for source in row.sources] or list(wanted.values())[-1:]
             wanted[row.name] = sum(before) / len(before) if before else 0.0
         order = sorted(wanted, key=lambda name: -wanted[name])
-        gap = _HEAD_LANE if column == last else _LANE
+        gap = _OUTPUT_ROW if column == last else _ROW
         height = math.inf
         for name in order:
             height = min(wanted[name], height - gap)
@@ -236,7 +223,7 @@ def _glyph(
     row: LayerRow, rows: Sequence[LayerRow], x: float, y: float, *, is_output: bool
 ) -> _Glyph:
     kind = row.kind.split()[0].rstrip(",")
-    colour = _HEADS.get(row.name.split("/")[0]) or _KINDS.get(kind, _FAINT)
+    colour = _OUTPUT_COLOURS.get(row.name.split("/")[0]) or _COLOURS.get(kind, _FAINT)
     if len(row.output_shape) == 3:
         largest = max(max(r.output_shape[:2]) for r in rows if len(r.output_shape) == 3)
         side = max(0.2, math.sqrt(max(row.output_shape[:2]) / largest) * _GLYPH / (1 + _RISE))
@@ -251,7 +238,16 @@ def _draw_glyph(axes: Axes, glyph: _Glyph) -> None:
     """Feature maps are boxes with depth by channels; vectors are bars with height by length."""
     left, bottom = glyph.x - glyph.width / 2, glyph.y - glyph.height / 2
     if len(glyph.row.output_shape) == 3:
-        _draw_box(axes, left, bottom, glyph)
+        side = glyph.height / (1 + _RISE)
+        back = np.array([_RUN, _RISE]) * side  # from a corner of the front to that of the back
+        corners = left + glyph.width - back[0], bottom + side
+        front = [(left, bottom), (corners[0], bottom), corners, (left, corners[1])]
+        for strength, edge in ((1.0, front[:2]), (0.55, front[2:]), (0.75, front[1:3])):
+            face = front if strength == 1.0 else [*edge, *(np.array(edge[::-1]) + back)]
+            colour = tuple(1.0 - strength * (1.0 - part) for part in to_rgb(glyph.colour))
+            axes.add_patch(
+                Polygon(face, facecolor=colour, edgecolor="white", linewidth=0.8, zorder=3)
+            )
         return
     bar = FancyBboxPatch(
         (left, bottom), glyph.width, glyph.height, boxstyle="round,pad=0,rounding_size=0.05"
@@ -263,26 +259,6 @@ def _draw_glyph(axes: Axes, glyph: _Glyph) -> None:
         _draw_arrow(
             axes, [(x, y), (x + 0.45, y + 0.35), (x - 0.45, y + 0.35), (x, y)], glyph.colour
         )
-
-
-def _draw_box(axes: Axes, left: float, bottom: float, glyph: _Glyph) -> None:
-    side = glyph.height / (1 + _RISE)
-    right, top = left + glyph.width - _RUN * side, bottom + side
-    back_left, back_right = left + _RUN * side, left + glyph.width
-    rise = _RISE * side
-    faces = {
-        1.0: [(left, bottom), (right, bottom), (right, top), (left, top)],
-        0.55: [(left, top), (right, top), (back_right, top + rise), (back_left, top + rise)],
-        0.75: [
-            (right, bottom),
-            (right, top),
-            (back_right, top + rise),
-            (back_right, bottom + rise),
-        ],
-    }
-    for strength, corners in faces.items():
-        face = tuple(1.0 - strength * (1.0 - part) for part in to_rgb(glyph.colour))
-        axes.add_patch(Polygon(corners, facecolor=face, edgecolor="white", linewidth=0.8, zorder=3))
 
 
 def _draw_edge(axes: Axes, source: _Glyph, target: _Glyph, step: float) -> None:
@@ -306,11 +282,6 @@ def _draw_arrow(axes: Axes, curve: list[tuple[float, float]], colour: str) -> No
     axes.add_patch(arrow)
 
 
-def _draw_title(axes: Axes, title: str, subtitle: str, top: float) -> None:
-    axes.text(_MARGIN, top, title, size=12, weight="bold", color=_INK, va="top")
-    axes.text(_MARGIN, top - 0.27, subtitle, size=10, color=_FAINT, va="top")
-
-
 def _draw_label(axes: Axes, glyph: _Glyph) -> None:
     """The label under a layer, or beside it for an output."""
     lines = _label(glyph.row)
@@ -324,7 +295,7 @@ def _draw_label(axes: Axes, glyph: _Glyph) -> None:
 
 
 def _label(row: LayerRow) -> list[str]:
-    lines = [row.name, row.kind, shape_text(row.output_shape)]
+    lines = [row.name, row.kind, _shape_text(row.output_shape)]
     if row.num_parameters:
         lines.append(f"{row.num_parameters:,} parameters")
     return [line for line in lines if line]

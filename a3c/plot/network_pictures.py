@@ -1,12 +1,15 @@
-"""Pictures of a checkpoint's network: its filters and its saliency maps."""
+"""Pictures of a checkpoint's network: the weights of its first layer, and its saliency maps."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from a3c.learn.agent import Agent
@@ -19,15 +22,35 @@ from a3c.play.playground import Playground
 from a3c.play.policy_view import Choice, action_names, view_policy
 from a3c.play.saliency import saliency
 from a3c.play.stage import Envs
-from a3c.plot.filters import filters_figure, first_layers
+from a3c.plot import pictures
 from a3c.plot.histories import NothingToDrawError
-from a3c.plot.sight import Sight, frame_names, sight_figure
+from a3c.plot.pictures import FAINT, INK
 
 NUM_MOMENTS = 4
+POLICY, VALUE = (0.20, 0.55, 1.00), (1.00, 0.30, 0.20)
+_DARKEN = 0.55  # factor for the frame below the overlay
+_WIDTH, _MARGIN, _GAP, _CAPTION = 12.0, 0.22, 0.12, 0.42  # inches
+_FILTERS_A_ROW = 16
 
 
-class Look:
-    """A checkpoint's network, with an environment to play in."""
+class FirstLayer(NamedTuple):
+    """The weights of a first layer, `[height, width, channels, filters]` or `[inputs, units]`."""
+
+    name: str
+    weights: np.ndarray
+
+
+class Moment(NamedTuple):
+    """One moment of a game: the input frames, and the saliency of each place."""
+
+    caption: str
+    frames: np.ndarray  # [N, height, width, 1 or 3], 0 to 1, oldest first
+    policy: np.ndarray  # [height, width]
+    value: np.ndarray  # [height, width]
+
+
+class Pictures:
+    """The pictures of a checkpoint's network, with an environment to play in."""
 
     def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
         self._ground, self._envs, self._agent = ground, envs, agent
@@ -38,13 +61,15 @@ class Look:
         self._when = f"after {step:,} env steps"
 
     def filters(self) -> Figure:
-        """The weights of the first layer."""
         layers = first_layers(self._agent.parameters())
         if not layers:
             raise NothingToDrawError("no filters: the network has no dense layer or convolution")
-        title = f"First layer: {self._game}"
+        last = observations.prepared_shape(self._space)[-1]
+        inputs = [f"input {index}" for index in range(last)]
+        if observations.is_image(self._space):
+            inputs = frame_names(last)
         subtitle = f"{self._when} · red above 0, blue below · largest first"
-        return filters_figure(layers, title, subtitle, self._inputs())
+        return filters_figure(layers, f"First layer: {self._game}", subtitle, inputs)
 
     def saliency(self) -> Figure:
         """Saliency of policy and value at some moments of a game."""
@@ -54,43 +79,161 @@ class Look:
                 f"{self._space.shape}, and saliency is of images; --what filters shows its weights"
             )
         game = moments.play_one(self._envs, self._agent, self._ground.seed)
-        sights = [self._sight(moment) for moment in moments.telling(game, NUM_MOMENTS)]
+        shown = [self._moment(decision) for decision in moments.telling(game, NUM_MOMENTS)]
         method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
         title = f"What the network sees: {self._game}"
-        return sight_figure(sights, title, f"{self._when} · {method}")
+        return saliency_figure(shown, title, f"{self._when} · {method}")
 
-    def _sight(self, moment: Decision) -> Sight:
-        found = saliency(self._agent, self._space, moment)
-        frames = observations.frames(moment.observations[0], self._space).astype(np.float64)
-        highest = 255.0 if self._space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-        return Sight(self._caption(moment), frames / highest, found.policy, found.value)
-
-    def _caption(self, moment: Decision) -> str:
-        parts = [
-            f"env step {moment.lengths[0]:,}",
-            f"score {moment.returns[0]:g}",
-            f"value {moment.action.values[0]:.2f}",
+    def _moment(self, decision: Decision) -> Moment:
+        caption = [
+            f"env step {decision.lengths[0]:,}",
+            f"score {decision.returns[0]:g}",
+            f"value {decision.action.values[0]:.2f}",
         ]
         space = self._envs.single_action_space
         if isinstance(space, Discrete):
-            parameters = moment.action.policy_parameters[0]
+            parameters = decision.action.policy_parameters[0]
             names = action_names(self._ground.config.env, space)
             policy = self._agent.network.policy
-            rows = view_policy(policy, space, parameters, moment.action.actions[0], names)
+            rows = view_policy(policy, space, parameters, decision.action.actions[0], names)
             choices = [row for row in rows if isinstance(row, Choice)]
-            parts += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
-        return " · ".join(parts)
-
-    def _inputs(self) -> list[str]:
-        """Names of the first layer's inputs."""
-        last = observations.prepared_shape(self._space)[-1]
-        if observations.is_image(self._space):
-            return frame_names(last)
-        return [f"input {index}" for index in range(last)]
+            caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
+        found = saliency(self._agent, self._space, decision)
+        frames = observations.frames(decision.observations[0], self._space).astype(np.float64)
+        highest = 255.0 if self._space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
+        return Moment(" · ".join(caption), frames / highest, found.policy, found.value)
 
 
 @contextlib.contextmanager
-def opened(ground: Playground, source: Source) -> Iterator[Look]:
+def opened(ground: Playground, source: Source) -> Iterator[Pictures]:
     """The network of a checkpoint; its environment is closed on exit."""
     with contextlib.closing(ground.envs(1)) as envs:
-        yield Look(ground, envs, ground.agent(envs, source.path), source.manifest.step)
+        yield Pictures(ground, envs, ground.agent(envs, source.path), source.manifest.step)
+
+
+# --- the first layer ------------------------------------------------------------------------------
+
+
+def first_layers(parameters: Mapping[str, np.ndarray]) -> list[FirstLayer]:
+    """The first layer of each trunk; parameters are in building order."""
+    trunks: dict[str, FirstLayer] = {}
+    for name, values in parameters.items():
+        layer, _, kind = name.rpartition("/")
+        if kind == "weights" and values.ndim in (2, 4):
+            trunks.setdefault(layer.rpartition("/")[0], FirstLayer(layer, values))
+    inner = [layer for trunk, layer in trunks.items() if trunk.endswith("_trunk")]
+    return inner or list(trunks.values())[:1]
+
+
+def filters_figure(
+    layers: Sequence[FirstLayer], title: str, subtitle: str, inputs: Sequence[str] = ()
+) -> Figure:
+    """The weights of first layers, one below the other; `inputs` names channels or numbers."""
+    grids = [_grid(layer.weights) for layer in layers]
+    heights = [  # in inches, of grids that are about 10.6 inches wide
+        10.6 * grid.shape[0] / grid.shape[1] + 0.5
+        if layer.weights.ndim == 4
+        else min(max(0.3 * len(grid), 2.0), 8.0)
+        for layer, grid in zip(layers, grids, strict=True)
+    ]
+    figure = pictures.page(title, subtitle, (12.0, 1.5 + sum(heights)))
+    panels = figure.subplots(len(layers), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, layer, grid in zip(panels, layers, grids, strict=True):
+        limit = float(np.nanquantile(np.abs(grid), 0.995)) or 1.0
+        colours = colormaps["RdBu_r"].with_extremes(bad="white")  # blue below 0, red above
+        image = axes.imshow(grid, colours, vmin=-limit, vmax=limit, interpolation="nearest")
+        axes.set_aspect("equal" if layer.weights.ndim == 4 else "auto")
+        _label(axes, layer, inputs)
+        bar = figure.colorbar(image, cax=axes.inset_axes((1.01, 0.0, 0.012, 1.0)))
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=10.5, colors=FAINT, length=0)
+    return figure
+
+
+def _grid(weights: np.ndarray) -> np.ndarray:
+    """One picture of all filters or units, largest norm first; NaN separates the filters."""
+    sizes = np.sqrt(np.square(weights).sum(axis=tuple(range(weights.ndim - 1))))
+    weights = weights[..., np.argsort(-sizes, kind="stable")]
+    if weights.ndim == 2:
+        return weights
+    height, width, channels, count = weights.shape
+    bands = math.ceil(count / _FILTERS_A_ROW)
+    cell_h, cell_w, gap = height + 1, width + 1, max(height // 2, 1)
+    band_h = channels * cell_h + gap
+    grid = np.full((bands * band_h - gap, min(count, _FILTERS_A_ROW) * cell_w), np.nan)
+    for index in range(count):
+        band, column = divmod(index, _FILTERS_A_ROW)
+        for channel in range(channels):
+            top, left = band * band_h + channel * cell_h, column * cell_w
+            grid[top : top + height, left : left + width] = weights[:, :, channel, index]
+    return grid[:-1, :-1]
+
+
+def _label(axes: Any, layer: FirstLayer, inputs: Sequence[str]) -> None:
+    is_image = layer.weights.ndim == 4
+    *size, rows, count = layer.weights.shape
+    what = f"{count} {'×'.join(map(str, size))} filters" if is_image else f"{count} units"
+    axes.set_title(f"{layer.name}: {what}", loc="left", size=13.5, weight="bold", color=INK)
+    axes.set_xticks([])
+    for side in axes.spines.values():
+        side.set_visible(False)
+    if len(inputs) != rows or rows > 32:
+        axes.set_yticks([])
+        return
+    cell = layer.weights.shape[0] + 1 if is_image else 1
+    places = [row * cell + (cell - 2) / 2 if is_image else row for row in range(rows)]
+    axes.set_yticks(places, inputs)
+    axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
+
+
+# --- saliency -------------------------------------------------------------------------------------
+
+
+def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figure:
+    """A row for each moment: its frames, then the newest one with policy and value saliency."""
+    columns = len(shown[0].frames) + 2
+    height, width = shown[0].policy.shape
+    cell_w = (_WIDTH - 2 * _MARGIN + _GAP) / columns - _GAP
+    cell_h = min(cell_w * height / width, 2 * cell_w)
+    row_h = cell_h + _CAPTION
+    page_h = pictures.HEADER + len(shown) * row_h + 0.4
+    figure = pictures.page(title, subtitle, (_WIDTH, page_h))
+    figure.set_layout_engine("none")  # captions are wider than their frame
+    for number, moment in enumerate(shown):
+        bottom = page_h - pictures.HEADER - (number + 1) * row_h
+        newest = _rgb(moment.frames[-1])
+        images = [*map(_rgb, moment.frames)]
+        images += [overlay(newest, moment.policy, POLICY), overlay(newest, moment.value, VALUE)]
+        row = []
+        for column, image in enumerate(images):
+            left = _MARGIN + column * (cell_w + _GAP)
+            box = (left / _WIDTH, bottom / page_h, cell_w / _WIDTH, cell_h / page_h)
+            axes = figure.add_axes(box)
+            axes.imshow(image, interpolation="nearest", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+            for side in axes.spines.values():
+                side.set_visible(False)
+            row.append(axes)
+        row[0].set_title(moment.caption, loc="left", size=12, color=INK)
+    names = [*frame_names(columns - 2), "policy looks here", "value looks here"]
+    dark = [tuple(0.8 * part for part in colour) for colour in (POLICY, VALUE)]  # on white
+    for axes, name, colour in zip(row, names, [*[FAINT] * (columns - 2), *dark], strict=True):
+        axes.set_xlabel(name, size=11.5, color=colour)
+    return figure
+
+
+def overlay(
+    image: np.ndarray, saliency: np.ndarray, colour: tuple[float, float, float]
+) -> np.ndarray:
+    """A darkened `[height, width, 3]` picture, bright in one colour where saliency is high."""
+    strength = np.asarray(saliency, np.float64) / (float(np.max(saliency)) or 1.0)
+    light = strength[..., None] * np.array(colour)
+    return np.clip(_DARKEN * image * (1 - 0.5 * strength[..., None]) + light, 0.0, 1.0)
+
+
+def _rgb(frame: np.ndarray) -> np.ndarray:
+    return np.repeat(frame, 3, axis=-1) if frame.shape[-1] == 1 else frame
+
+
+def frame_names(count: int) -> list[str]:
+    return [f"{count - 1 - index} before" for index in range(count - 1)] + ["newest frame"]

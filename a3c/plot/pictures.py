@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -26,8 +26,6 @@ _LETTER = 0.105  # mean width of a subtitle's letter in inches
 
 
 class TimeUnit(NamedTuple):
-    """The unit of a time axis."""
-
     seconds: float
     name: str
 
@@ -121,8 +119,7 @@ def _is_area(handle: object) -> bool:
     return type(handle).__name__ == "Rectangle"
 
 
-def line_style(index: int) -> dict[str, str]:
-    """Colour and dash of the index-th line."""
+def line_style(index: int) -> dict[str, Any]:
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],

@@ -12,6 +12,7 @@ from a3c.errors import A3CError
 
 _SCRIPTS = Path(__file__).resolve().parents[2]
 MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
+MOST_DECIMALS = 6  # of a mean
 
 
 def prepare() -> None:
@@ -56,6 +57,18 @@ def from_here(path: Path) -> str:
 def count(number: int, one: str, more: str = "") -> str:
     """A number with its noun: `1 worker`, `2 workers`; `more` is an irregular plural."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+def beside(mean: float, mark: float | None) -> str:
+    """Format a mean with enough decimals to show whether it reaches the mark printed beside it."""
+    decimals = 1
+    while (
+        mark is not None
+        and decimals < MOST_DECIMALS
+        and (round(mark, decimals) != mark or (round(mean, decimals) >= mark) != (mean >= mark))
+    ):
+        decimals += 1
+    return f"{mean:,.{decimals}f}"
 
 
 def one_line(text: str) -> str:

@@ -7,7 +7,6 @@ time or, better, its birth, which steps of the wall clock don't change.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.errors import UserError
+from a3c.process.atomic_file import write_atomically
 
 ENDED_STATES = ("done", "failed", "stopped")
 DEAD = "dead"
@@ -159,17 +159,7 @@ def read_record(path: Path) -> ProcessRecord | None:
 
 def write_record(path: Path, record: ProcessRecord) -> None:
     """Write a record atomically, readable by its owner; on OSError the old record stays."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        fd = os.open(temporary, flags, 0o600)
-        with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-            file.write(record.to_json())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(path, record.to_json(), durable=False)
 
 
 def parse_record(data: Any) -> ProcessRecord:

@@ -1,8 +1,12 @@
-"""Durable snapshots on disk: write, verify, list, select, prune.
+"""Checkpoints on disk: write, verify, list, select, prune, and the variables inside.
 
 A checkpoint is a directory `checkpoints/<step>/` that holds one TensorFlow checkpoint and a
 `manifest.json` with the size and SHA-256 of every file. Writing is atomic: the checkpoint is
 written under a temporary name, fsynced, and renamed. The manifest contains data only, never code.
+
+Training's mean over 100 games says only that a run may be solved: the weights changed during those
+games, and over many windows some mean is high by chance. So the chief writes a frozen snapshot into
+`candidate/`, which a separate process plays (`a3c.learn.games`); `is_solved` judges by its scores.
 """
 
 from __future__ import annotations
@@ -14,19 +18,24 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from a3c.config import RunConfig
 from a3c.errors import UserError
-from a3c.run.durable import sync_directory, write_synced
+from a3c.process.atomic_file import sync_directory, write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
+CANDIDATE = "candidate"  # the folder of the snapshot that may solve the run
 _TEMPORARY = ".writing-"
 _REPLACED = ".replaced-"  # an older checkpoint while a newer one of the same step replaces it
 
@@ -57,6 +66,26 @@ class Manifest:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def is_solved(manifest: Manifest, config: RunConfig) -> bool:
+    """Whether the weights of a checkpoint reach the current goal of the run."""
+    if manifest.reason != "solved" or config.stop_at_return is None:
+        return False
+    if manifest.evaluation is not None:
+        return bool(manifest.evaluation["mean"] >= config.stop_at_return)
+    mean = manifest.mean_return_100
+    return not config.evaluation_episodes and mean is not None and mean >= config.stop_at_return
+
+
+def is_over(manifest: Manifest, config: RunConfig) -> bool:
+    """Whether the run ends with this checkpoint; resuming a run may change its goals."""
+    return is_solved(manifest, config) or (
+        manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps
+    )
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
 def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
     """Write `root/<step>/`; `save(prefix)` writes the variables under that prefix.
 
@@ -70,10 +99,13 @@ def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
         temporary.mkdir(mode=0o700)
         save(temporary / PREFIX)
         (temporary / "checkpoint").unlink(missing_ok=True)
-        manifest = _sealed(manifest, temporary)
-        write_synced(temporary / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
-        sync_directory(temporary)
-        _replace(temporary, final)
+        files = {}
+        for path in sorted(temporary.iterdir()):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        _write_manifest(temporary, replace(manifest, files=files))
+        _move(temporary, final)
         sync_directory(root)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -81,18 +113,28 @@ def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
     return final
 
 
-def _sealed(manifest: Manifest, directory: Path) -> Manifest:
-    """Sync every file to disk and return the manifest with their sizes and hashes."""
-    files = {}
-    for path in sorted(directory.iterdir()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-    values = asdict(manifest) | {"files": files}
-    return Manifest(**values)
+def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
+    """Move a checkpoint from `candidate` into `root` as the newest one, with a new manifest.
+
+    Checkpoints of later steps are removed, because their weights weren't evaluated. `manifest`
+    needs no files.
+    """
+    _write_manifest(candidate, replace(manifest, files=read_manifest(candidate).files))
+    final = root / str(manifest.step)
+    root.mkdir(parents=True, exist_ok=True)
+    _move(candidate, final)
+    for step, path in _by_step(root, "").items():
+        if step > manifest.step:
+            _remove(path)
+    sync_directory(root)
+    return final
 
 
-def _replace(temporary: Path, final: Path) -> None:
+def _write_manifest(directory: Path, manifest: Manifest) -> None:
+    write_atomically(directory / MANIFEST, json.dumps(asdict(manifest), indent=1))
+
+
+def _move(temporary: Path, final: Path) -> None:
     """Move a finished checkpoint into place, replacing an older one of the same step.
 
     Two directories can't be swapped in one operation. If the process dies in between, the older
@@ -137,7 +179,14 @@ def verify(directory: Path) -> Manifest:
     manifest = read_manifest(directory)
     try:
         for name, expected in manifest.files.items():
-            _verify_file(directory / name, name, expected)
+            path = directory / name
+            if Path(name).name != name or path.is_symlink() or not path.is_file():
+                raise DamagedCheckpointError(f"{name} is missing")
+            size, wanted = path.stat().st_size, expected["bytes"]
+            if size != wanted:
+                raise DamagedCheckpointError(f"{name} has {size} bytes instead of {wanted}")
+            if _sha256(path) != expected["sha256"]:
+                raise DamagedCheckpointError(f"{name} does not match its SHA-256")
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
@@ -146,16 +195,6 @@ def verify(directory: Path) -> Manifest:
     if foreign:
         raise DamagedCheckpointError(f"{MANIFEST} doesn't name {min(foreign)}")
     return manifest
-
-
-def _verify_file(path: Path, name: str, expected: dict[str, Any]) -> None:
-    if Path(name).name != name or path.is_symlink() or not path.is_file():
-        raise DamagedCheckpointError(f"{name} is missing")
-    size = path.stat().st_size
-    if size != expected["bytes"]:
-        raise DamagedCheckpointError(f"{name} has {size} bytes instead of {expected['bytes']}")
-    if _sha256(path) != expected["sha256"]:
-        raise DamagedCheckpointError(f"{name} does not match its SHA-256")
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -188,7 +227,7 @@ def _is_sound(manifest: Manifest) -> bool:
     )
     return (
         all(type(count) is int and 0 <= count < 2**63 for count in counts)
-        and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+        and _are_numbers(numbers)
         and isinstance(manifest.reason, str)
         and isinstance(manifest.config_digest, str)
         and isinstance(manifest.config, dict)
@@ -201,33 +240,68 @@ def _is_sound(manifest: Manifest) -> bool:
 
 def is_score(evaluation: Any) -> bool:
     """Whether a table of scores has the numbers that are displayed."""
-    names = ("episodes", "mean", "median", "stderr", "min", "max")
-    values: list[Any] = [None]
-    if isinstance(evaluation, dict):
-        values = [evaluation.get(name) for name in names]
-        if values[names.index("stderr")] is None and evaluation.get("episodes") == 1:
-            values.remove(None)  # one game has no standard error
+    if not isinstance(evaluation, dict):
+        return False
+    one_game = evaluation.get("episodes") == 1 and evaluation.get("stderr") is None
+    names = ("episodes", "mean", "median", "min", "max", *(() if one_game else ("stderr",)))
+    return _are_numbers(evaluation.get(name) for name in names)
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
     return all(type(x) in (int, float) and math.isfinite(x) for x in values)
 
 
-def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
-    """Move a checkpoint from `candidate` into `root` as the newest one, with a new manifest.
+def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
+    """Raise UserError, naming both values, if a checkpoint is of another game or network."""
+    for section, values in wanted.items():
+        there = manifest.identity.get(section)
+        if there == values:
+            continue
+        for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
+            old = there.get(key) if isinstance(there, dict) else there
+            if old != value:
+                raise UserError(
+                    f"{source} was trained with {key} {old!r}, not {value!r}: "
+                    "resume with the same, or start a new run in another --run-dir"
+                )
 
-    Checkpoints of later steps are removed, because their weights weren't evaluated. `manifest`
-    needs no files.
-    """
-    files = read_manifest(candidate).files
-    sealed = Manifest(**(asdict(manifest) | {"files": files}))
-    write_synced(candidate / MANIFEST, json.dumps(asdict(sealed), indent=1).encode())
-    sync_directory(candidate)
-    final = root / str(manifest.step)
-    root.mkdir(parents=True, exist_ok=True)
-    _replace(candidate, final)
-    for step, path in _by_step(root, "").items():
-        if step > manifest.step:
-            _remove(path)
-    sync_directory(root)
-    return final
+
+# --- the variables, with TensorFlow ---------------------------------------------------------------
+
+
+def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
+    """Write arrays by name as a TensorFlow checkpoint, in one shard."""
+    import tensorflow as tf
+
+    names = sorted(values)
+    one_thread = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, device_count={"GPU": 0}
+    )
+    with tf.Graph().as_default():
+        inputs = [tf.compat.v1.placeholder(values[name].dtype, None) for name in names]
+        write = tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=inputs,
+        )
+        feed = dict(zip(inputs, (values[name] for name in names), strict=True))
+        with tf.compat.v1.Session(config=one_thread) as session:
+            session.run(write, feed)
+
+
+def load_variables(directory: Path) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint by name; DamagedCheckpointError if TensorFlow can't read it."""
+    import tensorflow as tf
+
+    try:
+        reader = tf.train.load_checkpoint(str(directory / PREFIX))
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise DamagedCheckpointError(str(error).splitlines()[0]) from None
+
+
+# --- selecting ------------------------------------------------------------------------------------
 
 
 def steps(root: Path) -> list[Path]:
@@ -253,15 +327,14 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     starting again silently would discard the run.
     """
     named = {**_by_step(root, _REPLACED), **_by_step(root, "")}
-    candidates = [named[step] for step in sorted(named)]
-    for path in reversed(candidates):
+    for step in sorted(named, reverse=True):
         try:
-            return path, verify(path)
+            return named[step], verify(named[step])
         except DamagedCheckpointError as error:
-            log.warning("checkpoint %s is damaged (%s); trying the one before", path, error)
-    if candidates:
-        which = f"all {len(candidates)} checkpoints in {root} are"
-        if len(candidates) == 1:
+            log.warning("checkpoint %s is damaged (%s); trying the one before", named[step], error)
+    if named:
+        which = f"all {len(named)} checkpoints in {root} are"
+        if len(named) == 1:
             which = f"the only checkpoint in {root} is"
         raise UserError(
             f"{which} damaged: restore one from a backup, or start a new run in another --run-dir"
@@ -269,15 +342,25 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     return None
 
 
+def newest_first(
+    root: Path, read: Callable[[Path], Manifest | None] = read_manifest
+) -> Iterator[tuple[Path, Manifest]]:
+    """The checkpoints whose manifest can be read, highest step first; files aren't verified."""
+    for path in reversed(steps(root)):
+        with contextlib.suppress(DamagedCheckpointError):
+            manifest = read(path)
+            if manifest is not None:
+                yield path, manifest
+
+
 def best(root: Path) -> Path | None:
     """The checkpoint with the highest mean return over its last 100 episodes, if there is one."""
-    scored = []
-    for path in steps(root):
-        with contextlib.suppress(DamagedCheckpointError):
-            mean = read_manifest(path).mean_return_100
-            if mean is not None:
-                scored.append((mean, int(path.name), path))
-    return max(scored)[2] if scored else None
+    scored = [
+        (manifest.mean_return_100, path)
+        for path, manifest in newest_first(root)
+        if manifest.mean_return_100 is not None
+    ]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None  # of equals, the newest
 
 
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
@@ -288,46 +371,17 @@ def prune(root: Path, keep: int, written: Path | None = None) -> None:
     lower steps, and the clock may have been set back.
     """
     by_step = steps(root)
-    by_time = sorted(by_step, key=_written_at)
-    spare = {*by_step[-keep:], *by_time[-keep:], best(root), _last_solved(by_step), written}
+    readable = dict(newest_first(root))
+    written_at = {path: manifest.written_at for path, manifest in readable.items()}
+    by_time = sorted(by_step, key=lambda path: written_at.get(path, -math.inf))
+    solved = [path for path, manifest in readable.items() if manifest.reason == "solved"]
+    spare = {*by_step[-keep:], *by_time[-keep:], best(root), *solved[:1], written}
     doomed = [path for path in by_step if path not in spare]
-    doomed += _by_step(root, _REPLACED).values()
-    for path in doomed:
+    for path in (*doomed, *_by_step(root, _REPLACED).values()):
         _remove(path)
-
-
-def _last_solved(paths: list[Path]) -> Path | None:
-    """The last of these checkpoints that solved the run; the run may have been resumed since."""
-    for path in reversed(paths):
-        with contextlib.suppress(DamagedCheckpointError):
-            if read_manifest(path).reason == "solved":
-                return path
-    return None
 
 
 def clear_unfinished(root: Path) -> None:
     """Remove checkpoints that a killed chief left unfinished; only its successor may call this."""
     for path in root.glob(f"{_TEMPORARY}*"):
         _remove(path)
-
-
-def _written_at(path: Path) -> float:
-    try:
-        return read_manifest(path).written_at
-    except DamagedCheckpointError:
-        return -math.inf
-
-
-def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
-    """Raise UserError, naming both values, if a checkpoint is of another game or network."""
-    for section, values in wanted.items():
-        there = manifest.identity.get(section)
-        if there == values:
-            continue
-        for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
-            old = there.get(key) if isinstance(there, dict) else there
-            if old != value:
-                raise UserError(
-                    f"{source} was trained with {key} {old!r}, not {value!r}: "
-                    "resume with the same, or start a new run in another --run-dir"
-                )

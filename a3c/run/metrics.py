@@ -19,65 +19,53 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import psutil
 
-from a3c.run.scores import Episode
-
 log = logging.getLogger(__name__)
 
 WINDOW = 100  # episodes in the mean return that decides whether a game is solved
 
-
-class Metric(NamedTuple):
-    """One line of the table."""
-
-    unit: str
-    meaning: str
-
-
-METRICS: dict[str, Metric] = {
-    "episode/return": Metric("points", "mean raw return of games that this worker ended"),
-    "episode/length": Metric("env steps", "mean length of games that this worker ended"),
-    "cluster/mean_return_100": Metric("points", "mean raw return of the cluster's last 100 games"),
-    "cluster/episodes": Metric("games", "games ended by all workers since the run began"),
-    "cluster/env_steps_per_s": Metric("env steps/s", "all workers together"),
-    "cluster/updates_per_s": Metric("updates/s", "steps of the optimizer"),
-    "cluster/failed_saves": Metric("saves", "checkpoints in a row that could not be written"),
-    "cluster/workers": Metric("workers", "workers that are attached to the ps"),
-    "worker/env_steps_per_s": Metric("env steps/s", "this worker"),
-    "worker/updates_per_s": Metric("pushes/s", "this worker"),
-    "loss/total": Metric("", "what training minimises"),
-    "loss/policy": Metric("", "mean of -advantage times log-probability"),
-    "loss/value": Metric("points²", "half the mean squared error of the value"),
-    "loss/entropy": Metric("nats", "mean entropy of the policy"),
-    "loss/mean_advantage": Metric("points", "mean advantage, before any normalisation"),
-    "loss/advantage_deviation": Metric("points", "deviation of advantages, likewise"),
-    "loss/mean_value": Metric("points", "mean predicted value"),
-    "loss/mean_return": Metric("points", "mean return that the value learns"),
-    "loss/clipped_share": Metric("", "share of samples outside of the ratio limit"),
-    "loss/divergence": Metric("nats", "of the policy from the one that played"),
-    "loss/explained_variance": Metric("", "share of the returns' variance the value explains"),
-    "loss/num_samples": Metric("samples", "samples in one update"),
-    "train/gradient_norm": Metric("", "global norm of the gradient before clipping"),
-    "train/parameter_norm": Metric("", "global norm of the parameters"),
-    "train/learning_rate": Metric("", "learning rate of the update"),
-    "train/entropy_weight": Metric("", "weight of the entropy in the loss"),
-    "train/ratio_limit": Metric("", "PPO's clip in the loss"),
-    "train/epsilon": Metric("", "chance of a random action"),
-    "train/staleness": Metric(
-        "updates", "optimizer steps between a gradient's weights and its own step"
-    ),
-    "time/act": Metric("share", "choosing actions"),
-    "time/env": Metric("share", "stepping environments"),
-    "time/learn": Metric("share", "returns and gradients"),
-    "time/exchange": Metric("share", "push, count and pull"),
-    "time/other": Metric("share", "reports, metrics, checkpoints"),
-    "drops/rollouts": Metric("rollouts", "dropped since this process began: loss not finite"),
-    "drops/reports": Metric("games", "reports refused since this process began: queue full"),
-    "evaluation/mean": Metric("points", "mean raw return of the evaluator's games"),
-    "evaluation/stderr": Metric("points", "standard error of that mean"),
-    "evaluation/min": Metric("points", "lowest return of those games"),
-    "evaluation/max": Metric("points", "highest return of those games"),
-    "evaluation/episodes": Metric("games", "games that the evaluator played"),
-    "process/rss_mb": Metric("MB", "resident memory of this process"),
+METRICS = {  # the unit of each
+    "episode/return": "points",
+    "episode/length": "env steps",
+    "cluster/mean_return_100": "points",
+    "cluster/episodes": "games",
+    "cluster/env_steps_per_s": "env steps/s",
+    "cluster/updates_per_s": "updates/s",
+    "cluster/failed_saves": "saves",
+    "cluster/workers": "workers",
+    "worker/env_steps_per_s": "env steps/s",
+    "worker/updates_per_s": "pushes/s",
+    "loss/total": "",
+    "loss/policy": "",
+    "loss/value": "points²",
+    "loss/entropy": "nats",
+    "loss/mean_advantage": "points",
+    "loss/advantage_deviation": "points",
+    "loss/mean_value": "points",
+    "loss/mean_return": "points",
+    "loss/clipped_share": "",
+    "loss/divergence": "nats",
+    "loss/explained_variance": "",
+    "loss/num_samples": "samples",
+    "train/gradient_norm": "",
+    "train/parameter_norm": "",
+    "train/learning_rate": "",
+    "train/entropy_weight": "",
+    "train/ratio_limit": "",
+    "train/epsilon": "",
+    "train/staleness": "updates",
+    "time/act": "share",
+    "time/env": "share",
+    "time/learn": "share",
+    "time/exchange": "share",
+    "time/other": "share",
+    "drops/rollouts": "rollouts",
+    "drops/reports": "games",
+    "evaluation/mean": "points",
+    "evaluation/stderr": "points",
+    "evaluation/min": "points",
+    "evaluation/max": "points",
+    "evaluation/episodes": "games",
+    "process/rss_mb": "MB",
 }
 
 
@@ -85,7 +73,7 @@ class Sink(Protocol):
     """Something that takes rows of metrics."""
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Take one row."""
+        """Append one row."""
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Discard rows beyond `env_steps`: the run rolled back to that step."""
@@ -103,7 +91,7 @@ class JsonlSink:
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
         """Append one row with the time, the env steps and the current life of the ps."""
         when = {"time": round(time.time(), 3), "env_steps": env_steps}
-        self._append({**when, **self._life, **_rounded(row)})
+        self._append({**when, **self._life, **{key: _plain(value) for key, value in row.items()}})
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Mark that rows beyond `env_steps` were rolled back; `a3c.run.resume` reads this."""
@@ -112,12 +100,14 @@ class JsonlSink:
         self._append({**mark, **notes})
 
     def _append(self, row: Mapping[str, Any]) -> None:
-        line = json.dumps(row) + "\n"
+        line = json.dumps(row).encode() + b"\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._may_be_torn and not _ends_with_newline(self._path):
-                line = "\n" + line
-            with self._path.open("a") as file:
+            with self._path.open("a+b") as file:
+                if self._may_be_torn and file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)
+                    if file.read() != b"\n":
+                        line = b"\n" + line
                 file.write(line)
         except OSError as error:
             if not self._failing:
@@ -127,21 +117,8 @@ class JsonlSink:
             self._failing = self._may_be_torn = False
 
 
-def _ends_with_newline(path: Path) -> bool:
-    """Whether a new row can be appended directly; also true for an empty or missing file."""
-    if not path.exists() or not path.stat().st_size:
-        return True
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Round numbers for reading; NaN and infinity become null, since JSON has neither."""
-    return {key: _plain(value) for key, value in row.items()}
-
-
 def _plain(value: Any) -> Any:
+    """A value for JSON, rounded; NaN and infinity become null, since JSON has neither."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, float):
@@ -149,66 +126,16 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.9g}") if math.isfinite(value) else None
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file, without rolled-back steps.
+class Episode(NamedTuple):
+    """A whole game scored by raw rewards, unaffected by reward clipping and episodic life."""
 
-    Incomplete lines, which a crash can leave, are skipped.
-    """
-    return read_table(path)[0]
-
-
-def read_table(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows as `read_rows` gives them, and the number of damaged lines that were skipped."""
-    rows: list[dict[str, Any]] = []
-    damaged = 0
-    for line in filter(None, path.read_bytes().split(b"\n")):
-        row = _parse_row(line)
-        if row is None:
-            damaged += 1
-            continue
-        if row.get("event") == "attached":
-            # Filter all rows, not only the last ones: games reported at about the same time are
-            # unordered.
-            rows = [earlier for earlier in rows if earlier["env_steps"] <= row["env_steps"]]
-        else:
-            rows.append(row)
-    return rows, damaged
-
-
-def _parse_row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and type(row.get("env_steps")) is int else None
-
-
-class Means:
-    """Means of the values added since the last `take`."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, int] = defaultdict(int)
-
-    def add(self, values: Mapping[str, float]) -> None:
-        """Add one sample of each of `values`."""
-        for name, value in values.items():
-            self._sums[name] += value
-            self._counts[name] += 1
-
-    def take(self) -> dict[str, float]:
-        """Return the means by name and reset them."""
-        means = {name: self._sums[name] / self._counts[name] for name in self._sums}
-        self._sums.clear()
-        self._counts.clear()
-        return means
+    episode_return: float
+    length: int
 
 
 class WorkerTracker:
-    """The metrics of one worker between two rows."""
-
     def __init__(self, now: float) -> None:
-        self._means = Means()
+        self._samples: dict[str, list[float]] = defaultdict(list)  # since the last row
         self._env_steps = 0
         self._updates = 0
         self._since = now
@@ -226,14 +153,14 @@ class WorkerTracker:
     ) -> None:
         """Count the finished games, and the updates of one rollout unless a part was dropped."""
         for episode in episodes:
-            self._means.add(
-                {"episode/return": episode.episode_return, "episode/length": episode.length}
-            )
+            self._samples["episode/return"].append(episode.episode_return)
+            self._samples["episode/length"].append(episode.length)
         if pushed:
-            self._means.add(metrics)
+            self._updates += num_updates
+            for name, value in metrics.items():
+                self._samples[name].append(value)
         else:
             self.dropped_rollouts += 1
-        self._updates += num_updates if pushed else 0
         self._env_steps += env_steps
 
     def row(
@@ -241,10 +168,9 @@ class WorkerTracker:
     ) -> dict[str, float]:
         """The metrics since the last row; `seconds` is the time spent by activity."""
         elapsed = max(now - self._since, 1e-9)
-        shares = {f"time/{name}": spent / elapsed for name, spent in seconds.items()}
         row = {
-            **self._means.take(),
-            **shares,
+            **{name: sum(samples) / len(samples) for name, samples in self._samples.items()},
+            **{f"time/{name}": spent / elapsed for name, spent in seconds.items()},
             "worker/env_steps_per_s": self._env_steps / elapsed,
             "worker/updates_per_s": self._updates / elapsed,
             "train/parameter_norm": float(np.linalg.norm(parameters.astype(np.float32))),
@@ -252,6 +178,7 @@ class WorkerTracker:
             "drops/reports": self.dropped_reports,
             "process/rss_mb": self._process.memory_info().rss / 1e6,
         }
+        self._samples.clear()
         self._env_steps = self._updates = 0
         self._since = now
         return row
@@ -276,7 +203,6 @@ class ClusterTracker:
         return sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None
 
     def row(self, now: float, step: int, num_updates: int, workers: int) -> dict[str, float]:
-        """The cluster's metrics since the last row."""
         then, old_step, old_updates = self._then
         elapsed = max(now - then, 1e-9)
         self._then = (now, step, num_updates)

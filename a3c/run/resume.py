@@ -10,13 +10,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from a3c.process.console import count
 from a3c.run.checkpoint import Manifest
-from a3c.run.rows import last_rows, parse_row
+from a3c.run.rows import Row, last_rows, parse_row, without_rolled_back
 
-WINDOW_BYTES = 1 << 16
+WINDOW_BYTES = 1 << 16  # of the episodes' file: holds the last 100 games
 _MARK = b'"event": "attached"'
 
 
@@ -52,26 +52,19 @@ def last_attached(path: Path) -> Attached | None:
             found = data.rfind(_MARK)
             while found >= 0:
                 start, end = data.rfind(b"\n", 0, found) + 1, data.find(b"\n", found)
-                mark = _parse_mark(data[start:end], end + 1) if end >= 0 else None
-                if mark:
-                    return mark
+                row = (parse_row(data[start:end]) if end >= 0 else None) or {}
+                if row.get("event") == "attached" and type(row.get("env_steps")) is int:
+                    life, episodes = row.get("ps_life"), row.get("episodes")
+                    return Attached(
+                        row["env_steps"],
+                        life if type(life) is int else None,
+                        episodes if type(episodes) is int else 0,
+                        end + 1,
+                    )
                 found = data.rfind(_MARK, 0, found)
     except (OSError, ValueError):  # ValueError: the file is empty
         pass
     return None
-
-
-def _parse_mark(line: bytes, end: int) -> Attached | None:
-    row = parse_row(line)
-    if row is None or row.get("event") != "attached" or type(row.get("env_steps")) is not int:
-        return None
-    life, episodes = row.get("ps_life"), row.get("episodes")
-    return Attached(
-        row["env_steps"],
-        life if type(life) is int else None,
-        episodes if type(episodes) is int else 0,
-        end,
-    )
 
 
 def restart_point(path: Path, life: Life, env_steps: int) -> int:
@@ -103,7 +96,7 @@ def loss(before: int, now: int) -> str:
     return f"went back from env step {before:,} to {now:,}: {count(before - now, 'env step')} lost"
 
 
-def losses(rows: Iterable[dict[str, Any] | None], since: float = 0.0) -> tuple[str, ...]:
+def losses(rows: Iterable[Row | None], since: float = 0.0) -> tuple[str, ...]:
     """The messages for the losses in rows of `metrics/losses.jsonl`."""
     return tuple(
         loss(row["from"], row["env_steps"])
@@ -116,46 +109,24 @@ def losses(rows: Iterable[dict[str, Any] | None], since: float = 0.0) -> tuple[s
 
 def remember(metrics: Path, manifest: Manifest | None, life: Life) -> Memory:
     """The chief's state: from its files in the same life of the ps, else from `manifest`."""
-    mark = last_attached(metrics / "worker-0.jsonl")
-    if mark and mark.life == life.number:
-        return _from_files(metrics, manifest)
-    return _from_manifest(manifest)
-
-
-def _from_manifest(manifest: Manifest | None) -> Memory:
-    if manifest is None:
-        return Memory()
-    return Memory(manifest.wall_s, manifest.episodes, tuple(manifest.recent_returns))
-
-
-def _from_files(metrics: Path, manifest: Manifest | None) -> Memory:
-    saved = _from_manifest(manifest)
-    times = [
-        row["wall_s"]
-        for row in last_rows(metrics / "worker-0.jsonl")
-        if isinstance(row.get("wall_s"), int | float)
-    ]
+    saved = Memory()
+    if manifest is not None:
+        saved = Memory(manifest.wall_s, manifest.episodes, tuple(manifest.recent_returns))
+    chief = metrics / "worker-0.jsonl"
+    mark = last_attached(chief)
+    if mark is None or mark.life != life.number:
+        return saved
+    times = [row["wall_s"] for row in last_rows(chief) if "wall_s" in row]
+    known = saved._replace(wall_s=max([saved.wall_s, *times[-1:]]), is_fresh=False)
     reports = metrics / "episodes.jsonl"
     mark = last_attached(reports)
     if mark is None:
-        return saved._replace(wall_s=max([saved.wall_s, *times[-1:]]), is_fresh=False)
+        return known
     with reports.open("rb") as file:
         file.seek(mark.end)
         num_reports = sum(1 for line in file if b'"worker"' in line)
-    return Memory(
-        wall_s=max([saved.wall_s, *times[-1:]]),
+    games = without_rolled_back(last_rows(reports, WINDOW_BYTES))
+    return known._replace(
         episodes=max(saved.episodes, mark.episodes + num_reports),
-        returns=_recent_returns(reports),
-        is_fresh=False,
+        returns=tuple(float(row["return"]) for row in games if "return" in row),
     )
-
-
-def _recent_returns(reports: Path) -> tuple[float, ...]:
-    """The returns in the last `WINDOW_BYTES` of the reports, without rolled-back games."""
-    rows: list[dict[str, Any]] = []
-    for row in last_rows(reports, WINDOW_BYTES):
-        if row.get("event") == "attached":
-            rows = [r for r in rows if r["env_steps"] <= row["env_steps"]]
-        elif type(row.get("env_steps")) is int and isinstance(row.get("return"), int | float):
-            rows.append(row)
-    return tuple(float(row["return"]) for row in rows)

@@ -1,4 +1,4 @@
-"""Read the ends of growing files, and cache files until they change.
+"""Read rows of metrics: a whole file, its end, a sample of it, or lines as they are appended.
 
 Metrics files grow for days. The dashboard reads them every second, so it must not read them whole.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,7 +20,93 @@ _CHUNK_BYTES = 1 << 20
 _KNOWN_BYTES = 256  # of the last line read; if they differ now, the file was replaced
 _MAX_NUMBER = 1 << 63
 _WORDS = ("state", "event")
-_MAX_EPISODES_BYTES = 1 << 26
+
+
+def parse_row(line: bytes) -> Row | None:
+    """The row in a line of JSON; None if the line is incomplete or holds something else.
+
+    Kept are only numbers between -2^63 and 2^63, and texts under the keys in `_WORDS`.
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+
+    def is_sound(key: str, value: Any) -> bool:
+        if isinstance(value, int | float):
+            return -_MAX_NUMBER < value < _MAX_NUMBER  # False for NaN too
+        return isinstance(value, str) and key in _WORDS
+
+    return {key: value for key, value in row.items() if is_sound(key, value)}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a metrics file, without rolled-back steps; damaged lines are skipped."""
+    return read_table(path)[0]
+
+
+def read_table(path: Path) -> tuple[list[Row], int]:
+    """The rows as `read_rows` gives them, and the number of damaged lines that were skipped."""
+    lines = [line for line in path.read_bytes().split(b"\n") if line]
+    rows = [row for row in map(parse_row, lines) if row and type(row.get("env_steps")) is int]
+    return without_rolled_back(rows), len(lines) - len(rows)
+
+
+def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
+    """The rows that have env steps, without those that a later mark of a rollback discards.
+
+    Each mark filters all rows, not only the last ones: games reported at about the same time are
+    unordered.
+    """
+    kept: list[Row] = []
+    for row in rows:
+        if type(row.get("env_steps")) is not int:
+            continue
+        if row.get("event") == "attached":
+            kept = [earlier for earlier in kept if earlier["env_steps"] <= row["env_steps"]]
+        else:
+            kept.append(row)
+    return kept
+
+
+def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
+    """The rows in the last bytes of a file, oldest first; empty if it can't be read."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, 2) - num_bytes)
+            file.seek(start)
+            lines = file.read(num_bytes).splitlines()
+    except OSError:
+        return []
+    rows = map(parse_row, lines[1:] if start else lines)
+    return [row for row in rows if row is not None]
+
+
+def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
+    """Rows with the key `has`, sampled evenly over a file, and the file's size at that time.
+
+    Rows about a rollback are included. A file that isn't much larger than the sample is read whole.
+    """
+
+    def wanted(lines: Iterable[bytes]) -> Iterator[Row]:
+        return (row for row in map(parse_row, lines) if row and (has in row or "event" in row))
+
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size <= num_rows * TAIL_BYTES // 4:
+                file.seek(0)
+                return list(wanted(file.read(size).splitlines())), size
+            found: list[Row] = []
+            for place in range(num_rows):
+                file.seek(size * place // num_rows)
+                lines = file.read(TAIL_BYTES // 4).splitlines()[1:]
+                found += itertools.islice(wanted(lines), 1)
+            return found, size
+    except OSError:
+        return [], 0
 
 
 class Cache(Generic[T]):
@@ -36,16 +120,13 @@ class Cache(Generic[T]):
         """The parsed contents of the file now; None if it can't be read."""
         try:
             stat = path.stat()
-        except OSError:
+            signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            known = self._known.get(path)
+            if known is None or known[0] != signature:
+                known = self._known[path] = (signature, self._parse(path))
+        except OSError:  # missing, a directory, or not readable
             self._known.pop(path, None)
             return None
-        signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        known = self._known.get(path)
-        if known is None or known[0] != signature:
-            try:
-                known = self._known[path] = (signature, self._parse(path))
-            except OSError:  # deleted meanwhile, a directory, or not readable
-                return None
         return known[1]
 
 
@@ -69,7 +150,15 @@ class Follower:
         except OSError:
             return
         with file:
-            self._start_over_if_replaced(file.fileno())
+            stat = os.fstat(file.fileno())
+            start = max(0, self._offset - len(self._before))
+            if (
+                self._inode not in (None, stat.st_ino)
+                or stat.st_size < self._offset
+                or os.pread(file.fileno(), len(self._before), start) != self._before
+            ):
+                self._offset, self._before = 0, b""  # replaced: start over
+            self._inode = stat.st_ino
             file.seek(self._offset)
             rest = b""
             while chunk := file.read(_CHUNK_BYTES):
@@ -78,94 +167,3 @@ class Follower:
                     self._offset += len(line) + 1
                     self._before = line[-_KNOWN_BYTES:] + b"\n"
                     yield line
-
-    def _start_over_if_replaced(self, descriptor: int) -> None:
-        stat = os.fstat(descriptor)
-        start = max(0, self._offset - len(self._before))
-        if (
-            self._inode not in (None, stat.st_ino)
-            or stat.st_size < self._offset
-            or os.pread(descriptor, len(self._before), start) != self._before
-        ):
-            self._offset, self._before = 0, b""
-        self._inode = stat.st_ino
-
-
-def parse_row(line: bytes) -> Row | None:
-    """The row in a line of JSON; None if the line is incomplete or holds something else.
-
-    Kept are only numbers between -2^63 and 2^63, and texts under the keys in `_WORDS`.
-    """
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict):
-        return None
-    return {key: value for key, value in row.items() if _is_sound(key, value)}
-
-
-def _is_sound(key: str, value: Any) -> bool:
-    if isinstance(value, int | float):
-        return -_MAX_NUMBER < value < _MAX_NUMBER  # False for NaN too
-    return isinstance(value, str) and key in _WORDS
-
-
-def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
-    """The rows in the last bytes of a file, oldest first; empty if it can't be read."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, 2) - num_bytes)
-            file.seek(start)
-            lines = file.read(num_bytes).splitlines()
-    except OSError:
-        return []
-    rows = map(parse_row, lines[1:] if start else lines)
-    return [row for row in rows if row is not None]
-
-
-def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
-    """Rows with the key `has`, sampled evenly over a file, and the file's size at that time.
-
-    Rows about a rollback are included. A file that isn't much larger than the sample is read whole.
-    """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size <= num_rows * TAIL_BYTES // 4:
-                file.seek(0)
-                return list(_rows_with(has, file.read(size).splitlines())), size
-            found: list[Row] = []
-            for place in range(num_rows):
-                file.seek(size * place // num_rows)
-                lines = file.read(TAIL_BYTES // 4).splitlines()[1:]
-                found += itertools.islice(_rows_with(has, lines), 1)
-            return found, size
-    except OSError:
-        return [], 0
-
-
-def _rows_with(key: str, lines: Iterable[bytes]) -> Iterator[Row]:
-    return (row for row in map(parse_row, lines) if row and (key in row or "event" in row))
-
-
-class EpisodeCounts:
-    """Counts each worker's games in the chief's file; gives up if the file is too large."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._follower = Follower(path)
-        self._counts: Counter[int] = Counter()
-
-    def update(self) -> Counter[int] | None:
-        """The current counts; None if the file is missing or too large."""
-        try:
-            if not self._counts and self._path.stat().st_size > _MAX_EPISODES_BYTES:
-                return None
-        except OSError:
-            return None
-        for line in self._follower.lines():
-            worker = re.search(rb'"worker":\s*(\d+)', line)
-            if worker:
-                self._counts[int(worker[1])] += 1
-        return self._counts

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -17,13 +19,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.errors import UserError
+from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.run.checkpoint import Manifest, newest_valid, refuse_other_identity
-from a3c.run.durable import sync_directory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = Path("runs")
@@ -36,14 +38,11 @@ LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", 
 
 @dataclass(frozen=True)
 class RunDir:
-    """The paths of one run."""
-
     path: Path
     new_label: str | None = None  # for a run that has no config.json yet
 
     @property
     def name(self) -> str:
-        """The name that users give for the run."""
         return self.path.name
 
     @property
@@ -58,7 +57,6 @@ class RunDir:
 
     @property
     def config(self) -> Path:
-        """The complete configuration, with versions."""
         return self.path / "config.json"
 
     @property
@@ -67,32 +65,22 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
     def summary_before(self) -> Path:
         """The summary from before the run was resumed."""
         return self.path / "summary-before.json"
 
     @property
-    def summary(self) -> Path:
-        """The result of the run, written at its end."""
-        return self.path / "summary.json"
+    def videos(self) -> Path:
+        return self.path / "videos"
 
     @property
     def network(self) -> Path:
         """The keepers that hold the run's own network, if it has one."""
         return self.path / "processes" / ".network"
-
-    @property
-    def videos(self) -> Path:
-        """Games of the trained agent, recorded at the end of a solved run."""
-        return self.path / "videos"
-
-    def record(self, process: str) -> Path:
-        """The record that a process's keeper writes."""
-        return self.path / "processes" / f"{process}.json"
-
-    def heartbeat(self, process: str) -> Path:
-        """The file that a process touches while it is alive."""
-        return self.path / "processes" / f"{process}.heartbeat"
 
     @property
     def tmux_socket(self) -> Path:
@@ -104,12 +92,17 @@ class RunDir:
         """The file with TensorBoard's address while it runs."""
         return self.path / "processes" / "tensorboard-0.link"
 
+    def record(self, process: str) -> Path:
+        return self.path / "processes" / f"{process}.json"
+
+    def heartbeat(self, process: str) -> Path:
+        """The file that a process touches while it is alive."""
+        return self.path / "processes" / f"{process}.heartbeat"
+
     def log(self, process: str) -> Path:
-        """The complete output of a process."""
         return self.path / "logs" / f"{process}.log"
 
     def metrics(self, process: str) -> Path:
-        """A process's rows of metrics."""
         return self.path / "metrics" / f"{process}.jsonl"
 
 
@@ -117,31 +110,25 @@ def new_path(env_id: str, now: float) -> Path:
     """A new path for a run, named by game and time."""
     slug = re.sub(r"[^a-z0-9]+", "-", env_id.split(":")[-1].split("/")[-1].lower()).strip("-")
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    path = RUNS / f"{slug or 'run'}-{stamp}"
-    number = 2
-    while path.exists():
-        path = RUNS / f"{slug or 'run'}-{stamp}-{number}"
-        number += 1
-    return path
+    name = f"{slug or 'run'}-{stamp}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(RUNS / name for name in names if not (RUNS / name).exists())
 
 
 def find(name: str | None) -> RunDir:
     """The run with that name or path, or the newest one; UserError if there is none."""
-    if name is not None:
-        for path in (Path(name), RUNS / name):
-            try:
-                if (path / "config.json").is_file():
-                    return RunDir(path.absolute())
-            except OSError as error:
-                raise UserError(
-                    f"no run {name!r} ({error.strerror}): give a run directory, or a name from "
-                    "`list`"
-                ) from None
-        raise UserError(f"no run {name!r}: give a run directory, or a name from `list`")
-    runs = all_runs()
-    if not runs:
+    if name is None:
+        if runs := all_runs():
+            return runs[-1]
         raise UserError(f"there is no run in {RUNS.absolute()}: start one, or give its directory")
-    return runs[-1]
+    why = ""
+    try:
+        for path in (Path(name), RUNS / name):
+            if (path / "config.json").is_file():
+                return RunDir(path.absolute())
+    except OSError as error:
+        why = f" ({error.strerror})"
+    raise UserError(f"no run {name!r}{why}: give a run directory, or a name from `list`")
 
 
 def all_runs() -> list[RunDir]:
@@ -198,29 +185,25 @@ def create(
     """Create or reuse the run directory, and write `config.json`."""
     run = RunDir(path.absolute(), label) if label else labelled(path, resume=resume)
     with refusing(path):
-        _create(run, config, preset, resume=resume)
+        run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in ("processes", "metrics", "events", "logs", "checkpoints"):
+            (run.path / part).mkdir(exist_ok=True, mode=0o700)
+        if run.summary.exists():  # keep the earlier result
+            run.summary.replace(run.summary_before)
+        contents = {
+            "config": settings.to_dict(config),
+            "config_digest": settings.digest(config),
+            "label": run.label,
+            "path": str(run.path),
+            "preset": preset,
+            "resumed": resume,
+            "git_commit": git_commit(),
+            "versions": versions(),
+            "started_at": time.time(),
+        }
+        write_json(run.config, contents)
+        sync_directory(run.path.parent)
     return RunDir(run.path)
-
-
-def _create(run: RunDir, config: Config, preset: str | None, *, resume: bool) -> None:
-    run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for part in ("processes", "metrics", "events", "logs", "checkpoints"):
-        (run.path / part).mkdir(exist_ok=True, mode=0o700)
-    if run.summary.exists():  # keep the earlier result
-        run.summary.replace(run.summary_before)
-    contents = {
-        "config": settings.to_dict(config),
-        "config_digest": settings.digest(config),
-        "label": run.label,
-        "path": str(run.path),
-        "preset": preset,
-        "resumed": resume,
-        "git_commit": git_commit(),
-        "versions": versions(),
-        "started_at": time.time(),
-    }
-    write_json(run.config, contents)
-    sync_directory(run.path.parent)
 
 
 def check_free(path: Path, *, resume: bool) -> None:
@@ -231,8 +214,9 @@ def check_free(path: Path, *, resume: bool) -> None:
         if not path.exists():
             if resume:
                 raise UserError(f"--resume: there is no run in {path}: give its --run-dir")
-            check_can_be_made(path)
-            return
+            there = next(parent for parent in path.absolute().parents if parent.exists())
+            with tempfile.TemporaryDirectory(prefix=".a3c-", dir=there):
+                return  # a directory can be made there
         if not path.is_dir():
             raise UserError(f"--run-dir {path} is not a directory: give another")
         held = {entry.name for entry in path.iterdir()} - {LOCK}
@@ -244,13 +228,6 @@ def check_free(path: Path, *, resume: bool) -> None:
         raise UserError(
             f"--run-dir {path} holds a run already: give --resume to go on with it, or another"
         )
-
-
-def check_can_be_made(path: Path) -> None:
-    """Raise OSError if no directory can be created in the nearest existing parent."""
-    there = next(parent for parent in path.absolute().parents if parent.exists())
-    with tempfile.TemporaryDirectory(prefix=".a3c-", dir=there):
-        pass
 
 
 def check_resumable(path: Path, config: Config) -> Manifest | None:
@@ -310,6 +287,23 @@ def refusing(path: Path) -> Iterator[None]:
         raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
 
 
+class Room(NamedTuple):
+    free_mb: float
+    free_files: int | None  # None if the file system has no limit
+    read_only: bool
+
+
+def room(path: Path) -> Room:
+    """The free space of the disk that holds a path; raises OSError if the path doesn't exist."""
+    disk = os.statvfs(path)
+    return Room(
+        # A file system without blocks, such as /proc, is never full.
+        free_mb=disk.f_bavail * disk.f_frsize / 1e6 if disk.f_blocks else math.inf,
+        free_files=disk.f_favail if disk.f_files else None,
+        read_only=bool(disk.f_flag & os.ST_RDONLY),
+    )
+
+
 def read_config(run: RunDir) -> Config:
     """The configuration that a run was started with; UserError if the file is damaged."""
     return command_line.merge([command_line.read_file(run.config, str(run.config))])
@@ -330,41 +324,24 @@ def read_preset_name(run: RunDir) -> str | None:
 
 def write_json(path: Path, contents: Any) -> None:
     """Write a JSON file atomically and durably, readable by its owner only."""
-    text = json.dumps(contents, indent=1) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    try:
-        with open(os.open(temporary, flags, 0o600), "w") as file:  # noqa: PTH123
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_atomically(path, json.dumps(contents, indent=1) + "\n")
 
 
 def git_commit() -> str | None:
     """The commit of this code, with `-dirty` if files differ from it; None outside a checkout."""
     if not (REPOSITORY / ".git").exists():
         return None  # git would search the parent folders and could report another checkout
-    try:
-        commit = _git("rev-parse", "HEAD")
-        dirty = _git("status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return f"{commit}-dirty" if dirty else commit
-
-
-def _git(*arguments: str) -> str:
-    """The output of a read-only git command.
-
-    `describe --dirty` isn't used: it writes the index and, if killed, leaves the index lock behind.
-    """
-    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    return done.stdout.strip()
+    said = []
+    # Not `describe --dirty`: it writes the index and, if killed, leaves the index lock behind.
+    for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
+        command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *words]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        said.append(done.stdout.strip())
+    commit, changes = said
+    return f"{commit}-dirty" if changes else commit
 
 
 def versions() -> dict[str, str]:

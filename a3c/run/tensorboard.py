@@ -19,7 +19,6 @@ from a3c.net.frames import as_given
 
 log = logging.getLogger(__name__)
 
-
 PICTURE_INTERVAL_S = 60.0
 
 
@@ -36,7 +35,6 @@ class TensorBoardSink:
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Write one row of scalars."""
         values = [
             tf.compat.v1.Summary.Value(tag=name, simple_value=value)
             for name, value in row.items()
@@ -56,20 +54,22 @@ class TensorBoardSink:
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
         """Write an image, uint8 `[height, width, 1 or 3]`."""
+        from PIL import Image
+
+        png = io.BytesIO()
         height, width, channels = pixels.shape
-        summary = tf.compat.v1.Summary()
-        summary.value.add(tag=name).image.MergeFrom(
-            tf.compat.v1.Summary.Image(
-                height=height, width=width, colorspace=channels, encoded_image_string=_png(pixels)
-            )
+        Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(png, "png")
+        image = tf.compat.v1.Summary.Image(
+            height=height, width=width, colorspace=channels, encoded_image_string=png.getvalue()
         )
-        self._append(step=env_steps, summary=summary)
+        value = tf.compat.v1.Summary.Value(tag=name, image=image)
+        self._append(step=env_steps, summary=tf.compat.v1.Summary(value=[value]))
 
     def _append(self, **event: Any) -> None:
         try:
             if self._writer is None:
-                self._writer = self._open()
-            self._put(self._writer, **event)
+                self._open()
+            self._put(**event)
         except (OSError, tf.errors.OpError) as error:
             if not self._failing:
                 reason = str(error).splitlines()[0]
@@ -79,24 +79,23 @@ class TensorBoardSink:
         else:
             self._failing = False
 
-    def _open(self) -> Any:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{self._stamp():.6f}.{os.uname().nodename}.{os.getpid()}"
-        writer = tf.io.TFRecordWriter(str(self._directory / name))
-        self._put(writer, file_version="brain.Event:2")
-        return writer
+    def _open(self) -> None:
+        """Begin a file whose time is later than any existing file's.
 
-    def _stamp(self) -> float:
-        """The time, but later than any existing file's: TensorBoard reads files in name order."""
+        TensorBoard reads the files in the order of their names.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
         names = [path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")]
         seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
-        return max(time.time(), *(second + 1.0 for second in seconds), 0.0)
+        stamp = max(time.time(), *(second + 1.0 for second in seconds), 0.0)
+        name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
+        self._writer = tf.io.TFRecordWriter(str(self._directory / name))
+        self._put(file_version="brain.Event:2")
 
-    @staticmethod
-    def _put(writer: Any, **event: Any) -> None:
+    def _put(self, **event: Any) -> None:
         record = tf.compat.v1.Event(wall_time=time.time(), **event)
-        writer.write(record.SerializeToString())
-        writer.flush()
+        self._writer.write(record.SerializeToString())
+        self._writer.flush()
 
 
 class Pictures:
@@ -116,11 +115,3 @@ class Pictures:
             newest = as_given(observations_[-1, 0], self._space)
             pixels = observations.picture(newest, self._space)
             self._sink.image(env_steps, "input/observation", pixels)
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(stream, "png")
-    return stream.getvalue()

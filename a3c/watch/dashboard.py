@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TextIO
+from typing import TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 
 from a3c.errors import A3CError
+from a3c.run.rows import Follower, Row, parse_row, sampled_rows
 from a3c.run.rundir import RunDir
-from a3c.watch.curve_tail import Curve
-from a3c.watch.dashboard_view import View
-from a3c.watch.snapshot import Status, duration, lines, rate, score
+from a3c.watch.dashboard_view import Point, View
+from a3c.watch.snapshot import Status, lines, one_line
 from a3c.watch.status import Reader
 
 INTERVAL_S = 1.0
 _PLAIN_INTERVAL_S = 5.0
 _NUM_NOTES = 2
-_FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.S)
-_NO_TIME = float("-inf")
+_FIRST_POINTS = 240
+_MAX_POINTS = 2000
+_MEAN_RETURN = "cluster/mean_return_100"
 
 
 class Dashboard:
@@ -38,16 +35,13 @@ class Dashboard:
     The dashboard overwrites other output: pass lines to `note`, or add `handler()` to a logger.
     """
 
-    def __init__(
-        self, run: RunDir, console: Console | None = None, *, interval_s: float = INTERVAL_S
-    ) -> None:
+    def __init__(self, run: RunDir, console: Console | None = None) -> None:
         self._reader = Reader(run)
         self._curve = Curve(run.metrics("worker-0"))
         self._console = console or Console()
-        self._interval_s = interval_s
         self._notes: deque[str] = deque(maxlen=_NUM_NOTES)
         self._live: Live | None = None
-        self._polled = _NO_TIME
+        self._polled = float("-inf")
         self.status = self._reader.read()
 
     def refresh(self) -> Status:
@@ -56,21 +50,26 @@ class Dashboard:
         self.status = self._reader.read(usage=True)
         return self.status
 
-    def renderable(self, max_rows: int | None = None) -> View:
-        """The last state of the run as a rich renderable, of at most `max_rows` lines if given."""
-        return View(self.status, self._curve.points, tuple(self._notes), max_rows)
+    def renderable(self) -> View:
+        return View(self.status, self._curve.points, tuple(self._notes))
 
     def note(self, text: str) -> None:
         """Show a line at the bottom; only the last two notes are shown."""
         self._notes.extend(text.splitlines())
 
     def handler(self) -> logging.Handler:
-        """A handler of log messages that shows them as notes."""
-        return _Notes(self)
+        handler = logging.Handler()
+        handler.emit = lambda record: self.note(handler.format(record))  # type: ignore[method-assign]
+        return handler
+
+    @property
+    def is_on_screen(self) -> bool:
+        """Whether the console is a real terminal, even if colours are forced."""
+        console = self._console
+        return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
     def __enter__(self) -> Dashboard:
-        """Start the live display if the console is a terminal."""
-        if _is_screen(self._console):
+        if self.is_on_screen:
             self._live = Live(
                 self.renderable(),
                 console=self._console,
@@ -83,133 +82,90 @@ class Dashboard:
             self.poll()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop the live display and print the last state of the run."""
-        if self._live is None:
-            return
-        with contextlib.suppress(OSError):  # the terminal was closed
-            self._stop_live()
-            self._look()
-            self._console.print(self.renderable())
+    def __exit__(self, *_: object) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):  # the terminal was closed
+                live.stop()
+                self._refresh_or_note()
+                self._console.print(self.renderable())
 
     def poll(self) -> None:
-        """Refresh if `interval_s` has passed; quick, and errors of the run become notes."""
-        if self._live is None or time.monotonic() - self._polled < self._interval_s:
+        """Refresh if a second has passed; quick, and errors of the run become notes."""
+        if self._live is None or time.monotonic() - self._polled < INTERVAL_S:
             return
-        self._look()
+        self._refresh_or_note()
         try:
             self._live.update(self.renderable(), refresh=True)
         except OSError:  # the terminal was closed; the run continues
             self._live = None
 
-    def _look(self) -> None:
+    def _refresh_or_note(self) -> None:
         self._polled = time.monotonic()
         try:
             self.refresh()
         except (A3CError, OSError) as error:
             self.note(str(error))
 
-    def _stop_live(self) -> None:
-        assert self._live is not None
-        try:
-            self._live.stop()
-        finally:
-            self._live = None
+
+class Curve:
+    """The cluster's mean return over a whole run, read incrementally.
+
+    `points` are the oldest first, thinned out to at most `_MAX_POINTS`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.points: list[Point] = []
+        rows, size = sampled_rows(path, _FIRST_POINTS, _MEAN_RETURN)
+        for row in rows:
+            self._add(row)
+        self._follower = Follower(path, size)
+
+    def update(self) -> None:
+        for line in self._follower.lines():
+            self._add(parse_row(line) or {})
+        if len(self.points) > _MAX_POINTS:
+            self.points[:-1] = self.points[:-1:2]
+
+    def _add(self, row: Row) -> None:
+        """Add a point; after a rollback, first remove the points of later env steps."""
+        steps, value, at = row.get("env_steps"), row.get(_MEAN_RETURN), row.get("time")
+        if not (isinstance(steps, int) and isinstance(at, int | float)):
+            return
+        while self.points and self.points[-1].env_steps > steps:
+            self.points.pop()
+        if isinstance(value, int | float):
+            self.points.append(Point(steps, float(at), float(value)))
 
 
-class _Notes(logging.Handler):
-    """Shows log messages as notes of a dashboard."""
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__()
-        self._dashboard = dashboard
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Show one message."""
-        self._dashboard.note(self.format(record))
-
-
-def watch(
-    run: RunDir,
-    until: Callable[[], bool] = lambda: False,
-    interval_s: float = INTERVAL_S,
-    stream: TextIO | None = None,
-) -> Status:
-    """Show a run until it ends, `until` returns True or Ctrl-C; the last state stays visible.
+def watch(run: RunDir, stream: TextIO | None = None) -> Status:
+    """Show a run until it ends or Ctrl-C; the last state stays visible.
 
     If the stream isn't a terminal, print a line every 5 s, and the whole state at the end.
     """
-    console = Console(file=stream or sys.stdout)
-    dashboard = Dashboard(run, console, interval_s=interval_s)
+    stream = stream or sys.stdout
+    dashboard = Dashboard(run, Console(file=stream))
+    printed_at = float("-inf")
 
     def is_over() -> bool:
-        return dashboard.status.has_ended or until() or not run.config.exists()
+        return dashboard.status.has_ended or not run.config.exists()
+
+    def write(rows: list[str]) -> None:
+        stream.write("\n".join(rows) + "\n")
+        stream.flush()
 
     with contextlib.suppress(KeyboardInterrupt):
-        if _is_screen(console):
+        if dashboard.is_on_screen:
             with dashboard:
                 while not is_over():
-                    time.sleep(interval_s)
+                    time.sleep(INTERVAL_S)
                     dashboard.poll()
-        else:
-            _watch_in_lines(dashboard, is_over, interval_s, console.file)
+            return dashboard.status
+        while not is_over():
+            dashboard.refresh()
+            if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
+                printed_at = time.monotonic()
+                write([one_line(dashboard.status)])
+            time.sleep(INTERVAL_S)
+        write(lines(dashboard.status))
     return dashboard.status
-
-
-def _watch_in_lines(
-    dashboard: Dashboard, is_over: Callable[[], bool], interval_s: float, stream: IO[str]
-) -> None:
-    said_at = _NO_TIME
-    while not is_over():
-        dashboard.refresh()
-        if time.monotonic() - said_at >= _PLAIN_INTERVAL_S:
-            said_at = time.monotonic()
-            stream.write(one_line(dashboard.status) + "\n")
-            stream.flush()
-        time.sleep(interval_s)
-    stream.write("\n".join(lines(dashboard.status)) + "\n")
-    stream.flush()
-
-
-def one_line(status: Status) -> str:
-    """The progress of a run in one line."""
-    parts = [
-        f"{duration(status.wall_s):>12}",
-        f"{status.global_step:>13,} env steps",
-        f"{rate(status.env_steps_per_s):>7}/s",
-        f"mean return {score(status.mean_return_100, status.stop_at_return)}",
-        status.state,
-    ]
-    return "  ".join(parts)
-
-
-def _is_screen(console: Console) -> bool:
-    """Whether the console is a real terminal, even if colours are forced."""
-    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-
-
-def export_svg(run: RunDir, path: Path, width: int = 100, rows: int | None = None) -> None:
-    """Write the current dashboard to an SVG file without external references."""
-    dashboard = Dashboard(run, Console(file=io.StringIO()))
-    dashboard.refresh()
-    path.write_text(svg(dashboard.renderable(rows), width, f"a3c · {run.name}"))
-
-
-def svg(renderable: RenderableType, width: int, title: str) -> str:
-    """A renderable as SVG, in the reader's own monospaced font."""
-    console = Console(
-        file=io.StringIO(),
-        record=True,
-        width=width,
-        force_terminal=True,
-        color_system="truecolor",
-        legacy_windows=False,
-    )
-    console.print(renderable)
-    picture = console.export_svg(title=title, unique_id="a3c-dashboard", font_aspect_ratio=0.61)
-    return _FONT_FACE.sub("", picture).replace("Fira Code", "ui-monospace, Menlo, DejaVu Sans Mono")

@@ -6,41 +6,70 @@ columns of cells, or only the failing ones), then the curve.
 
 from __future__ import annotations
 
+import bisect
+import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from a3c.process.console import count
-from a3c.watch import curve_tail, process_cells
-from a3c.watch.curve_tail import Point
-from a3c.watch.process_cells import DIM, STATE_STYLES
-from a3c.watch.snapshot import NOTHING, RUNNING, Status, duration, percent, printable, rate, score
+from a3c.watch.snapshot import (
+    CELLS,
+    NOTHING,
+    RUNNING,
+    ProcessStatus,
+    Status,
+    duration,
+    percent,
+    printable,
+    rate,
+    score,
+)
 
+DIM = "bright_black"
 _ACCENT = "cyan"
+_STATE_STYLES = {
+    "starting": "yellow",
+    "waiting": "bright_black",
+    "running": "green",
+    "restarting": "bold magenta",
+    "done": "cyan",
+    "stopped": "bright_black",
+    "failed": "bold red",
+    "dead": "bold red",
+}
 _LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_CHART_ROWS, _MAX_CHART_ROWS = 3, 8
 _MAX_WARNINGS = 4
 _FAR_S = 100 * 3600.0
+_GAP = 2
 _ASCII = str.maketrans("●○━╸─▁▂▃▄▅▆▇█·↻≤…│", "*o=>-...:::##-r<~|")
+
+
+class Point(NamedTuple):
+    """The mean return of the last 100 games at one moment."""
+
+    env_steps: int
+    time: float
+    value: float
 
 
 @dataclass(frozen=True)
 class View:
-    """A run as a rich renderable, at most `max_rows` high."""
+    """A run as a rich renderable, as high as the console's options say."""
 
     status: Status
     points: Sequence[Point] = ()
     notes: Sequence[str] = ()
-    max_rows: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines."""
-        rows = options.height or self.max_rows
-        lines = draw(self, options.max_width, rows)
-        for line in lines if rows is None else lines[:rows]:
+        rows = options.height
+        for line in draw(self, options.max_width, rows)[:rows]:
             line.no_wrap, line.overflow = True, "crop"
             if options.ascii_only:
                 line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
@@ -54,15 +83,15 @@ def draw(view: View, width: int, rows: int | None) -> list[Text]:
     below = warnings(status, width) + [Text(printable(note), DIM) for note in view.notes]
     gaps = 4 if below else 3
     if rows is None:
-        table = process_cells.table(status.processes, width)
+        table = process_table(status.processes, width)
         curve = chart(view.points, width, _MAX_CHART_ROWS)
         return _joined([top, progress, now, curve, table, below], spaced=True)
     spark = sparkline(view.points, width)
     room = rows - len(top + progress + now + spark + below)
     table = (
-        process_cells.best(status.processes, width, room - gaps)
-        or process_cells.best(status.processes, width, room)
-        or process_cells.only_trouble(status.processes, room)
+        process_cells(status.processes, width, room - gaps)
+        or process_cells(status.processes, width, room)
+        or only_trouble(status.processes, room)
     )
     left = room - len(table)
     if left + len(spark) >= gaps + 2 + _MIN_CHART_ROWS:
@@ -86,26 +115,20 @@ def _joined(sections: Iterable[list[Text]], spaced: bool) -> list[Text]:
 
 def header(status: Status, width: int) -> list[Text]:
     """The run's name and state, its game and the size of its cluster."""
-    word = "solved" if status.solved else status.state
-    style = "bold green" if status.solved else f"bold {STATE_STYLES.get(status.state, '')}"
-    right = Text.assemble(("● " + word, style))
+    style = "bold green" if status.solved else f"bold {_STATE_STYLES.get(status.state, '')}"
+    right = Text.assemble(("● " + status.word, style))
     if status.wall_s:
         right.append(f"  {duration(status.wall_s)}", DIM)
     left = Text.assemble((" a3c ", f"bold reverse {_ACCENT}"), " ", (printable(status.run), "bold"))
     num_ps = len(status.of_role("ps"))
     each = count(status.envs_per_worker, "environment")
     crew = f"{num_ps} ps · {count(status.workers, 'worker')} x {each}"
-    lines = [_spread(left, right, width), Text(f"{printable(status.env_id)} · {crew}", DIM)]
+    left.truncate(max(0, width - right.cell_len - 1), overflow="ellipsis")
+    space = " " * (width - left.cell_len - right.cell_len)
+    lines = [Text.assemble(left, space, right), Text(f"{printable(status.env_id)} · {crew}", DIM)]
     if status.tensorboard:
         lines.append(Text(f"TensorBoard {printable(status.tensorboard)}", DIM))
     return lines
-
-
-def _spread(left: Text, right: Text, width: int) -> Text:
-    """Left and right text on one line; the left text is truncated if needed."""
-    room = max(0, width - right.cell_len - 1)
-    left.truncate(room, overflow="ellipsis")
-    return Text.assemble(left, " " * (width - left.cell_len - right.cell_len), right)
 
 
 def bars(view: View, width: int) -> list[Text]:
@@ -113,30 +136,27 @@ def bars(view: View, width: int) -> list[Text]:
     status = view.status
     share = min(1.0, status.global_step / status.max_env_steps)
     words = f"{_short(status.global_step)} of {_short(status.max_env_steps)}"
-    lines = [("env steps", share, words, _steps_left(status))]
+    left = ""
+    if status.state == RUNNING and status.env_steps_per_s:
+        seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
+        left = f"{duration(seconds)} left" if 0 <= seconds < 100 * _FAR_S else ""
+    lines = [("env steps", share, words, left)]
     if status.stop_at_return is not None:
         goal, mean = status.stop_at_return, status.mean_return_100
         words = f"{score(mean, goal)} of {score(goal, goal)}"
-        lines.append(("return", _goal_share(view), words, _goal_left(view)))
+        share, left = _goal_progress(view, goal, mean)
+        lines.append(("return", share, words, left))
     text_width = max(len(words) + (len(left) + 3 if left else 0) for _, _, words, left in lines)
     bar_width = max(4, width - _LABEL_WIDTH - text_width - 9)
-    return [
-        Text.assemble(
-            (label.ljust(_LABEL_WIDTH), DIM),
-            _bar(part, bar_width),
-            (f" {100 * part:4.0f} %  ", "bold"),
-            words,
-            (f" · {left}" if left else "", DIM),
-        )
-        for label, part, words, left in lines
-    ]
-
-
-def _bar(share: float, width: int) -> Text:
-    halves = round(2 * width * share)
-    full, half = divmod(halves, 2)
-    done = "━" * full + "╸" * half
-    return Text.assemble((done, _ACCENT), ("─" * (width - len(done)), DIM))
+    texts = []
+    for label, share, words, left in lines:
+        full, half = divmod(round(2 * bar_width * share), 2)
+        done = "━" * full + "╸" * half
+        text = Text.assemble((label.ljust(_LABEL_WIDTH), DIM), (done, _ACCENT))
+        text.append("─" * (bar_width - len(done)), DIM)
+        text.append(f" {100 * share:4.0f} %  ", "bold")
+        texts.append(text.append(words).append(f" · {left}" if left else "", DIM))
+    return texts
 
 
 def _short(number: int) -> str:
@@ -148,40 +168,28 @@ def _short(number: int) -> str:
     return str(number)
 
 
-def _steps_left(status: Status) -> str:
-    if status.state != RUNNING or not status.env_steps_per_s:
-        return ""
-    seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
-    return f"{duration(seconds)} left" if 0 <= seconds < 100 * _FAR_S else ""
-
-
-def _goal_share(view: View) -> float:
-    """The progress from the lowest mean return so far to the goal, from 0 to 1."""
-    goal, mean = view.status.stop_at_return, view.status.mean_return_100
-    if goal is None or mean is None:
-        return 0.0
+def _goal_progress(view: View, goal: float, mean: float | None) -> tuple[float, str]:
+    """The progress from the lowest mean return so far to the goal, 0 to 1, and the time left."""
+    if mean is None:
+        return 0.0, ""
+    if mean >= goal:
+        return 1.0, ""
     low = min((point.value for point in view.points), default=mean)
-    return 1.0 if mean >= goal else max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
-
-
-def _goal_left(view: View) -> str:
-    goal, mean = view.status.stop_at_return, view.status.mean_return_100
-    if view.status.state != RUNNING or goal is None or mean is None or mean >= goal:
-        return ""
-    slope = curve_tail.trend(view.points)
+    share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
+    if view.status.state != RUNNING:
+        return share, ""
+    slope = trend(view.points)
     seconds = (goal - mean) / slope if slope and slope > 0 else _FAR_S
-    return f"about {duration(_coarse(seconds))}" if seconds < _FAR_S else "no trend"
-
-
-def _coarse(seconds: float) -> float:
-    """Round an estimated time, which isn't precise."""
-    step = 5 if seconds < 60 else 60 if seconds < 3600 else 600
-    return max(step, round(seconds / step) * step)
+    step = 5 if seconds < 60 else 60 if seconds < 3600 else 600  # the estimate isn't precise
+    about = duration(max(step, round(seconds / step) * step))
+    return share, f"about {about}" if seconds < _FAR_S else "no trend"
 
 
 def figures(status: Status, width: int) -> list[Text]:
     """The current numbers: a line of values above a line of labels."""
     load = [p.cpu_percent for p in status.of_role("ps") if p.cpu_percent is not None]
+    busiest = max(load, default=0.0)
+    style = "bold red" if busiest > 90 else "bold yellow" if busiest > 70 else "bold"
     newest = status.checkpoint
     pairs = [
         ("return", score(status.mean_return_100, status.stop_at_return), "bold"),
@@ -190,7 +198,7 @@ def figures(status: Status, width: int) -> list[Text]:
         ("updates/s", rate(status.updates_per_s), "bold"),
         ("staleness", rate(status.staleness), "bold"),
         ("games", NOTHING if status.episodes is None else _short(status.episodes), "bold"),
-        ("ps load", percent(max(load)) if load else NOTHING, _load_style(load)),
+        ("ps load", percent(busiest) if load else NOTHING, style),
         ("checkpoint", f"{duration(newest.age_s)} ago" if newest else "none yet", "bold"),
     ]
     if status.frames_per_s is None:
@@ -204,20 +212,12 @@ def figures(status: Status, width: int) -> list[Text]:
     return [values, labels]
 
 
-def _load_style(load: Sequence[float]) -> str:
-    busiest = max(load, default=0.0)
-    return "bold red" if busiest > 90 else "bold yellow" if busiest > 70 else "bold"
-
-
 def sparkline(points: Sequence[Point], width: int) -> list[Text]:
     """The mean return over the run in one line; empty with fewer than two points."""
     if len(points) < 2:
         return []
-    low, high = min(p.value for p in points), max(p.value for p in points)
-    words = f"  {score(low)} to {score(high)}"
-    values = curve_tail.resample(points, max(1, width - _LABEL_WIDTH - len(words)))
-    steps = (1 + round(7 * (v - low) / ((high - low) or 1.0)) for v in values)
-    line = "".join(_BLOCKS[step] for step in steps)
+    words = f"  {score(min(p.value for p in points))} to {score(max(p.value for p in points))}"
+    (line,) = _area(points, width - _LABEL_WIDTH - len(words), 1)
     return [Text.assemble(("so far".ljust(_LABEL_WIDTH), DIM), (line, _ACCENT), (words, DIM))]
 
 
@@ -227,23 +227,29 @@ def chart(points: Sequence[Point], width: int, rows: int) -> list[Text]:
     if len(points) < 2:
         return [title.append(": no curve yet")]
     title.append(f", over {_short(points[-1].env_steps)} env steps")
+    labels = [""] * rows
+    labels[0], labels[-1] = (score(f(p.value for p in points)) for f in (max, min))
+    margin = max(map(len, labels)) + 2
+    areas = _area(points, width - margin, rows)
+    return [
+        title,
+        *(
+            Text.assemble((f"{label:>{margin - 2}} │", DIM), (area, _ACCENT))
+            for label, area in zip(labels, areas, strict=True)
+        ),
+    ]
+
+
+def _area(points: Sequence[Point], width: int, rows: int) -> list[str]:
+    """The area below the curve; the lowest value is one eighth high, so it has no gaps."""
     low, high = min(p.value for p in points), max(p.value for p in points)
-    labels = {0: score(high), rows - 1: score(low)}
-    margin = max(map(len, labels.values())) + 2
-    values = curve_tail.resample(points, max(1, width - margin))
-    # The lowest value is one eighth high, so that the curve has no gaps.
+    values = resample(points, max(1, width))
     eighths = [1 + round((8 * rows - 1) * (v - low) / ((high - low) or 1.0)) for v in values]
-    lines = [title]
-    for row in range(rows):
-        base = 8 * (rows - 1 - row)
-        area = "".join(_BLOCKS[min(8, max(0, eighth - base))] for eighth in eighths)
-        label = labels.get(row, "")
-        lines.append(Text.assemble((f"{label:>{margin - 2}} │", DIM), (area, _ACCENT)))
-    return lines
+    bases = range(8 * (rows - 1), -1, -8)
+    return ["".join(_BLOCKS[min(8, max(0, e - base))] for e in eighths) for base in bases]
 
 
 def warnings(status: Status, width: int) -> list[Text]:
-    """The first `_MAX_WARNINGS` warnings, one per line."""
     shown = list(status.warnings[:_MAX_WARNINGS])
     more = len(status.warnings) - len(shown)
     if more:
@@ -252,3 +258,121 @@ def warnings(status: Status, width: int) -> list[Text]:
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+_CELLS = CELLS | {
+    "restarts": lambda p: str(p.restarts) if p.restarts else NOTHING,
+    "↻": lambda p: f"↻{p.restarts}" if p.restarts else "",
+}
+_WIDTHS = {
+    "state": 10,
+    "CPU": 7,
+    "memory": 9,
+    "steps/s": 8,
+    "games": 7,
+    "restarts": 9,
+    "heartbeat": 11,
+    "up for": 11,
+    "pid": 8,
+    "address": 16,
+    "↻": 4,
+}
+_ROW = ("state", "CPU", "memory", "steps/s", "games", "restarts", "heartbeat")
+_EXTRA = ("up for", "pid", "address")  # added in this order while a row has space
+_GRIDS = (("steps/s", "CPU", "memory", "↻"), ("steps/s", "CPU", "↻"), ("steps/s", "↻"), ("↻",))
+
+
+def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text] | None:
+    """The most detailed form that shows all processes in `rows` lines; None if none fits.
+
+    It is a line per process, or cells in as many columns as fit, ordered down each column.
+    """
+    if len(processes) + 1 <= rows:
+        return process_table(processes, width)
+    name_width = max(len(p.name) for p in processes) + 3
+    for titles in _GRIDS:
+        cell_width = name_width + sum(_WIDTHS[title] for title in titles) + _GAP
+        across = max(1, (width + _GAP) // cell_width)
+        down = -(-len(processes) // across)
+        if down + 1 <= rows:
+            cells = [_process_line(p, titles, name_width) for p in processes]
+            heading = [_titles(titles, name_width)] * min(across, -(-len(processes) // down))
+            grid = (Text(" " * _GAP).join(cells[row::down]) for row in range(down))
+            return [Text(" " * _GAP, DIM).join(heading), *grid]
+    return None
+
+
+def process_table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
+    titles = list(_ROW)
+    name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
+    for extra in _EXTRA:
+        if name_width + sum(_WIDTHS[t] for t in (*titles, extra)) + len(titles) <= width:
+            titles.append(extra)
+    lines = [_process_line(p, titles, name_width) for p in processes]
+    return [_titles(titles, name_width), *lines]
+
+
+def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
+    """The number of processes in each state, and the failing ones by name, as many as fit."""
+    counts = Counter(p.state for p in processes)
+    words = [
+        Text(f"{n} {state}", _STATE_STYLES.get(state, "")) for state, n in counts.most_common()
+    ]
+    line = Text(f"{len(processes)} processes: ").append_text(Text(", ").join(words))
+    troubled = [p for p in processes if p.is_in_trouble][: max(0, rows - 1)]
+    return [line, *(_process_line(p, ("state", "↻"), _LABEL_WIDTH) for p in troubled)]
+
+
+def _titles(titles: Sequence[str], name_width: int) -> Text:
+    return Text(" " * name_width + "".join(_aligned(title, title) for title in titles), DIM)
+
+
+def _aligned(title: str, text: str) -> str:
+    """The text cut and aligned in its column: the state left, numbers right."""
+    width = _WIDTHS[title]
+    return f"{text[:width]:<{width}}" if title == "state" else f"{text[:width]:>{width}}"
+
+
+def _process_line(p: ProcessStatus, titles: Sequence[str], name_width: int) -> Text:
+    state_style = _STATE_STYLES.get(p.state, "")
+    usual = "" if p.is_live else DIM
+    dot = "○ " if p.state in ("waiting", "stopped", "done") else "● "
+    name = printable(p.name)[: name_width - 3].ljust(name_width - 2)
+    line = Text.assemble((dot, state_style), (name, usual))
+    restarts_style = "magenta" if p.restarts else DIM
+    late_style = "red" if (p.heartbeat_age_s or 0) > 30 else usual
+    styles = {"state": state_style, "heartbeat": late_style}
+    styles |= {"restarts": restarts_style, "↻": restarts_style}
+    for title in titles:
+        line.append(_aligned(title, _CELLS[title](p)), styles.get(title, usual))
+    return line
+
+
+# --- the curve ------------------------------------------------------------------------------------
+
+
+def resample(points: Sequence[Point], count: int) -> list[float]:
+    """The value at `count` positions evenly over the env steps, interpolated between points."""
+    first, last = points[0].env_steps, points[-1].env_steps
+    if first == last or count == 1:
+        return [points[-1].value] * count
+    values = []
+    for place in range(count):
+        at = first + (last - first) * place / (count - 1)
+        index = bisect.bisect_right(points, at, 1, len(points) - 1, key=lambda p: p.env_steps)
+        left, right = points[index - 1], points[index]
+        width = max(1, right.env_steps - left.env_steps)
+        share = min(1.0, max(0.0, (at - left.env_steps) / width))
+        values.append(left.value + share * (right.value - left.value))
+    return values
+
+
+def trend(points: Sequence[Point]) -> float | None:
+    """The slope per second, by least squares over the last third; None with too few points."""
+    recent = points[-max(8, len(points) // 3) :]
+    times = [p.time for p in recent]
+    if len(recent) < 8 or min(times) == max(times):
+        return None
+    return statistics.linear_regression(times, [p.value for p in recent]).slope

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from a3c.process.console import count
+from a3c.process.console import beside, count
 from a3c.process.process_records import DEAD, ENDED_STATES
-from a3c.run.scores import beside
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
 WAITING = "waiting"  # planned, but its keeper has not started yet
@@ -108,30 +107,29 @@ class Status:
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The snapshot as plain data, ready for JSON."""
-        return _plain(dataclasses.asdict(self))
+        """The status as plain data for JSON, with floats rounded to 3 decimals."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: plain(item) for key, item in value.items()}
+            if isinstance(value, list | tuple):
+                return [plain(item) for item in value]
+            return round(value, 3) if isinstance(value, float) else value
+
+        found: dict[str, Any] = plain(dataclasses.asdict(self))
+        return found
 
     def of_role(self, role: str) -> list[ProcessStatus]:
-        """The processes of one role."""
         return [process for process in self.processes if process.role == role]
 
     @property
     def word(self) -> str:
-        """The state as it is displayed: "solved" replaces "done" for a solved run."""
+        """The state as it is displayed, with "solved" for a solved run."""
         return "solved" if self.solved else self.state
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is over."""
         return self.state in ENDED_STATES
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
 
 
 # --- words for numbers ----------------------------------------------------------------------------
@@ -181,7 +179,6 @@ def memory(process: ProcessStatus) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of one core."""
     return NOTHING if value is None else f"{value:.0f} %"
 
 
@@ -192,11 +189,35 @@ def printable(text: str) -> str:
 
 # --- for people -----------------------------------------------------------------------------------
 
-_COLUMNS = ("process", "state", "pid", "restarts", "CPU", "memory", "steps/s", "games", "heartbeat")
+CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
+    "process": lambda p: printable(p.name),
+    "host": lambda p: printable(p.host) or NOTHING,
+    "state": lambda p: p.state,
+    "pid": lambda p: NOTHING if p.pid is None else str(p.pid),
+    "restarts": lambda p: str(p.restarts),
+    "CPU": lambda p: percent(p.cpu_percent),
+    "memory": memory,
+    "steps/s": lambda p: rate(p.env_steps_per_s),
+    "games": lambda p: NOTHING if p.episodes is None else f"{p.episodes:,}",
+    "heartbeat": lambda p: duration(p.heartbeat_age_s),
+    "up for": lambda p: duration(p.uptime_s),
+    "address": lambda p: printable(p.address),
+}
+_LISTED = [title for title in CELLS if title not in ("up for", "address")]
+
+
+def one_line(status: Status) -> str:
+    parts = [
+        f"{duration(status.wall_s):>12}",
+        f"{status.global_step:>13,} env steps",
+        f"{rate(status.env_steps_per_s):>7}/s",
+        f"mean return {score(status.mean_return_100, status.stop_at_return)}",
+        status.state,
+    ]
+    return "  ".join(parts)
 
 
 def lines(status: Status) -> list[str]:
-    """The lines that the command `status` prints."""
     time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
     shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
     shown += [f"  {label:<13}{text}" for label, text in _facts(status)]
@@ -230,16 +251,12 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     if status.tensorboard:
         facts.append(("TensorBoard", printable(status.tensorboard)))
     if status.listening:
-        facts.append(("listening", _listening(status)))
+        shown = [_reached_at(place, status) for place in status.listening[:_LISTENERS]]
+        more = len(status.listening) - _LISTENERS
+        rest = f" and {more} more" if more > 0 else ""
+        where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
+        facts.append(("listening", f"{', '.join(shown)}{rest}{where}"))
     return facts
-
-
-def _listening(status: Status) -> str:
-    shown = ", ".join(_reached_at(place, status) for place in status.listening[:_LISTENERS])
-    more = len(status.listening) - _LISTENERS
-    rest = f" and {more} more" if more > 0 else ""
-    where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
-    return f"{shown}{rest}{where}"
 
 
 def _reached_at(place: str, status: Status) -> str:
@@ -256,29 +273,15 @@ def _reached_at(place: str, status: Status) -> str:
 
 
 def _table(processes: Sequence[ProcessStatus]) -> list[str]:
-    rows = [_COLUMNS, *map(_cells, processes)]
-    if len({p.host for p in processes if p.host}) > 1:
-        hosts = ["host", *(printable(p.host) or NOTHING for p in processes)]
-        rows = [(row[0], host, *row[1:]) for row, host in zip(rows, hosts, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    several = len({p.host for p in processes if p.host}) > 1
+    titles = [title for title in _LISTED if several or title != "host"]
+    table = [titles, *([CELLS[title](p) for title in titles] for p in processes)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    left = titles.index("state")  # up to here, cells are aligned left
     return [
         "  ".join(
-            cell.ljust(width) if column <= rows[0].index("state") else cell.rjust(width)
+            cell.ljust(width) if column <= left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in rows
+        for row in table
     ]
-
-
-def _cells(p: ProcessStatus) -> tuple[str, ...]:
-    return (
-        printable(p.name),
-        p.state,
-        NOTHING if p.pid is None else str(p.pid),
-        str(p.restarts),
-        percent(p.cpu_percent),
-        memory(p),
-        rate(p.env_steps_per_s),
-        NOTHING if p.episodes is None else f"{p.episodes:,}",
-        duration(p.heartbeat_age_s),
-    )

@@ -6,25 +6,26 @@ neither TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from a3c.config import Config, EnvConfig
+from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ENDED_STATES
-from a3c.run import checkpoint, confirmation, resume, rows, rundir
-from a3c.run.checkpoint import DamagedCheckpointError, Manifest
+from a3c.run import checkpoint, resume, rows, rundir
+from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
-from a3c.watch import alerts, disk, exposure, reading, run_settings
-from a3c.watch.run_settings import Settings
+from a3c.watch import alerts, processes
 from a3c.watch.snapshot import (
     CHIEF,
     LIVE_STATES,
@@ -36,11 +37,14 @@ from a3c.watch.snapshot import (
     Status,
     lines,
 )
-from a3c.watch.usage import Sampler
 
-__all__ = ["CheckpointStatus", "ProcessStatus", "Reader", "Status", "frame_skip", "lines", "read"]
+__all__ = ["Reader", "Status", "lines", "read"]
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
+_EXPOSURE_INTERVAL_S = 30.0
+_MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
+_FULL_MB = 0.5
+_LOW_MB = 100.0
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
@@ -51,9 +55,15 @@ def read(run: RunDir, *, usage: bool = False) -> Status:
     return Reader(run).read(usage=usage)
 
 
-class _Files(NamedTuple):
-    """The contents of a run's files at one moment."""
+class Settings(NamedTuple):
+    """The configuration of a run, and when it was last started or resumed."""
 
+    config: Config
+    started_at: float  # 0 if it isn't known
+    is_damaged: bool = False  # config.json is damaged, so these settings are from a checkpoint
+
+
+class _Files(NamedTuple):
     settings: Settings
     summary: Row
     cluster: Row  # the chief's newest row about the cluster
@@ -67,38 +77,112 @@ class Reader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._settings = rows.Cache(run_settings.read)
+        self._settings = rows.Cache(_read_settings)
         self._records = rows.Cache(process_records.read_record)
-        self._rows = rows.Cache(rows.last_rows)
-        self._manifests = rows.Cache(_read_manifest)
         self._elsewhere = rows.Cache(elsewhere.read)
-        self._far = functools.partial(elsewhere.path_of, run)
+        self._tails = rows.Cache(rows.last_rows)
+        self._manifests = rows.Cache(lambda path: checkpoint.read_manifest(path.parent))
         self._summaries = rows.Cache(_read_summary)
-        self._episodes = rows.EpisodeCounts(run.metrics("episodes"))
-        self._sampler = Sampler()
-        self._watch = exposure.Watch()
+        self._episodes = rows.Follower(run.metrics("episodes"))
+        self._games: Counter[int] = Counter()  # by worker
+        self._sampler = processes.Sampler()
+        self._exposure = processes.Exposure()
+        self._exposure_at = float("-inf")
 
     def read(self, *, usage: bool = False) -> Status:
-        """The current status of the run."""
         now = time.time()
         settings = self._settings.get(self._run.config)
         if settings is None:
             raise UserError(f"{self._run.path} holds no run: give the directory of one")
-        lives = self._lives(settings, now)
-        files = self._files(settings, lives)
-        counts = self._episodes.update()
-        lives = [_with_work(p, files, counts, now) for p in lives]
+        members = self._members(settings, now)
+        files = self._files(settings, members)
+        members = self._with_work(members, files, now)
         if usage:
-            lives = self._with_usage(lives)
+            members = self._sampler.measured(members)
         status = dataclasses.replace(
-            _compose(self._run, files, lives, now),
+            _compose(self._run, files, members, now),
             damaged=self._damaged(settings),
-            disk_trouble=disk.trouble(self._run.path),
+            disk_trouble=_disk_trouble(self._run.path),
         )
         if usage and status.state in LIVE_STATES:
-            here = [p for p in lives if p.host == process_records.this_host()]
-            status = dataclasses.replace(status, **self._watch.look(here)._asdict())
+            age_s = time.monotonic() - self._exposure_at
+            if age_s >= _EXPOSURE_INTERVAL_S or not self._exposure.listening:
+                here = [p for p in members if p.host == process_records.this_host()]
+                self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
+            status = dataclasses.replace(status, **self._exposure._asdict())
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
+
+    def _members(self, settings: Settings, now: float) -> list[ProcessStatus]:
+        """The planned processes and any others that have a record; ps first."""
+        cluster = settings.config.cluster
+        addresses = {"ps": cluster.ps, "worker": cluster.addresses}
+        found = {}
+        for path in (self._run.path / "processes").glob("*.json"):
+            record = self._records.get(path)
+            if record is None:
+                continue
+            seen = self._elsewhere.get(elsewhere.path_of(self._run, record.name))
+            member = processes.status_of(record, seen, self._run, now)
+            updated_at = 0.0
+            with contextlib.suppress(ValueError):
+                updated_at = datetime.fromisoformat(record.updated_at).timestamp()
+            is_past = member.host == process_records.this_host() and (
+                updated_at < settings.started_at
+                or record.task >= addresses.get(record.role, record.task + 1)
+            )
+            if member.is_live or not is_past:
+                found[record.name] = member
+        for role, count in (("ps", cluster.ps), ("worker", cluster.workers)):
+            for task in range(count):
+                name = f"{role}-{task}"
+                found.setdefault(name, ProcessStatus(name, role, task, WAITING))
+        order = {"ps": 0, "worker": 1}
+        return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
+
+    def _files(self, settings: Settings, members: Sequence[ProcessStatus]) -> _Files:
+        tails = {p.name: self._tails.get(self._run.metrics(p.name)) or [] for p in members}
+        manifests = checkpoint.newest_first(
+            self._run.checkpoints, lambda path: self._manifests.get(path / checkpoint.MANIFEST)
+        )
+        return _Files(
+            settings,
+            self._summaries.get(self._run.summary) or {},
+            next((row for row in reversed(tails.get(CHIEF, [])) if "wall_s" in row), {}),
+            {name: tail[-1] for name, tail in tails.items() if tail},
+            next(manifests, None),
+            self._tails.get(self._run.metrics("losses")) or [],
+        )
+
+    def _with_work(
+        self, members: Sequence[ProcessStatus], files: _Files, now: float
+    ) -> list[ProcessStatus]:
+        """Add the workers' games, and the env steps/s of their newest rows if those are recent."""
+        games = self._count_games()
+        found = []
+        for p in members:
+            if p.role == "worker":
+                row = files.rows.get(p.name, {})
+                is_news = p.pid is not None and _is_recent(row, files.settings, now)
+                p = dataclasses.replace(
+                    p,
+                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
+                    episodes=None if games is None else games.get(p.task, 0),
+                )
+            found.append(p)
+        return found
+
+    def _count_games(self) -> Mapping[int, int] | None:
+        """Each worker's games in the chief's file; None if the file is missing or too large."""
+        try:
+            size = self._run.metrics("episodes").stat().st_size
+        except OSError:
+            return None
+        if not self._games and size > _MAX_EPISODES_BYTES:
+            return None
+        for line in self._episodes.lines():
+            if worker := re.search(rb'"worker":\s*(\d+)', line):
+                self._games[int(worker[1])] += 1
+        return self._games
 
     def _damaged(self, settings: Settings) -> tuple[str, ...]:
         """The unreadable files of the run, without metrics files."""
@@ -110,69 +194,25 @@ class Reader:
             damaged.append(self._run.config)
         return tuple(str(path.relative_to(self._run.path)) for path in damaged)
 
-    def _lives(self, settings: Settings, now: float) -> list[ProcessStatus]:
-        """The planned processes and any others that have a record; ps first."""
-        cluster = settings.config.cluster
-        planned = {"ps": cluster.ps, "worker": cluster.workers}
-        addresses = {"ps": cluster.ps, "worker": cluster.addresses}
-        found = {}
-        for path in (self._run.path / "processes").glob("*.json"):
-            record = self._records.get(path)
-            if record is None:
-                continue
-            life = reading.life(record, self._run, now)
-            if seen := self._elsewhere.get(self._far(record.name)):
-                life = reading.far_life(life, seen, self._run, now)
-            is_past = life.host == process_records.this_host() and (
-                reading.timestamp(record.updated_at) < settings.started_at
-                or record.task >= addresses.get(record.role, record.task + 1)
-            )
-            if life.is_live or not is_past:
-                found[record.name] = life
-        for role, count in planned.items():
-            for task in range(count):
-                name = f"{role}-{task}"
-                found.setdefault(name, ProcessStatus(name, role, task, WAITING))
-        order = {"ps": 0, "worker": 1}
-        return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
-
-    def _files(self, settings: Settings, lives: Sequence[ProcessStatus]) -> _Files:
-        tail = {p.name: self._rows.get(self._run.metrics(p.name)) or [] for p in lives}
-        cluster = next((row for row in reversed(tail.get(CHIEF, [])) if "wall_s" in row), {})
-        return _Files(
-            settings,
-            self._summaries.get(self._run.summary) or {},
-            cluster,
-            {name: rows[-1] for name, rows in tail.items() if rows},
-            self._newest_checkpoint(),
-            self._rows.get(self._run.metrics("losses")) or [],
-        )
-
-    def _newest_checkpoint(self) -> tuple[Path, Manifest] | None:
-        for path in reversed(checkpoint.steps(self._run.checkpoints)):
-            manifest = self._manifests.get(path / checkpoint.MANIFEST)
-            if manifest is not None:
-                return path, manifest
-        return None
-
-    def _with_usage(self, lives: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        here, now = process_records.this_host(), time.time()
-        samples = self._sampler.sample(
-            {
-                p.pid: now - p.uptime_s
-                for p in lives
-                if p.pid is not None and p.uptime_s is not None and p.host == here
-            }
-        )
-        return [
-            dataclasses.replace(p, **samples[p.pid]._asdict())
-            if p.pid in samples and p.host == here
-            else p
-            for p in lives
-        ]
-
 
 # --- reading one file -----------------------------------------------------------------------------
+
+
+def _read_settings(path: Path) -> Settings:
+    """The settings in a config.json, else those of the run's newest readable checkpoint.
+
+    Raises UserError if there are neither.
+    """
+    run = RunDir(path.parent)
+    try:
+        config = rundir.read_config(run)
+    except UserError:
+        for there, manifest in checkpoint.newest_first(run.checkpoints):
+            with contextlib.suppress(UserError):
+                config = command_line.from_dict(manifest.config, str(there))
+                return Settings(config, 0.0, is_damaged=True)
+        raise
+    return Settings(config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at"))
 
 
 def _read_summary(path: Path) -> Row | None:
@@ -180,49 +220,32 @@ def _read_summary(path: Path) -> Row | None:
     return row if row and row.get("state") in ENDED_STATES else None
 
 
-def _read_manifest(path: Path) -> Manifest | None:
+def _disk_trouble(path: Path) -> str | None:
+    """A warning if the disk is read-only, full or nearly full; None otherwise."""
     try:
-        return checkpoint.read_manifest(path.parent)
-    except DamagedCheckpointError:
+        room = rundir.room(path)
+    except OSError:
         return None
+    if room.read_only:
+        return f"the disk of {path.name} is read-only: nothing is saved, training goes on"
+    if room.free_mb < _FULL_MB or room.free_files == 0:
+        return f"the disk of {path.name} is full: nothing is saved, training goes on"
+    if room.free_mb < _LOW_MB:
+        return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
+    return None
 
 
 # --- putting it together --------------------------------------------------------------------------
 
 
-def _with_work(
-    p: ProcessStatus, files: _Files, counts: Mapping[int, int] | None, now: float
-) -> ProcessStatus:
-    """Add a worker's games, and the env steps/s of its newest row if that row is recent."""
-    if p.role != "worker":
-        return p
-    row = files.rows.get(p.name, {})
-    is_news = p.pid is not None and now - _number(row, "time") <= _news_s(files.settings)
-    return dataclasses.replace(
-        p,
-        env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
-        episodes=None if counts is None else counts.get(p.task, 0),
-    )
-
-
-def _news_s(settings: Settings) -> float:
-    """How long a row counts as recent, in seconds."""
-    return max(15.0, 5 * settings.config.run.log_interval_s)
-
-
-def _number(row: Row, key: str) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
 def run_state(
-    lives: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
+    members: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
 ) -> str:
     """The state of a run by its ps and workers; evaluator and TensorBoard don't count.
 
     `has_news`: the chief wrote metrics since the start. `is_new`: the run has just been started.
     """
-    training = [p for p in lives if p.role in ("ps", "worker")]
+    training = [p for p in members if p.role in ("ps", "worker")]
     states = {p.name: p.state for p in training}
     workers = [p.state for p in training if p.role == "worker"]
     servers = [p.state for p in training if p.role == "ps"]
@@ -240,36 +263,56 @@ def run_state(
     return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
 
 
-def _compose(
-    run: RunDir,
-    files: _Files,
-    lives: Sequence[ProcessStatus],
-    now: float,
-) -> Status:
+def _compose(run: RunDir, files: _Files, members: Sequence[ProcessStatus], now: float) -> Status:
     config, started_at = files.settings.config, files.settings.started_at
-    cluster, summary = files.cluster, files.summary
+    cluster, newest = files.cluster, files.newest
     state = run_state(
-        lives,
-        summary.get("state"),
+        members,
+        files.summary.get("state"),
         has_news=bool(cluster) and _number(cluster, "time") >= started_at,
         is_new=now - started_at < _FIRST_RECORD_S,
     )
     is_live = state in LIVE_STATES
-    rows = [row for name, row in files.rows.items() if name.startswith("worker-")]
+    is_news = is_live and _is_recent(cluster, files.settings, now)
+    end = {} if is_live else files.summary
+    workers = [row for name, row in files.rows.items() if name.startswith("worker-")]
+    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
+    if not is_live:
+        mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
+        steps_per_s = end.get("env_steps_per_s", mean)
+    skip = _frame_skip(config.env)
+    has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
+    age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
     return Status(
         run=run.name,
         run_dir=str(run.path),
         state=state,
         solved=state == "done" and _is_solved(files),
-        **_chosen(config),
-        **_so_far(files, rows, {} if is_live else summary),
-        **_speeds(files, rows, is_live, now),
-        processes=tuple(lives),
-        checkpoint=_checkpoint(files.newest, now),
+        env_id=config.env.env_id,
+        workers=config.cluster.workers,
+        envs_per_worker=config.share.envs,
+        global_step=_global_step(files, end),
+        max_env_steps=config.run.max_env_steps,
+        mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
+        stop_at_return=config.run.stop_at_return,
+        env_steps_per_s=steps_per_s,
+        frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
+        updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
+        staleness=_mean(workers, "train/staleness") if is_news else None,
+        exchange_share=_mean(workers, "time/exchange") if is_news else None,
+        episodes=end.get("episodes", cluster.get("cluster/episodes")),
+        wall_s=end.get("wall_s", cluster.get("wall_s")),
+        processes=tuple(members),
+        checkpoint=CheckpointStatus(str(newest[0]), newest[1].step, age_s) if newest else None,
+        checkpoint_interval_s=config.run.checkpoint_interval_s,
         since_start_s=now - started_at,
         metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
+        metrics_interval_s=config.run.log_interval_s,
+        dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
+        dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
+        failed_saves=int(_number(cluster, "cluster/failed_saves")),
         losses=resume.losses(files.losses, since=started_at),
-        tensorboard=_board_link(run, lives),
+        tensorboard=rundir.read_board_link(run) if has_board else None,
     )
 
 
@@ -279,61 +322,34 @@ def _is_solved(files: _Files) -> bool:
         return bool(files.summary.get("solved"))
     path, manifest = files.newest
     is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
-    return is_last and confirmation.is_solved(manifest, files.settings.config.run)
+    return is_last and checkpoint.is_solved(manifest, files.settings.config.run)
 
 
-def _chosen(config: Config) -> dict[str, Any]:
-    """The settings of the run that the status shows."""
-    return {
-        "env_id": config.env.env_id,
-        "workers": config.cluster.workers,
-        "envs_per_worker": config.share.envs,
-        "max_env_steps": config.run.max_env_steps,
-        "stop_at_return": config.run.stop_at_return,
-        "checkpoint_interval_s": config.run.checkpoint_interval_s,
-        "metrics_interval_s": config.run.log_interval_s,
-    }
+def _global_step(files: _Files, end: Row) -> int:
+    """The env steps of the run; `end` is its summary if it has ended.
 
-
-def _so_far(files: _Files, rows: Sequence[Row], last: Row) -> dict[str, Any]:
-    """The progress of the run; `last` is its summary if it has ended.
-
-    For a solved run this uses the highest step that training reached. Training continues during the
-    games that confirm the result, so the confirmed checkpoint has a lower step.
+    The highest env step that any worker recorded in the newest life of the ps. The newest life is
+    the chief's, because the chief initialises the ps. Workers that are still in an earlier life are
+    ignored, and clocks aren't used. The count only grows within a life; it falls when a new life
+    begins at a checkpoint. Training continues during the games that confirm a result, so the
+    checkpoint of a solved run has a lower step.
     """
-    cluster = files.cluster
-    step = _newest_step(files)
-    if last.get("env_steps"):
-        step = max(step, last["env_steps"]) if last.get("solved") else last["env_steps"]
-    return {
-        "global_step": step,
-        "mean_return_100": last.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
-        "episodes": last.get("episodes", cluster.get("cluster/episodes")),
-        "wall_s": last.get("wall_s", cluster.get("wall_s")),
-        "failed_saves": int(_number(cluster, "cluster/failed_saves")),
-        "dropped_rollouts": int(sum(_number(row, "drops/rollouts") for row in rows)),
-        "dropped_reports": int(sum(_number(row, "drops/reports") for row in rows)),
-    }
+    chief = files.rows.get(CHIEF)
+    step = files.newest[1].step if files.newest else 0
+    if chief is not None:
+        life = chief.get("ps_life")
+        steps = [
+            max(_number(row, "env_steps"), _number(row, "now"))
+            for name, row in files.rows.items()
+            if name.startswith("worker-") and row.get("ps_life") == life
+        ]
+        step = int(max(steps))
+    if end.get("env_steps"):
+        step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
+    return step
 
 
-def _speeds(files: _Files, rows: Sequence[Row], is_live: bool, now: float) -> dict[str, Any]:
-    """The current rates, or the mean rate if the run has ended; None if the rows are old."""
-    cluster = files.cluster
-    is_news = is_live and now - _number(cluster, "time") <= _news_s(files.settings)
-    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
-    if not is_live:
-        steps_per_s = files.summary.get("env_steps_per_s", _mean_rate(files.newest))
-    skip = frame_skip(files.settings.config.env)
-    return {
-        "env_steps_per_s": steps_per_s,
-        "frames_per_s": steps_per_s * skip if skip and steps_per_s is not None else None,
-        "updates_per_s": cluster.get("cluster/updates_per_s") if is_news else None,
-        "staleness": _mean(rows, "train/staleness") if is_news else None,
-        "exchange_share": _mean(rows, "time/exchange") if is_news else None,
-    }
-
-
-def frame_skip(env: EnvConfig) -> int | None:
+def _frame_skip(env: EnvConfig) -> int | None:
     """Frames in an env step of an Atari game; None for other games.
 
     Only the id is checked, so `Pong-v4`, whose id doesn't show that it is Atari, gives None.
@@ -343,41 +359,13 @@ def frame_skip(env: EnvConfig) -> int | None:
     return env.frame_skip if atari or env.preprocessing in ("atari", "universe") else None
 
 
-def _board_link(run: RunDir, lives: Sequence[ProcessStatus]) -> str | None:
-    runs = any(p.role == "tensorboard" and p.pid is not None for p in lives)
-    return rundir.read_board_link(run) if runs else None
+def _is_recent(row: Row, settings: Settings, now: float) -> bool:
+    return now - _number(row, "time") <= max(15.0, 5 * settings.config.run.log_interval_s)
 
 
-def _newest_step(files: _Files) -> int:
-    """The highest env step that any worker recorded in the newest life of the ps.
-
-    The newest life is the chief's, because the chief initialises the ps. Workers that are still in
-    an earlier life are ignored, and clocks aren't used. The count only grows within a life; it
-    falls when a new life begins at a checkpoint.
-    """
-    chief = files.rows.get(CHIEF)
-    if chief is None:
-        return files.newest[1].step if files.newest else 0
-    life = chief.get("ps_life")
-    steps = [
-        max(_number(row, "env_steps"), _number(row, "now"))
-        for name, row in files.rows.items()
-        if name.startswith("worker-") and row.get("ps_life") == life
-    ]
-    return int(max(steps))
-
-
-def _checkpoint(newest: tuple[Path, Manifest] | None, now: float) -> CheckpointStatus | None:
-    if newest is None:
-        return None
-    path, manifest = newest
-    return CheckpointStatus(str(path), manifest.step, max(0.0, now - manifest.written_at))
-
-
-def _mean_rate(newest: tuple[Path, Manifest] | None) -> float | None:
-    if newest is None or not newest[1].wall_s:
-        return None
-    return newest[1].step / newest[1].wall_s
+def _number(row: Row, key: str) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:

@@ -24,9 +24,8 @@ import numpy as np
 
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
-from a3c.run import checkpoint, tensors
-from a3c.run.metrics import read_rows
-from a3c.run.rows import parse_row
+from a3c.run import checkpoint
+from a3c.run.rows import parse_row, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.clusters import launcher
@@ -284,7 +283,7 @@ class Cluster:
     def assert_finite(self) -> None:
         """Check that no number on the ps is NaN or infinite, by its newest checkpoint."""
         newest = checkpoint.steps(self.run.checkpoints)[-1]
-        for name, value in tensors.load(newest / checkpoint.PREFIX).items():
+        for name, value in checkpoint.load_variables(newest).items():
             assert np.isfinite(value).all(), f"{name} is not finite"
 
 
