@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from a3c.config import SECTIONS, Config, command_line, sources
+from a3c.config import SECTIONS, Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.command_line import OPTIONS, Layer, Option
 from a3c.errors import UserError
@@ -79,7 +79,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of presets."""
     folder = tmp_path / "presets"
     folder.mkdir()
-    monkeypatch.setattr(sources, "PRESETS", folder)
+    monkeypatch.setattr(command_line, "PRESETS", folder)
     return folder
 
 
@@ -335,7 +335,7 @@ def test_no_content_of_a_file_gives_a_traceback(
 
 @pytest.mark.parametrize("name", command_line.preset_names())
 def test_every_preset_is_valid_and_says_where_it_comes_from(name: str) -> None:
-    file = sources.PRESETS / f"{name}.toml"
+    file = command_line.PRESETS / f"{name}.toml"
     tables = tomllib.loads(file.read_text())
     assert file.read_text().startswith("#")
     assert set(tables) <= {"for_env_ids", *SECTIONS}

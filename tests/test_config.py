@@ -13,7 +13,7 @@ from hypothesis import given
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.config.command_line import OPTIONS, Layer
-from a3c.config.rules import validate
+from a3c.config.options import validate
 from a3c.errors import UserError
 from tests.clusters import REPOSITORY, config
 from tests.strategies import layers

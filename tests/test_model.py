@@ -15,7 +15,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import model
-from a3c.config import NetworkConfig, network_table
+from a3c.config import NetworkConfig, own_code
 from a3c.config.command_line import OPTIONS
 from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
@@ -137,23 +137,23 @@ def test_the_papers_network_has_the_papers_shapes() -> None:
 
 def test_every_network_of_the_configuration_is_there() -> None:
     assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
-    known = {n: (k.recurrent, k.min_side) for n, k in network_table.networks().items()}
+    known = {n: (k.recurrent, k.min_side) for n, k in own_code.networks().items()}
     assert known == {n: (one.recurrent, one.min_side) for n, one in model.NETWORKS.items()}
 
 
 def test_a_network_that_is_added_to_the_table_is_known_without_another_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = network_table.MODEL.read_text()
+    source = own_code.MODEL.read_text()
     mine = '    "mine": Architecture(mlp, recurrent=True),\n}\n'
     changed = source.replace("min_side=1),\n}\n", f"min_side=1),\n{mine}", 1)
     (tmp_path / "model.py").write_text(changed)
-    monkeypatch.setattr(network_table, "MODEL", tmp_path / "model.py")
-    network_table.networks.cache_clear()
+    monkeypatch.setattr(own_code, "MODEL", tmp_path / "model.py")
+    own_code.networks.cache_clear()
     try:
-        assert network_table.networks()["mine"] == network_table.Known(recurrent=True)
+        assert own_code.networks()["mine"] == own_code.KnownNetwork(recurrent=True)
     finally:
-        network_table.networks.cache_clear()
+        own_code.networks.cache_clear()
 
 
 # --- forward ------------------------------------------------------------------------------------

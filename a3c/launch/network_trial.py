@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from a3c.cluster.topology import process_environment
 from a3c.config import Config, command_line, own_code
-from a3c.config.network_table import networks
+from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
 from a3c.run.rundir import REPOSITORY
 

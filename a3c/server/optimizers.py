@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from a3c.config.learning import LearningConfig
+from a3c.config import LearningConfig
 
 COUNTERS = "counters"  # name prefix of an optimizer's scalar variables, such as beta1_power
 
