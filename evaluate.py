@@ -28,10 +28,8 @@ from a3c.cluster.topology import adopt_environment
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.play.display import missing_display
 from a3c.play.locate import Source, find_checkpoint, find_run
-from a3c.play.scores import score_table, summarise
-from a3c.play.window import Window
+from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.import_tensorflow import import_tensorflow
@@ -41,9 +39,9 @@ from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
+    from a3c.play.evaluation import Envs
     from a3c.play.playground import Playground
     from a3c.play.show import OpenScreen
-    from a3c.play.stage import Envs
     from a3c.run.scores import Episode
 
 PROG = "evaluate.py"
@@ -182,7 +180,7 @@ def watch(
     source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
 ) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
-    from a3c.play.camera import subtitle
+    from a3c.play.picture import subtitle
     from a3c.play.show import Show
 
     config = source.config.env
@@ -192,7 +190,7 @@ def watch(
         games = arguments.episodes
         played = Show(stage, agent, config, open_window, seed=ground.seed, episodes=games)
         stack.enter_context(closing(played))
-        played.say(subtitle(source.manifest.step, greedy=ground.greedy))
+        played.set_subtitle(subtitle(source.manifest.step, greedy=ground.greedy))
         try:
             played.run()
             code = EXIT_OK
@@ -253,17 +251,32 @@ def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen |
 
 def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:
     """Print the scores of the games as a table or as JSON."""
-    returns, lengths = [g.episode_return for g in games], [g.length for g in games]
-    summary, step = summarise(returns, lengths), source.manifest.step
+    step = source.manifest.step
     if as_json:
         result = {"checkpoint": str(source.path), **ground.scores(step, games)}
+        returns, lengths = [g.episode_return for g in games], [g.length for g in games]
         print(json.dumps(result | {"returns": returns, "lengths": lengths}))
         return
     from rich.console import Console
+    from rich.table import Table
 
-    kind = "greedy" if ground.greedy else "sampled"
+    from a3c.play.evaluation import summarise
+
+    found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
-    Console().print(score_table(summary, title))
+    error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_row("games", str(found.episodes))
+    table.add_row("mean return", f"{found.mean:,.2f}{error}")
+    if found.ci95 is not None:
+        low, high = found.ci95
+        table.add_row("95 % interval of the mean", f"{low:,.2f} to {high:,.2f}")
+    table.add_row("median", f"{found.median:,.2f}")
+    table.add_row("lowest and highest", f"{found.min:,.2f} and {found.max:,.2f}")
+    table.add_row("mean length", f"{found.mean_length:,.1f} env steps")
+    Console().print(table)
 
 
 if __name__ == "__main__":

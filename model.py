@@ -29,8 +29,8 @@ from a3c.errors import UserError
 from a3c.learn import own_network
 from a3c.net import layers
 from a3c.net.distributions import for_space
-from a3c.net.frames import check_side, is_image, prepared_shape
 from a3c.net.network import Network, NetworkOutput
+from a3c.net.observations import check_side, is_image, prepared_shape
 from a3c.process import console
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------

@@ -27,7 +27,6 @@ from a3c.cluster.which_task import add_host_arguments, add_task_arguments, place
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.learn.games import Games
-from a3c.play import confirming
 from a3c.process import console, signals
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.import_tensorflow import import_tensorflow, start_eager_runtime
@@ -110,9 +109,13 @@ def _fork_games(
     """Fork the process that plays evaluation games during training; None if none are needed."""
     if config.run.stop_at_return is None or not config.run.evaluation_episodes:
         return None
-    return Games(
-        lambda candidate, games: confirming.play(candidate, games, config, make_envs, build_network)
-    )
+
+    def play(candidate: Path, games: int) -> dict[str, Any]:
+        from a3c.play.playground import confirm  # TensorFlow
+
+        return confirm(candidate, games, config, make_envs, build_network)
+
+    return Games(play)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import envs
 from a3c.config import EnvConfig
 from a3c.env import atari
-from a3c.env.resize import area_resize
+from a3c.env.atari import area_resize
 from a3c.errors import UserError
 
 Envs = VectorEnv[Any, Any, Any]

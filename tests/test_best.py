@@ -9,11 +9,12 @@ import pytest
 
 from a3c.errors import UserError
 from a3c.play import best
+from a3c.play.evaluation import summarise
 from a3c.play.locate import find_checkpoint
-from a3c.play.scores import summarise
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.rundir import RunDir
+from a3c.run.scores import Episode
 from tests import snapshots
 
 
@@ -29,7 +30,7 @@ def kept(run: RunDir, step: int, score: float) -> best.Best:
     """Evaluate and keep a checkpoint of that step."""
     path = snapshots.write(run.checkpoints, step)
     candidate, manifest = best.borrow(run, path)
-    return best.keep(run, candidate, manifest, summarise([score, score], [5, 5]))
+    return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))
 
 
 def test_the_best_outlives_the_pruning_of_its_checkpoint(run: RunDir) -> None:
@@ -45,7 +46,7 @@ def test_a_borrowed_checkpoint_may_be_pruned_while_it_is_played(run: RunDir) -> 
     candidate, manifest = best.borrow(run, snapshots.write(run.checkpoints, 100))
     snapshots.write(run.checkpoints, 200)
     checkpoint.prune(run.checkpoints, keep=1)
-    path = best.keep(run, candidate, manifest, summarise([1.0], [5])).path
+    path = best.keep(run, candidate, manifest, summarise([Episode(1.0, 5)])).path
     assert checkpoint.verify(path).step == 100
 
 

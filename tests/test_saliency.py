@@ -9,11 +9,17 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
-from a3c.net import observations
 from a3c.play.evaluation import Decision
-from a3c.play.moments import telling
-from a3c.play.saliency import blur, grid, perturbed, saliency
 from a3c.plot.filters import FirstLayer, filters_figure, first_layers
+from a3c.plot.saliency import (
+    blur,
+    grid,
+    image_axes,
+    image_frames,
+    perturbed,
+    saliency,
+    telling,
+)
 from a3c.plot.sight import POLICY, frame_names, overlay
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -25,7 +31,7 @@ class Looker:
     """Its value is what is in one place, its policy what is in another, whatever is around."""
 
     def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
-        self._axes = observations.image_axes(space)
+        self._axes = image_axes(space)
         self._policy, self._value = policy, value
         self.num_asked = 0
 
@@ -55,7 +61,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     observation = (rng.random(space.shape) * space.high).astype(space.dtype)
     looker = Looker(space, policy=(10, 30), value=(33, 12))
     found = saliency(cast(Agent, looker), space, decide(observation))
-    axes = observations.image_axes(space)
+    axes = image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
     for part, place in ((found.policy, (10, 30)), (found.value, (33, 12))):
         assert part.shape == size
@@ -129,7 +135,7 @@ def test_telling_moments_are_where_the_value_jumps_one_in_each_part() -> None:
 def test_an_observation_is_taken_apart_into_frames(shape: Any, wanted: Any) -> None:
     space = Box(0, 255, shape, np.uint8)
     observation = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
-    found = observations.frames(observation, space)
+    found = image_frames(observation, space)
     assert found.shape == wanted
     assert sorted(found.ravel()) == sorted(observation.ravel())
     if shape == (84, 84, 4):

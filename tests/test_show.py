@@ -15,10 +15,9 @@ from PIL import Image
 import envs
 import model
 from a3c.errors import UserError
-from a3c.play.display import missing_display
 from a3c.play.playground import Playground
 from a3c.play.show import Show, SideShow
-from a3c.play.window import Window
+from a3c.play.window import Window, missing_display
 from tests.clusters import small_config
 
 FPS = 50  # of CartPole
@@ -151,7 +150,7 @@ HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
 def test_a_window_opens_takes_pictures_and_leaves_nothing_behind() -> None:
-    with Window("title", (64, 48), HEADLESS) as window:
+    with closing(Window("title", (64, 48), HEADLESS)) as window:
         for shade in range(100):
             window.show(Image.new("RGB", (64, 48), (shade, 0, 0)))
         assert window.is_open()

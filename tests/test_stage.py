@@ -14,8 +14,9 @@ from gymnasium.spaces import Box, Discrete
 import envs
 from a3c.config import EnvConfig
 from a3c.errors import UserError
-from a3c.play import stage
-from a3c.play.stage import frames_per_second, open_stage, prepare_pygame
+from a3c.play import playground
+from a3c.play.evaluation import Envs
+from a3c.play.playground import frames_per_second, open_stage, prepare_pygame
 from tests.clusters import REPOSITORY
 
 
@@ -55,7 +56,7 @@ def _prepared() -> None:
     prepare_pygame()
 
 
-def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> stage.Envs:
+def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
     """The stage of an environment, which is registered first where there is a maker."""
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
@@ -65,7 +66,7 @@ def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> stage.Envs:
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
 def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
     found = opened(env_id)
-    picture = stage.screen(found, env_id)
+    picture = playground.screen(found, env_id)
     assert picture.shape[2] == 3
     assert len(np.unique(picture)) > 2
     found.close()
@@ -73,9 +74,10 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
 
 def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
-        "import envs; from a3c.config import EnvConfig; from a3c.play import stage;"
-        "stage.prepare_pygame();"
-        "stage.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
+        "from a3c.process.import_tensorflow import import_tensorflow; import_tensorflow();"
+        "import envs; from a3c.config import EnvConfig; from a3c.play import playground;"
+        "playground.prepare_pygame();"
+        "playground.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )
     command = [sys.executable, "-W", "error", "-c", code]
     nowhere = {"PATH": "/usr/bin:/bin"}

@@ -22,7 +22,8 @@ from a3c import __version__
 from a3c.config import SECTIONS, Config
 from a3c.config.options import OPTIONS as OPTIONS
 from a3c.config.options import Option as Option
-from a3c.config.options import coerce, parse_text, shown, validate
+from a3c.config.options import coerce as coerce
+from a3c.config.options import parse_text, shown, validate
 from a3c.errors import UserError
 from a3c.process import console
 

@@ -30,7 +30,7 @@ def check_network(config: Config, space: Space[Any]) -> None:
     if not colon:
         from gymnasium.spaces import Box  # slow to import, and the verbs do not need it
 
-        from a3c.net.frames import check_side
+        from a3c.net.observations import check_side
 
         known = networks().get(place)
         if known and isinstance(space, Box):

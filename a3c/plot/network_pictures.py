@@ -11,16 +11,14 @@ from matplotlib.figure import Figure
 
 from a3c.learn.agent import Agent
 from a3c.net import observations
-from a3c.play import moments
-from a3c.play.camera import game_name
-from a3c.play.evaluation import Decision
+from a3c.play.evaluation import Decision, Envs
 from a3c.play.locate import Source
+from a3c.play.picture import game_name
 from a3c.play.playground import Playground
 from a3c.play.policy_view import Choice, action_names, view_policy
-from a3c.play.saliency import saliency
-from a3c.play.stage import Envs
 from a3c.plot.filters import filters_figure, first_layers
 from a3c.plot.histories import NothingToDrawError
+from a3c.plot.saliency import image_frames, play_one, saliency, telling
 from a3c.plot.sight import Sight, frame_names, sight_figure
 
 NUM_MOMENTS = 4
@@ -53,15 +51,15 @@ class Look:
                 f"no saliency: {self._ground.config.env.env_id} has observations of shape "
                 f"{self._space.shape}, and saliency is of images; --what filters shows its weights"
             )
-        game = moments.play_one(self._envs, self._agent, self._ground.seed)
-        sights = [self._sight(moment) for moment in moments.telling(game, NUM_MOMENTS)]
+        game = play_one(self._envs, self._agent, self._ground.seed)
+        sights = [self._sight(moment) for moment in telling(game, NUM_MOMENTS)]
         method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
         title = f"What the network sees: {self._game}"
         return sight_figure(sights, title, f"{self._when} · {method}")
 
     def _sight(self, moment: Decision) -> Sight:
         found = saliency(self._agent, self._space, moment)
-        frames = observations.frames(moment.observations[0], self._space).astype(np.float64)
+        frames = image_frames(moment.observations[0], self._space).astype(np.float64)
         highest = 255.0 if self._space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
         return Sight(self._caption(moment), frames / highest, found.policy, found.value)
 
