@@ -39,7 +39,6 @@ from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
-    from a3c.play.evaluation import Envs
     from a3c.play.playground import Playground
     from a3c.play.show import OpenScreen
     from a3c.run.scores import Episode
@@ -80,26 +79,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--follow", action="store_true", help="play every new checkpoint of a run until it ends"
     )
     parser.add_argument("--json", action="store_true", help="for programs")
-    arguments = parser.parse_args(argv)
-    if not 1 <= arguments.episodes <= MAX_EPISODES:
-        parser.error(f"--episodes {arguments.episodes} is refused: give 1 to {MAX_EPISODES}")
-    if arguments.seed is not None and not 0 <= arguments.seed < 2**31:
-        parser.error(f"--seed {arguments.seed} is refused: give 0 to {2**31 - 1}")
-    if arguments.seconds is not None and not 0 < arguments.seconds <= MAX_SECONDS:
-        parser.error(
-            f"--seconds {arguments.seconds:g} is refused: give above 0, at most {MAX_SECONDS:g}"
-        )
+    given = parser.parse_args(argv)
+    if not 1 <= given.episodes <= MAX_EPISODES:
+        parser.error(f"--episodes {given.episodes} is refused: give 1 to {MAX_EPISODES}")
+    if given.seed is not None and not 0 <= given.seed < 2**31:
+        parser.error(f"--seed {given.seed} is refused: give 0 to {2**31 - 1}")
+    if given.seconds is not None and not 0 < given.seconds <= MAX_SECONDS:
+        limits = f"above 0, at most {MAX_SECONDS:g}"
+        parser.error(f"--seconds {given.seconds:g} is refused: give {limits}")
     for flag in ("format", "seconds"):
-        if getattr(arguments, flag) is not None and not arguments.record:
+        if getattr(given, flag) is not None and not given.record:
             parser.error(f"--{flag} is of a video: give --record DIR too")
-    for flag, given in (
-        ("record DIR", arguments.record),
-        ("json", arguments.json),
-        ("which best", arguments.which == "best"),
-    ):
-        if arguments.follow and given:
+    unfit = {"record DIR": given.record, "json": given.json, "which best": given.which == "best"}
+    for flag, is_given in unfit.items():
+        if given.follow and is_given:
             parser.error(f"--follow plays every checkpoint as it comes: leave --{flag} out")
-    return arguments
+    return given
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,7 +156,22 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
         stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
         report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
         if stage is not None:
-            sys.stderr.write(f"video: {record(source, ground, stage, arguments)}\n")
+            from a3c.play import video
+
+            path = video.record(
+                stage,
+                ground.agent(stage, source.path),
+                source.config.env,
+                arguments.record,
+                step=source.manifest.step,
+                seed=ground.seed,
+                greedy=ground.greedy,
+                file_format=arguments.format,
+                seconds=arguments.seconds,
+            ).path
+            if arguments.video is not None:
+                path = path.rename(arguments.video)
+            sys.stderr.write(f"video: {path}\n")
     return EXIT_OK
 
 
@@ -199,26 +209,6 @@ def watch(
     if played.episodes:
         report(source, ground, played.episodes, arguments.json)
     return code
-
-
-def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.Namespace) -> Path:
-    """Record one more game as a video; returns its path."""
-    from a3c.play import video
-
-    recording = video.record(
-        stage,
-        ground.agent(stage, source.path),
-        source.config.env,
-        arguments.record,
-        step=source.manifest.step,
-        seed=ground.seed,
-        greedy=ground.greedy,
-        file_format=arguments.format,
-        seconds=arguments.seconds,
-    )
-    if arguments.video is None:
-        return recording.path
-    return recording.path.rename(arguments.video)
 
 
 def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:

@@ -16,7 +16,7 @@ from a3c.config import EnvConfig
 from a3c.errors import UserError
 from a3c.play import playground
 from a3c.play.evaluation import Envs
-from a3c.play.playground import frames_per_second, open_stage, prepare_pygame
+from a3c.play.playground import frames_per_second, open_stage
 from tests.clusters import REPOSITORY
 
 
@@ -51,11 +51,6 @@ class Promising(Unseen):
         return self._picture
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _prepared() -> None:
-    prepare_pygame()
-
-
 def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
     """The stage of an environment, which is registered first where there is a maker."""
     if maker is not None and env_id not in gymnasium.registry:
@@ -76,7 +71,6 @@ def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
         "from a3c.process.import_tensorflow import import_tensorflow; import_tensorflow();"
         "import envs; from a3c.config import EnvConfig; from a3c.play import playground;"
-        "playground.prepare_pygame();"
         "playground.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )
     command = [sys.executable, "-W", "error", "-c", code]

@@ -114,7 +114,7 @@ def make(
         ale = ale_py.ALEInterface()
         ale.loadROM(roms.get_rom_path(game.rom))
         height, width = ale.getScreenDims()
-        size: dict[str, Any] = {"stack_num": 1, "img_height": height, "img_width": width}
+        size = {"stack_num": 1, "img_height": height, "img_width": width}
     envs = gymnasium.make_vec(
         game.env_id,
         num_envs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,6 @@ class Playground:
 
     def stage(self) -> Envs:
         """One copy that can be rendered; UserError if it can't. The caller closes it."""
-        prepare_pygame()
         return open_stage(self.make_envs, self._whole_games, self.seed)
 
     @property
@@ -144,17 +143,13 @@ def confirm(
 # --- an environment that can be rendered --------------------------------------------------------
 
 
-def prepare_pygame(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make pygame draw into memory and print nothing; call this before pygame is imported."""
-    for name, value in _OUT_OF_SIGHT.items():
-        environ.setdefault(name, value)
-
-
 def open_stage(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
     """One copy of an environment that can be rendered; a UserError of one line if it can't.
 
     `make` is the function of `envs.py`. The caller closes the result.
     """
+    for name, value in _OUT_OF_SIGHT.items():
+        os.environ.setdefault(name, value)
     spec = gymnasium.registry.get(import_module_of(config.env_id))
     if spec is not None and spec.entry_point is not None:
         place: Any = spec.entry_point

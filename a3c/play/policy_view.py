@@ -121,13 +121,11 @@ def _known_names(config: EnvConfig) -> list[str] | None:
         meanings: list[str] = env.unwrapped.get_action_meanings()
     finally:
         env.close()
-    if game.rom == "pong":  # actions are called right and left, but the paddle moves up and down
-        meanings = [m.replace("RIGHT", "UP").replace("LEFT", "DOWN") for m in meanings]
-    return [_short(meaning) for meaning in meanings]
-
-
-def _short(meaning: str) -> str:
-    """A short form of an action's meaning: UPRIGHTFIRE becomes "↗ fire"."""
-    direction = meaning.removesuffix("FIRE")
-    parts = [_ARROWS.get(direction, direction.lower())] if direction else []
-    return " ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts)
+    names = []
+    for meaning in meanings:
+        if game.rom == "pong":  # right and left move the paddle up and down
+            meaning = meaning.replace("RIGHT", "UP").replace("LEFT", "DOWN")
+        direction = meaning.removesuffix("FIRE")  # UPRIGHTFIRE becomes "↗ fire"
+        parts = [_ARROWS.get(direction, direction.lower())] if direction else []
+        names.append(" ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts))
+    return names
