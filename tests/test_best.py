@@ -33,21 +33,16 @@ def kept(run: RunDir, step: int, score: float) -> best.Best:
     return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))
 
 
-def test_the_best_outlives_the_pruning_of_its_checkpoint(run: RunDir) -> None:
-    path = kept(run, 100, 7.0).path
-    snapshots.write(run.checkpoints, 200)
-    checkpoint.prune(run.checkpoints, keep=1)
-    assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
-    assert checkpoint.verify(path).step == 100
-    assert best.find(run) == (path, 100, 7.0)
-
-
-def test_a_borrowed_checkpoint_may_be_pruned_while_it_is_played(run: RunDir) -> None:
+def test_the_best_outlives_the_pruning_of_its_checkpoint_even_while_it_is_played(
+    run: RunDir,
+) -> None:
     candidate, manifest = best.borrow(run, snapshots.write(run.checkpoints, 100))
     snapshots.write(run.checkpoints, 200)
     checkpoint.prune(run.checkpoints, keep=1)
-    path = best.keep(run, candidate, manifest, summarise([Episode(1.0, 5)])).path
+    assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
+    path = best.keep(run, candidate, manifest, summarise([Episode(7.0, 5)])).path
     assert checkpoint.verify(path).step == 100
+    assert best.find(run) == (path, 100, 7.0)
 
 
 def test_only_the_last_one_kept_stays(run: RunDir) -> None:

@@ -92,13 +92,8 @@ def test_stacked_frames_become_channels_the_first_frame_first(space: Box) -> Non
     np.testing.assert_allclose(prepared[1, 2, 5, 7], pixels.ravel() / 255, rtol=1e-6)
 
 
-def test_images_in_zero_to_one_stay_as_they_are() -> None:
-    raw = rollout(UNIT_IMAGE)
-    np.testing.assert_array_equal(prepare(raw, UNIT_IMAGE), raw)
-
-
-def test_unbounded_images_are_not_scaled() -> None:
-    space = Box(-np.inf, np.inf, (5, 5, 1), np.float32)
+@pytest.mark.parametrize("space", [UNIT_IMAGE, Box(-np.inf, np.inf, (5, 5, 1), np.float32)])
+def test_images_in_zero_to_one_and_unbounded_ones_are_not_scaled(space: Box) -> None:
     raw = rollout(space)
     np.testing.assert_array_equal(prepare(raw, space), raw)
 
@@ -207,9 +202,7 @@ def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
     colours = rollout(RGB_STACK_CHANNELS_FIRST)[0, 0]
     picture = observations.picture(colours, RGB_STACK_CHANNELS_FIRST)
     np.testing.assert_array_equal(picture[:, 10:, 2], colours[1, 2])
-
-
-def test_a_picture_goes_from_black_at_the_lowest_to_white_at_the_highest() -> None:
+    # It goes from black at the lowest to white at the highest.
     space = Box(-1.0, 1.0, (1, 3, 1), np.float32)
     values = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 3, 1)
     assert observations.picture(values, space).ravel().tolist() == [0, 128, 255]
@@ -227,9 +220,8 @@ OTHERS = [
 
 
 def some(space: Box, *leading: int) -> np.ndarray:
-    """Random observations of a space."""
-    generator = np.random.default_rng(0)
-    return generator.integers(0, 200, (*leading, *space.shape)).astype(space.dtype)
+    numbers = np.random.default_rng(0).integers(0, 200, (*leading, *space.shape))
+    return numbers.astype(space.dtype)
 
 
 def test_stacks_are_turned_and_back_once_only() -> None:

@@ -27,12 +27,7 @@ class Unseen(gymnasium.Env[np.ndarray, np.int64]):
     action_space = Discrete(2)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start."""
         return np.zeros(1, np.float32), {}
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Stay."""
-        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 class Promising(Unseen):
@@ -45,7 +40,6 @@ class Promising(Unseen):
         self._picture = picture
 
     def render(self) -> Any:
-        """What was promised, or not."""
         if isinstance(self._picture, Exception):
             raise self._picture
         return self._picture

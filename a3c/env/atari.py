@@ -213,11 +213,9 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         return self._observe(), total, terminated, truncated and not terminated, dict(info)
 
     def render(self) -> Any:
-        """The emulator's screen, `[210, 160, 3]`."""
         return self._atari.render()
 
     def close(self) -> None:
-        """Release the emulator."""
         self._atari.close()
 
     def _observe(self) -> Frames:

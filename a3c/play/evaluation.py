@@ -35,7 +35,6 @@ class Decision(NamedTuple):
     action: Action
     returns: np.ndarray  # [B], of the games so far
     lengths: np.ndarray  # [B], env steps so far
-    num_ended: int  # games that have ended and count
 
 
 def play(
@@ -64,7 +63,7 @@ def decisions(envs: Envs, agent: Agent, games: Games, *, seed: int) -> Iterator[
     dead = np.zeros(envs.num_envs, bool)  # true where the next step only resets
     while not games.over:
         action = agent.act(observations, state, starts)
-        score = (games.returns.copy(), games.lengths.copy(), games.num_ended)
+        score = games.returns.copy(), games.lengths.copy()
         yield Decision(observations, state, starts, action, *score)
         actions = agent.network.policy.to_env(action.actions)
         observations, rewards, terminated, truncated, _ = envs.step(actions)

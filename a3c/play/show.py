@@ -16,7 +16,7 @@ from a3c.config import EnvConfig
 from a3c.config.own_code import describe
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.play.evaluation import Decision, Envs, Games, decisions
+from a3c.play.evaluation import Envs, Games, decisions
 from a3c.play.picture import Camera, game_name, subtitle
 from a3c.play.playground import Playground, frames_per_second
 from a3c.play.video import HOLD_S
@@ -56,11 +56,10 @@ class Show:
         title = f"{game_name(config.env_id)} · a3c-cluster"
         self._screen = open_screen(title, self._camera.painter.size)
         self._games = Games(episodes)
-        self._decisions = decisions(envs, agent, self._games, seed=seed)
         self._frame_s = 1.0 / frames_per_second(envs, config)
         self._clock = clock
         self._due = clock()
-        self._next: Decision | None = None  # of the new game, during the old one's end
+        self._pauses = self._play(envs, agent, seed)
 
     @property
     def episodes(self) -> list[Episode]:
@@ -85,7 +84,7 @@ class Show:
         now = self._clock()
         if now >= self._due and not self._games.over:
             # A late step isn't caught up: the game would run faster than its own speed.
-            self._due = max(self._due + self._advance(), now)
+            self._due = max(self._due + next(self._pauses), now)
         return max(self._due - self._clock(), 0.0)
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
@@ -93,18 +92,18 @@ class Show:
         while self.goes_on:
             sleep(min(self.tick(), 0.1))
 
-    def _advance(self) -> float:
-        """Show the next picture; returns for how many seconds."""
-        ended = self._games.num_ended
-        decision = self._next or next(self._decisions, None)
-        self._next = None
-        if self._games.num_ended > ended:
-            self._next = decision
-            self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
-            return HOLD_S
-        assert decision is not None
-        self._screen.show(self._camera.picture(decision))
-        return self._frame_s
+    def _play(self, envs: Envs, agent: Agent, seed: int) -> Iterator[float]:
+        """Show one picture after the other; yields for how many seconds each of them stays."""
+        ended = 0
+        for decision in decisions(envs, agent, self._games, seed=seed):
+            if self._games.num_ended > ended:
+                ended = self._games.num_ended
+                self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
+                yield HOLD_S
+            self._screen.show(self._camera.picture(decision))
+            yield self._frame_s
+        self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
+        yield HOLD_S
 
 
 class SideShow:

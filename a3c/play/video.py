@@ -23,7 +23,6 @@ from a3c.play.playground import frames_per_second
 from a3c.run.scores import Episode
 
 Format = Literal["mp4", "gif"]
-FORMATS: tuple[Format, ...] = ("mp4", "gif")
 
 HOLD_S = 1.0  # how long the last picture stays, with the final score
 GIF_MAX_FPS = 25  # browsers slow down faster GIFs
