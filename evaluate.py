@@ -73,12 +73,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     seen.add_argument(
         "--watch", action="store_true", help="show the games in a window, at their own speed"
     )
-    parser.add_argument("--format", choices=("mp4", "gif"), help="of the video (mp4)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="only so much of the video")
+    parser.add_argument("--format", choices=("mp4", "gif"), help="format of the video (mp4)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="record only the first S seconds"
+    )
     parser.add_argument(
         "--follow", action="store_true", help="play every new checkpoint of a run until it ends"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
     if not 1 <= given.episodes <= MAX_EPISODES:
         parser.error(f"--episodes {given.episodes} is refused: give 1 to {MAX_EPISODES}")
@@ -153,14 +155,14 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
         return watch(source, ground, arguments, open_window)
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
-        stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
+        rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
         report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
-        if stage is not None:
+        if rendered is not None:
             from a3c.play import video
 
             path = video.record(
-                stage,
-                ground.agent(stage, source.path),
+                rendered,
+                ground.agent(rendered, source.path),
                 source.config.env,
                 arguments.record,
                 step=source.manifest.step,
@@ -195,10 +197,10 @@ def watch(
 
     config = source.config.env
     with contextlib.ExitStack() as stack:
-        stage = stack.enter_context(closing(ground.stage()))
-        agent = ground.agent(stage, source.path)
+        rendered = stack.enter_context(closing(ground.rendered_env()))
+        agent = ground.agent(rendered, source.path)
         games = arguments.episodes
-        played = Show(stage, agent, config, open_window, seed=ground.seed, episodes=games)
+        played = Show(rendered, agent, config, open_window, seed=ground.seed, episodes=games)
         stack.enter_context(closing(played))
         played.set_subtitle(subtitle(source.manifest.step, greedy=ground.greedy))
         try:

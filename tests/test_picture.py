@@ -64,7 +64,7 @@ def test_many_actions_fit_and_the_least_likely_are_left_out() -> None:
     rows = [Choice(f"action {index}", index / 4950, index == 3) for index in range(100)]
     pixels = painted(rows)
     assert pixels.shape == painted([]).shape
-    kept, left_out = picture._most_telling(rows, 10)
+    kept, left_out = picture._most_probable(rows, 10)
     assert [row.name for row in kept] == [f"action {index}" for index in range(90, 100)]
     assert left_out == 90
 

@@ -16,9 +16,9 @@ from a3c.plot.saliency import (
     grid,
     image_axes,
     image_frames,
+    largest_value_changes,
     perturbed,
     saliency,
-    telling,
 )
 from a3c.plot.sight import POLICY, frame_names, overlay
 
@@ -103,9 +103,9 @@ def test_telling_moments_are_where_the_value_jumps_one_in_each_part() -> None:
     values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
     decisions = [decide(np.zeros(1), value) for value in values]
     places = {id(decision): place for place, decision in enumerate(decisions)}
-    found = [places[id(moment)] for moment in telling(decisions, 3)]
+    found = [places[id(moment)] for moment in largest_value_changes(decisions, 3)]
     assert found == [2, 6, 11]
-    assert len(telling(decisions[:2], 4)) == 2
+    assert len(largest_value_changes(decisions[:2], 4)) == 2
 
 
 # --- what is drawn of it --------------------------------------------------------------------------

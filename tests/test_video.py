@@ -37,23 +37,23 @@ def ground() -> Playground:
 
 
 @pytest.fixture
-def stage(ground: Playground) -> Iterator[Any]:
+def rendered(ground: Playground) -> Iterator[Any]:
     """CartPole to look at."""
-    with closing(ground.stage()) as found:
+    with closing(ground.rendered_env()) as found:
         yield found
 
 
-def recorded(ground: Playground, stage: Any, folder: Path, **settings: Any) -> video.Recording:
+def recorded(ground: Playground, rendered: Any, folder: Path, **settings: Any) -> video.Recording:
     """Record one game."""
-    agent = ground.agent(stage)
-    return video.record(stage, agent, ground.config.env, folder, step=1200, seed=3, **settings)
+    agent = ground.agent(rendered)
+    return video.record(rendered, agent, ground.config.env, folder, step=1200, seed=3, **settings)
 
 
 @pytest.mark.parametrize(("kind", "fps"), [("mp4", FPS), ("gif", 25.0)])
 def test_a_game_takes_as_long_as_it_took(
-    ground: Playground, stage: Any, tmp_path: Path, kind: Any, fps: float
+    ground: Playground, rendered: Any, tmp_path: Path, kind: Any, fps: float
 ) -> None:
-    made = recorded(ground, stage, tmp_path, file_format=kind)
+    made = recorded(ground, rendered, tmp_path, file_format=kind)
     found = videos.read(made.path)
     length_s = made.episode.length / FPS + video.HOLD_S
     assert found.fps == fps
@@ -63,9 +63,9 @@ def test_a_game_takes_as_long_as_it_took(
 
 
 def test_only_the_first_seconds_are_filmed_where_asked_and_names_are_not_used_twice(
-    ground: Playground, stage: Any, tmp_path: Path
+    ground: Playground, rendered: Any, tmp_path: Path
 ) -> None:
-    first, second = (recorded(ground, stage, tmp_path, seconds=0.1) for _ in range(2))
+    first, second = (recorded(ground, rendered, tmp_path, seconds=0.1) for _ in range(2))
     assert first.episode.length > 5
     assert first.path != second.path
     assert len(videos.read(first.path).pictures) == len(videos.read(second.path).pictures) == 5
@@ -77,24 +77,24 @@ class _InterruptedError(BaseException):
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_nothing_is_left_of_a_recording_that_was_interrupted(
-    ground: Playground, stage: Any, tmp_path: Path, kind: Any
+    ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     def interrupt(decision: Any) -> None:
         if decision.lengths[0] == 5:
             raise _InterruptedError
 
     with pytest.raises(_InterruptedError):
-        recorded(ground, stage, tmp_path, file_format=kind, on_decision=interrupt)
+        recorded(ground, rendered, tmp_path, file_format=kind, on_decision=interrupt)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
-    ground: Playground, stage: Any, tmp_path: Path, kind: Any
+    ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     why = "ffmpeg can't write in .*: is its disk full"
     with little_room(4096), pytest.raises(UserError, match=why) as error:
-        recorded(ground, stage, tmp_path, file_format=kind)
+        recorded(ground, rendered, tmp_path, file_format=kind)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -157,19 +157,19 @@ class Screen:
         return self
 
 
-def opened(ground: Playground, stage: Any, screen: Screen, episodes: int) -> Show:
+def opened(ground: Playground, rendered: Any, screen: Screen, episodes: int) -> Show:
     """A show on that screen, by the screen's clock."""
-    agent, config = ground.agent(stage), ground.config.env
+    agent, config = ground.agent(rendered), ground.config.env
     return Show(
-        stage, agent, config, screen.open, seed=1, episodes=episodes, clock=lambda: screen.now
+        rendered, agent, config, screen.open, seed=1, episodes=episodes, clock=lambda: screen.now
     )
 
 
 def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
-    ground: Playground, stage: Any
+    ground: Playground, rendered: Any
 ) -> None:
     screen = Screen()
-    show = opened(ground, stage, screen, episodes=2)
+    show = opened(ground, rendered, screen, episodes=2)
     show.run(screen.sleep)
     steps = sum(game.length for game in show.episodes)
     assert len(show.episodes) == 2
@@ -181,19 +181,19 @@ def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
     assert gaps[first] == pytest.approx(1.0)
 
 
-def test_what_was_late_is_not_made_up_for(ground: Playground, stage: Any) -> None:
+def test_what_was_late_is_not_made_up_for(ground: Playground, rendered: Any) -> None:
     screen = Screen()
     screen.slowness_s = 0.1
     screen.wanted = 10
-    opened(ground, stage, screen, episodes=9).run(screen.sleep)
+    opened(ground, rendered, screen, episodes=9).run(screen.sleep)
     times = [time for time, _ in screen.shown]
     assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(times))
 
 
-def test_a_show_ends_when_nobody_looks(ground: Playground, stage: Any) -> None:
+def test_a_show_ends_when_nobody_looks(ground: Playground, rendered: Any) -> None:
     screen = Screen()
     screen.wanted = 5
-    show = opened(ground, stage, screen, episodes=9)
+    show = opened(ground, rendered, screen, episodes=9)
     show.run(screen.sleep)
     assert len(screen.shown) == 5
     assert show.episodes == []
@@ -209,7 +209,7 @@ def test_a_show_ends_when_nobody_looks(ground: Playground, stage: Any) -> None:
 )
 def test_a_window_that_is_closed_or_fails_is_said_once_and_work_goes_on(
     ground: Playground,
-    stage: Any,
+    rendered: Any,
     caplog: pytest.LogCaptureFixture,
     refusal: Exception | None,
     said: str,
@@ -221,7 +221,7 @@ def test_a_window_that_is_closed_or_fails_is_said_once_and_work_goes_on(
             raise refusal
         return screen.open(title, size)
 
-    side = SideShow(ground, ground.agent(stage), open_screen)
+    side = SideShow(ground, ground.agent(rendered), open_screen)
     assert side.tick() > 0.1  # nothing to play with yet
     side.load(1000)
     side.tick()

@@ -64,7 +64,7 @@ class EnvConfig:
     )
     env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
     max_episode_steps: int | None = option(
-        None, "cut episodes after so many env steps (the environment's own limit if unset)", low=1
+        None, "cut episodes after this many env steps (the environment's own limit if unset)", low=1
     )
     preprocessing: Literal["auto", "atari", "universe", "none"] = option(
         "auto",
@@ -73,7 +73,7 @@ class EnvConfig:
     frame_skip: int = option(4, "Atari: frames that one action is held for", low=1, high=60)
     frame_stack: int = option(4, "Atari: frames that one observation holds", low=1, high=16)
     noop_max: int = option(
-        30, "Atari: up to so many no-ops at the start of a game", low=0, high=250
+        30, "Atari: up to this many no-ops at the start of a game", low=0, high=250
     )
     fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
     sticky_actions: float | None = option(
@@ -130,7 +130,7 @@ class LearningConfig:
     )
     shortest_rollout: int | None = option(
         None,
-        "with more workers than --envs rollouts may become so short (never shorter if unset)",
+        "shortest rollout with more workers than --envs (--rollout-length if unset)",
         low=1,
         high=100_000,
     )
@@ -143,7 +143,7 @@ class LearningConfig:
         everyday=True,
     )
     smallest_push: int = option(
-        64, "samples that a push holds at least, where a rollout has so many", low=1, high=10**9
+        64, "samples in a push at least, if a rollout has as many", low=1, high=10**9
     )
     gamma: float = option(0.99, "discount factor", low=0.0, high=1.0, everyday=True)
     gae_lambda: float = option(
@@ -197,8 +197,7 @@ class LearningConfig:
     )
     advantage_horizon: int = option(
         0,
-        "scale advantages by a mean and deviation that run over about so many samples of a worker "
-        "(0: not)",
+        "scale advantages by running moments over about this many samples of a worker (0: off)",
         low=0,
         high=10**9,
     )
@@ -210,22 +209,20 @@ class LearningConfig:
     )
     minibatches: int | None = option(
         None,
-        "pushes that one rollout is cut into, each from samples of its own (by --samples-per-step "
-        "and the number of workers if unset)",
+        "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
         low=1,
         high=4096,
     )
     epochs: int = option(
         1,
-        "times that a rollout is learned from, more than once only with --ratio-limit",
+        "passes over each rollout; more than 1 needs --ratio-limit",
         low=1,
         high=100,
         everyday=True,
     )
     ratio_limit: float = option(
         0.0,
-        "PPO's clip: how far the chance of an action may be driven from 1 times what it was when "
-        "it was played (0: no limit)",
+        "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)",
         low=0.0,
         high=10.0,
     )
@@ -234,7 +231,7 @@ class LearningConfig:
     )
     max_dropped_rollouts: int = option(
         100,
-        "rollouts in a row that are not finite and dropped, after which a worker fails (0: never)",
+        "a worker fails after this many non-finite rollouts in a row (0: never)",
         low=0,
         high=2**31 - 1,
     )
@@ -250,7 +247,7 @@ class RunConfig:
 
     seed: int = option(1, "seed of everything random", low=0, high=2**31 - 1, everyday=True)
     max_env_steps: int = option(
-        10_000_000, "end after so many env steps of the cluster", low=1, high=2**62, everyday=True
+        10_000_000, "end after this many env steps of the cluster", low=1, high=2**62, everyday=True
     )
     stop_at_return: float | None = option(
         None,
@@ -292,7 +289,7 @@ class ClusterConfig:
     )
     max_workers: int | None = option(
         None,
-        "reserve addresses for so many workers; those beyond --workers may come later, see `add`",
+        "reserve addresses for this many workers; `add` starts those beyond --workers",
         low=1,
         high=100_000,
         everyday=True,
@@ -307,15 +304,14 @@ class ClusterConfig:
     )
     isolation: Literal["auto", "on", "off"] = option(
         "auto",
-        "the launcher gives ps and workers a network of their own, which nobody else reaches: on, "
-        "off, or where the kernel allows it",
+        "run ps and workers in a network of their own: on, off, or where the kernel allows it",
         everyday=True,
     )
     worker_threads: int = option(
         1, "TensorFlow threads for one operation in a worker", low=1, high=256
     )
     ps_threads: int = option(
-        1, "updates that a ps works on at once, a thread each", low=1, high=256
+        1, "updates that a ps processes at once, one thread each", low=1, high=256
     )
     connect_timeout_s: float = option(
         60.0, "seconds to wait for a peer at the start", above=0.0, high=86400.0
@@ -331,16 +327,17 @@ class ClusterConfig:
     )
     max_worker_memory_mb: int | None = option(
         None,
-        "MB of resident memory past which a worker is ended and started again (never if unset)",
+        "restart a worker above this many MB of resident memory (never if unset)",
         low=1,
         high=2**40,
     )
     wire_dtype: Literal["float32", "float16"] = option(
-        "float32", "how gradients and parameters travel; float16 halves the bytes"
+        "float32",
+        "number format of gradients and parameters between processes; float16 halves the bytes",
     )
     compute_dtype: Literal["float32", "bfloat16"] = option(
         "float32",
-        "what workers multiply in; bfloat16 is faster where the processor has it (AVX512_BF16)",
+        "number format of matrix products; bfloat16 is faster on processors with AVX512_BF16",
     )
     device: Literal["cpu", "gpu"] = option(
         "cpu", "where workers act and learn; the ps are always on the CPU"

@@ -47,7 +47,7 @@ def find(run: RunDir) -> Best | None:
     return max((b for b in found if math.isfinite(b.mean)), key=lambda b: b.mean, default=None)
 
 
-def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
+def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
 
     Copies only the files that the manifest names. Raises DamagedCheckpointError if the checkpoint
@@ -70,7 +70,7 @@ def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
 
 
 def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
-    """Make a borrowed copy the best checkpoint, then remove the former best."""
+    """Make a candidate the best checkpoint, then remove the former best."""
     score = {"step": manifest.step, **summary._asdict()}
     (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
     path = folder(run) / str(manifest.step)
@@ -81,7 +81,7 @@ def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> 
 
 
 def clear(run: RunDir, spare: Path | None = None) -> None:
-    """Remove borrowed copies; with `spare`, also the former best."""
+    """Remove candidates; with `spare`, also the former best."""
     for path in folder(run).glob("*" if spare else f"{_CANDIDATE}*"):
         if path != spare:
             shutil.rmtree(path, ignore_errors=True)

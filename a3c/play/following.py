@@ -94,7 +94,7 @@ class Evaluator:
 
     def _evaluate(self, path: Path) -> Manifest:
         try:
-            candidate, manifest = best.borrow(self._run, path)
+            candidate, manifest = best.copy_candidate(self._run, path)
         except OSError as error:
             log.error("can't keep a copy of %s (%s); evaluation goes on", path, error.strerror)
             candidate, manifest = path, checkpoint.verify(path)
@@ -128,9 +128,9 @@ class Evaluator:
     def _record(self, step: int) -> None:
         config = self._ground.config.env
         try:
-            with closing(self._ground.stage()) as stage:
+            with closing(self._ground.rendered_env()) as rendered:
                 recording = video.record(
-                    stage,
+                    rendered,
                     self._agent,
                     config,
                     self._run.videos,

@@ -45,7 +45,7 @@ _SMOOTH = 3  # the curve is drawn this many times larger, then shrunk
 
 
 class Camera:
-    """Makes the pictures of the one game in `envs`, which must come from `Playground.stage`."""
+    """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`."""
 
     def __init__(self, envs: Envs, agent: Agent, config: EnvConfig, subtitle: str) -> None:
         self._envs, self._agent, self._env_id = envs, agent, config.env_id
@@ -182,7 +182,7 @@ class Painter:
         room = self._height - _ROWS_TOP - 10
         columns = 1 if len(rows) <= room // 18 else 2
         per_column = min(math.ceil(len(rows) / columns), room // 14)
-        shown, left_out = _most_telling(rows, columns * per_column)
+        shown, left_out = _most_probable(rows, columns * per_column)
         width = (PANEL_WIDTH - 2 * _MARGIN - (columns - 1) * 14) // columns
         spacing = min(room // max(per_column, 1), 26)
         for index, row in enumerate(shown):
@@ -239,7 +239,7 @@ def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
     pen.text((right, middle), f"{row.action:.2f}", AMBER, text, anchor="rm")
 
 
-def _most_telling(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
+def _most_probable(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
     """The most probable rows that fit, in their original order, and how many are left out."""
     ranks = [-row.probability if isinstance(row, Choice) else 0.0 for row in rows]
     kept = sorted(sorted(range(len(rows)), key=ranks.__getitem__)[:room])

@@ -72,9 +72,9 @@ class Playground:
         played = {"step": step, "env_id": env_id, "greedy": self.greedy, "seed": self.seed}
         return played | summary._asdict()
 
-    def stage(self) -> Envs:
+    def rendered_env(self) -> Envs:
         """One copy that can be rendered; UserError if it can't. The caller closes it."""
-        return open_stage(self.make_envs, self._whole_games, self.seed)
+        return make_rendered(self.make_envs, self._whole_games, self.seed)
 
     @property
     def _whole_games(self) -> EnvConfig:
@@ -143,7 +143,7 @@ def confirm(
 # --- an environment that can be rendered --------------------------------------------------------
 
 
-def open_stage(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
+def make_rendered(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
     """One copy of an environment that can be rendered; a UserError of one line if it can't.
 
     `make` is the function of `envs.py`. The caller closes the result.

@@ -39,7 +39,7 @@ OpenScreen = Callable[[str, tuple[int, int]], Screen]  # title and size -> scree
 
 
 class Show:
-    """Plays the one environment of a stage on a screen, each step when it is due."""
+    """Plays the one environment of `envs` on a screen, each step when it is due."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class SideShow:
         with self._logging_errors():
             if self._show is None:
                 ground = self._ground
-                stage = self._resources.enter_context(closing(ground.stage()))
+                rendered = self._resources.enter_context(closing(ground.rendered_env()))
                 self._show = Show(
-                    stage, self._agent, ground.config.env, self._open_screen, seed=ground.seed
+                    rendered, self._agent, ground.config.env, self._open_screen, seed=ground.seed
                 )
                 self._resources.enter_context(closing(self._show))
             self._show.set_subtitle(subtitle(step, greedy=self._ground.greedy))

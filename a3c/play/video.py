@@ -55,7 +55,7 @@ def record(
 ) -> Recording:
     """Play one whole game in the one environment of `envs` and write it to `directory`.
 
-    `envs` comes from `Playground.stage`. With `seconds`, only the game's first seconds are
+    `envs` comes from `Playground.rendered_env`. With `seconds`, only the game's first seconds are
     recorded. The file appears when it is complete; its name has the game, the env step of training
     and the return.
     """

@@ -18,7 +18,7 @@ from a3c.play.playground import Playground
 from a3c.play.policy_view import Choice, action_names, view_policy
 from a3c.plot.filters import filters_figure, first_layers
 from a3c.plot.histories import NothingToDrawError
-from a3c.plot.saliency import image_frames, play_one, saliency, telling
+from a3c.plot.saliency import image_frames, largest_value_changes, play_one, saliency
 from a3c.plot.sight import Sight, frame_names, sight_figure
 
 NUM_MOMENTS = 4
@@ -52,7 +52,7 @@ class Look:
                 f"{self._space.shape}, and saliency is of images; --what filters shows its weights"
             )
         game = play_one(self._envs, self._agent, self._ground.seed)
-        sights = [self._sight(moment) for moment in telling(game, NUM_MOMENTS)]
+        sights = [self._sight(moment) for moment in largest_value_changes(game, NUM_MOMENTS)]
         method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
         title = f"What the network sees: {self._game}"
         return sight_figure(sights, title, f"{self._when} · {method}")

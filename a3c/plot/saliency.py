@@ -124,7 +124,7 @@ def play_one(envs: Envs, agent: Agent, seed: int) -> list[Decision]:
     return list(itertools.islice(decisions(envs, agent, Games(1), seed=seed), MAX_STEPS))
 
 
-def telling(game: Sequence[Decision], count: int) -> list[Decision]:
+def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision]:
     """Of each of `count` equal parts of a game, the moment just after the largest value change."""
     values = np.array([decision.action.values[0] for decision in game])
     change = np.abs(np.diff(values, prepend=values[:1]))

@@ -16,7 +16,7 @@ from a3c.config import EnvConfig
 from a3c.errors import UserError
 from a3c.play import playground
 from a3c.play.evaluation import Envs
-from a3c.play.playground import frames_per_second, open_stage
+from a3c.play.playground import frames_per_second, make_rendered
 from tests.clusters import REPOSITORY
 
 
@@ -46,10 +46,10 @@ class Promising(Unseen):
 
 
 def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
-    """The stage of an environment, which is registered first where there is a maker."""
+    """The rendered environment, which is registered first where there is a maker."""
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
-    return open_stage(envs.make, EnvConfig(env_id=env_id, env_kwargs=env_kwargs), seed=1)
+    return make_rendered(envs.make, EnvConfig(env_id=env_id, env_kwargs=env_kwargs), seed=1)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
@@ -65,7 +65,7 @@ def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
         "from a3c.process.import_tensorflow import import_tensorflow; import_tensorflow();"
         "import envs; from a3c.config import EnvConfig; from a3c.play import playground;"
-        "playground.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
+        "playground.make_rendered(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )
     command = [sys.executable, "-W", "error", "-c", code]
     nowhere = {"PATH": "/usr/bin:/bin"}
