@@ -186,18 +186,6 @@ def test_lstm_matches_a_numpy_unroll_with_resets(time: int | None) -> None:
     np.testing.assert_allclose(last, expected_last, atol=1e-6)
 
 
-def test_lstm_step_by_step_equals_all_steps_at_once() -> None:
-    many, one = build_lstm(None, 3, 4), build_lstm(1, 3, 4)
-    rng = np.random.default_rng(1)
-    inputs, state = rng.normal(size=(7, 2, 3)), rng.normal(size=(2, 8))
-    starts = rng.random((7, 2)) < 0.3
-    outputs, last = many.run(inputs=inputs, state=state, starts=starts)
-    for t in range(7):
-        output, state = one.run(inputs=inputs[t : t + 1], state=state, starts=starts[t : t + 1])
-        np.testing.assert_allclose(output[0], outputs[t], atol=1e-6)
-    np.testing.assert_allclose(state, last, atol=1e-6)
-
-
 @given(cut=st.integers(0, 4), seed=st.integers(0, 2**16))
 @settings(max_examples=20, deadline=None)
 def test_nothing_before_an_episode_start_reaches_what_comes_after(cut: int, seed: int) -> None:

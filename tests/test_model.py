@@ -159,8 +159,10 @@ def test_a_network_that_is_added_to_the_table_is_known_without_another_edit(
 # --- forward ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
-@pytest.mark.parametrize("name", model.NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "discrete") for name in model.NETWORKS), *(("mlp-lstm", kind) for kind in ACTIONS)],
+)
 def test_every_network_plays_every_kind_of_action(name: str, kind: str) -> None:
     actions, settings = ACTIONS[kind]
     space = SMALL if model.NETWORKS[name].min_side else VECTOR
