@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 VIDEO_S = 180.0  # at most; a game may take half an hour
+_LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
 
 
 class _StoppedError(Exception):
@@ -110,11 +111,9 @@ class Evaluator:
             on_decision=self._poll,
         )
         summary = summarise(games)
-        row = {
-            name: getattr(summary, name) for name in ("mean", "stderr", "min", "max", "episodes")
-        }
+        values = {name: getattr(summary, name) for name in _LOGGED}
+        metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
         for sink in self._sinks:
-            metrics = {f"evaluation/{k}": float(v) for k, v in row.items() if v is not None}
             sink.write(manifest.step, metrics)
         played = count(summary.episodes, "game")
         log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
