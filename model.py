@@ -112,6 +112,7 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
         else:
             features, state = trunk(name, config, observations, state, starts)
             value_features = features
+        parameters = policy.head(features)
         values = layers.dense(
             value_features,
             1,
@@ -119,7 +120,7 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
             gain=layers.VALUE_GAIN,
             initialization=config.initialization,
         )
-        return NetworkOutput(policy.head(features), values[..., 0], state)
+        return NetworkOutput(parameters, values[..., 0], state)
 
     num_trunks = 2 if config.separate_value else 1
     return Network(

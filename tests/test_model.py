@@ -247,6 +247,7 @@ def test_on_a_shared_trunk_only_the_value_head_is_the_values_own() -> None:
     by_policy = running.reached_by(running.output.policy_parameters)
     value_only = running.reached_by(running.output.values) - by_policy
     assert value_only == {"value/weights", "value/biases"}
+    assert running.names()[-2:] == ["value/weights", "value/biases"]  # the order of a checkpoint
     assert value_only == {name for name in running.names() if is_value_only(name)}
 
 

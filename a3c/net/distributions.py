@@ -126,7 +126,7 @@ class _Logits(Policy):
 
     def random_log_probability(self, actions: Any) -> Any:
         """Minus the log of the number of combined actions, for all of them."""
-        shape = tf.shape(actions)[: tf.rank(actions) - len(self.action_shape)]
+        shape = tf.shape(actions)[:-1] if self.action_shape else tf.shape(actions)
         return tf.fill(shape, -sum(math.log(n) for n in self._sizes))
 
 
