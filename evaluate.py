@@ -27,10 +27,8 @@ from typing import TYPE_CHECKING
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.play.display import missing_display
 from a3c.play.locate import Source, find_checkpoint, find_run
-from a3c.play.scores import score_table, summarise
-from a3c.play.window import Window
+from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
@@ -42,7 +40,6 @@ from a3c.run.rundir import RunDir
 if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
     from a3c.play.playground import Playground
     from a3c.play.show import OpenScreen
-    from a3c.play.stage import Envs
     from a3c.run.metrics import Episode
 
 PROG = "evaluate.py"
@@ -75,32 +72,30 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     seen.add_argument(
         "--watch", action="store_true", help="show the games in a window, at their own speed"
     )
-    parser.add_argument("--format", choices=("mp4", "gif"), help="of the video (mp4)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="only so much of the video")
+    parser.add_argument("--format", choices=("mp4", "gif"), help="format of the video (mp4)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="record only the first S seconds"
+    )
     parser.add_argument(
         "--follow", action="store_true", help="play every new checkpoint of a run until it ends"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    arguments = parser.parse_args(argv)
-    if not 1 <= arguments.episodes <= MAX_EPISODES:
-        parser.error(f"--episodes {arguments.episodes} is refused: give 1 to {MAX_EPISODES}")
-    if arguments.seed is not None and not 0 <= arguments.seed < 2**31:
-        parser.error(f"--seed {arguments.seed} is refused: give 0 to {2**31 - 1}")
-    if arguments.seconds is not None and not 0 < arguments.seconds <= MAX_SECONDS:
-        parser.error(
-            f"--seconds {arguments.seconds:g} is refused: give above 0, at most {MAX_SECONDS:g}"
-        )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.parse_args(argv)
+    if not 1 <= given.episodes <= MAX_EPISODES:
+        parser.error(f"--episodes {given.episodes} is refused: give 1 to {MAX_EPISODES}")
+    if given.seed is not None and not 0 <= given.seed < 2**31:
+        parser.error(f"--seed {given.seed} is refused: give 0 to {2**31 - 1}")
+    if given.seconds is not None and not 0 < given.seconds <= MAX_SECONDS:
+        limits = f"above 0, at most {MAX_SECONDS:g}"
+        parser.error(f"--seconds {given.seconds:g} is refused: give {limits}")
     for flag in ("format", "seconds"):
-        if getattr(arguments, flag) is not None and not arguments.record:
+        if getattr(given, flag) is not None and not given.record:
             parser.error(f"--{flag} is of a video: give --record DIR too")
-    for flag, given in (
-        ("record DIR", arguments.record),
-        ("json", arguments.json),
-        ("which best", arguments.which == "best"),
-    ):
-        if arguments.follow and given:
+    unfit = {"record DIR": given.record, "json": given.json, "which best": given.which == "best"}
+    for flag, is_given in unfit.items():
+        if given.follow and is_given:
             parser.error(f"--follow plays every checkpoint as it comes: leave --{flag} out")
-    return arguments
+    return given
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -159,10 +154,25 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
         return watch(source, ground, arguments, open_window)
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
-        stage = stack.enter_context(closing(ground.stage())) if arguments.record else None
+        rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
         report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
-        if stage is not None:
-            sys.stderr.write(f"video: {record(source, ground, stage, arguments)}\n")
+        if rendered is not None:
+            from a3c.play import video
+
+            path = video.record(
+                rendered,
+                ground.agent(rendered, source.path),
+                source.config.env,
+                arguments.record,
+                step=source.manifest.step,
+                seed=ground.seed,
+                greedy=ground.greedy,
+                file_format=arguments.format,
+                seconds=arguments.seconds,
+            ).path
+            if arguments.video is not None:
+                path = path.rename(arguments.video)
+            sys.stderr.write(f"video: {path}\n")
     return EXIT_OK
 
 
@@ -181,17 +191,17 @@ def watch(
     source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
 ) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
-    from a3c.play.camera import subtitle
+    from a3c.play.picture import subtitle
     from a3c.play.show import Show
 
     config = source.config.env
     with contextlib.ExitStack() as stack:
-        stage = stack.enter_context(closing(ground.stage()))
-        agent = ground.agent(stage, source.path)
+        rendered = stack.enter_context(closing(ground.rendered_env()))
+        agent = ground.agent(rendered, source.path)
         games = arguments.episodes
-        played = Show(stage, agent, config, open_window, seed=ground.seed, episodes=games)
+        played = Show(rendered, agent, config, open_window, seed=ground.seed, episodes=games)
         stack.enter_context(closing(played))
-        played.say(subtitle(source.manifest.step, greedy=ground.greedy))
+        played.set_subtitle(subtitle(source.manifest.step, greedy=ground.greedy))
         try:
             played.run()
             code = EXIT_OK
@@ -200,26 +210,6 @@ def watch(
     if played.episodes:
         report(source, ground, played.episodes, arguments.json)
     return code
-
-
-def record(source: Source, ground: Playground, stage: Envs, arguments: argparse.Namespace) -> Path:
-    """Record one more game as a video; returns its path."""
-    from a3c.play import video
-
-    recording = video.record(
-        stage,
-        ground.agent(stage, source.path),
-        source.config.env,
-        arguments.record,
-        step=source.manifest.step,
-        seed=ground.seed,
-        greedy=ground.greedy,
-        file_format=arguments.format,
-        seconds=arguments.seconds,
-    )
-    if arguments.video is None:
-        return recording.path
-    return recording.path.rename(arguments.video)
 
 
 def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
@@ -252,17 +242,32 @@ def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen |
 
 def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:
     """Print the scores of the games as a table or as JSON."""
-    returns, lengths = [g.episode_return for g in games], [g.length for g in games]
-    summary, step = summarise(returns, lengths), source.manifest.step
+    step = source.manifest.step
     if as_json:
         result = {"checkpoint": str(source.path), **ground.scores(step, games)}
+        returns, lengths = [g.episode_return for g in games], [g.length for g in games]
         print(json.dumps(result | {"returns": returns, "lengths": lengths}))
         return
     from rich.console import Console
+    from rich.table import Table
 
-    kind = "greedy" if ground.greedy else "sampled"
+    from a3c.play.evaluation import summarise
+
+    found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
-    Console().print(score_table(summary, title))
+    error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_row("games", str(found.episodes))
+    table.add_row("mean return", f"{found.mean:,.2f}{error}")
+    if found.ci95 is not None:
+        low, high = found.ci95
+        table.add_row("95 % interval of the mean", f"{low:,.2f} to {high:,.2f}")
+    table.add_row("median", f"{found.median:,.2f}")
+    table.add_row("lowest and highest", f"{found.min:,.2f} and {found.max:,.2f}")
+    table.add_row("mean length", f"{found.mean_length:,.1f} env steps")
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 from a3c.cluster import plan
 from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan
-from a3c.config import Config, EnvConfig, command_line, sources
+from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.launch import hosts, isolation, network_trial, preflight, report, run_view, verbs
 from a3c.launch.keepers import ChildKeepers
@@ -268,7 +268,7 @@ def _plan(
         placement=placement,
     )
     too_little = preflight.warnings(planned, config, preflight.look(run.path))
-    if chosen.preset and sources.is_for_another_task(chosen.preset, config.env.env_id):
+    if chosen.preset and command_line.is_for_another_task(chosen.preset, config.env.env_id):
         too_little.append(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"

@@ -29,8 +29,8 @@ from a3c.errors import UserError
 from a3c.learn import own_network
 from a3c.net import layers
 from a3c.net.distributions import for_space
-from a3c.net.frames import check_side, is_image, prepared_shape
 from a3c.net.network import Network, NetworkOutput
+from a3c.net.observations import check_side, is_image, prepared_shape
 from a3c.process import console
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
@@ -112,7 +112,15 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
         else:
             features, state = trunk(name, config, observations, state, starts)
             value_features = features
-        return NetworkOutput(policy.head(features), value_head(value_features, config), state)
+        parameters = policy.head(features)
+        values = layers.dense(
+            value_features,
+            1,
+            "value",
+            gain=layers.VALUE_GAIN,
+            initialization=config.initialization,
+        )
+        return NetworkOutput(parameters, values[..., 0], state)
 
     num_trunks = 2 if config.separate_value else 1
     return Network(
@@ -129,13 +137,6 @@ def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> 
     if not NETWORKS[name].recurrent:
         return x, state
     return layers.lstm(x, state, starts, config.lstm_size, initialization=config.initialization)
-
-
-def value_head(features: Any, config: NetworkConfig) -> Any:
-    """A dense layer `value` of one unit, with output `[T, B]`."""
-    init = config.initialization
-    values = layers.dense(features, 1, "value", gain=layers.VALUE_GAIN, initialization=init)
-    return values[..., 0]
 
 
 def resolve(name: str, observation_space: Box) -> str:

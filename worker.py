@@ -20,13 +20,13 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from a3c.cluster.topology import JOBS, Cluster, Task
 from a3c.cluster.which_task import add_host_arguments, place
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.learn.games import Games
-from a3c.play import confirming
 from a3c.process import console, signals
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
@@ -73,12 +73,14 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
             games, judged = None, config.run.stop_at_return is not None
             if task.is_chief and judged and config.run.evaluation_episodes:
+
+                def play(candidate: Path, episodes: int) -> dict[str, Any]:
+                    from a3c.play.playground import confirm  # TensorFlow
+
+                    return confirm(candidate, episodes, config, envs.make, model.build)
+
                 # Before TensorFlow starts threads, because a fork copies only the calling thread.
-                games = Games(
-                    lambda candidate, episodes: confirming.play(
-                        candidate, episodes, config, envs.make, model.build
-                    )
-                )
+                games = Games(play)
             start_eager_runtime()
             from a3c.learn.training import Worker
 

@@ -40,7 +40,7 @@ from gymnasium.spaces import Box
 import envs
 import model
 from a3c.config import Config, command_line
-from a3c.config.rules import check_minibatches
+from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.learn import schedules
 from a3c.learn.agent import Action, Agent, Batch, Gradient

@@ -27,7 +27,7 @@ import model  # noqa: E402
 from a3c.config import Config  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.learn.agent import Agent, Batch  # noqa: E402
-from a3c.net.frames import as_fed  # noqa: E402
+from a3c.net.observations import as_fed  # noqa: E402
 from benchmarks.turns import Tally  # noqa: E402
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from a3c.errors import UserError
 from a3c.play import best
+from a3c.play.evaluation import summarise
 from a3c.play.locate import find_checkpoint
-from a3c.play.scores import summarise
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
+from a3c.run.metrics import Episode
 from a3c.run.rundir import RunDir
 from tests import snapshots
 
@@ -28,31 +29,26 @@ def run(tmp_path: Path) -> RunDir:
 def kept(run: RunDir, step: int, score: float) -> best.Best:
     """Evaluate and keep a checkpoint of that step."""
     path = snapshots.write(run.checkpoints, step)
-    candidate, manifest = best.borrow(run, path)
-    return best.keep(run, candidate, manifest, summarise([score, score], [5, 5]))
+    candidate, manifest = best.copy_candidate(run, path)
+    return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))
 
 
-def test_the_best_outlives_the_pruning_of_its_checkpoint(run: RunDir) -> None:
-    path = kept(run, 100, 7.0).path
+def test_the_best_outlives_the_pruning_of_its_checkpoint_even_while_it_is_played(
+    run: RunDir,
+) -> None:
+    candidate, manifest = best.copy_candidate(run, snapshots.write(run.checkpoints, 100))
     snapshots.write(run.checkpoints, 200)
     checkpoint.prune(run.checkpoints, keep=1)
     assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
+    path = best.keep(run, candidate, manifest, summarise([Episode(7.0, 5)])).path
     assert checkpoint.verify(path).step == 100
     assert best.find(run) == (path, 100, 7.0)
-
-
-def test_a_borrowed_checkpoint_may_be_pruned_while_it_is_played(run: RunDir) -> None:
-    candidate, manifest = best.borrow(run, snapshots.write(run.checkpoints, 100))
-    snapshots.write(run.checkpoints, 200)
-    checkpoint.prune(run.checkpoints, keep=1)
-    path = best.keep(run, candidate, manifest, summarise([1.0], [5])).path
-    assert checkpoint.verify(path).step == 100
 
 
 def test_only_the_last_one_kept_stays(run: RunDir) -> None:
     kept(run, 100, 7.0)
     kept(run, 200, 8.0)
-    best.borrow(run, snapshots.write(run.checkpoints, 300))
+    best.copy_candidate(run, snapshots.write(run.checkpoints, 300))
     best.clear(run)
     assert [path.name for path in best.folder(run).iterdir()] == ["200"]
 
@@ -77,9 +73,9 @@ def test_nothing_is_borrowed_of_a_damaged_or_missing_checkpoint(run: RunDir) -> 
     path = snapshots.write(run.checkpoints, 100)
     snapshots.damage(path / "variables.data-00000-of-00001")
     with pytest.raises(DamagedCheckpointError):
-        best.borrow(run, path)
+        best.copy_candidate(run, path)
     with pytest.raises(DamagedCheckpointError):
-        best.borrow(run, run.checkpoints / "200")
+        best.copy_candidate(run, run.checkpoints / "200")
     assert best.find(run) is None
 
 
@@ -90,7 +86,7 @@ def test_links_in_a_checkpoint_lead_nowhere(run: RunDir, tmp_path: Path) -> None
     (path / "variables.index").unlink()
     (path / "variables.index").symlink_to(secret)
     with pytest.raises(DamagedCheckpointError):
-        best.borrow(run, path)
+        best.copy_candidate(run, path)
 
 
 def test_a_file_system_without_hard_links_gets_copies(

@@ -63,6 +63,18 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
+def numbers_of(policy: Policy, parameters: Any, actions: Any) -> list[np.ndarray]:
+    """Log-probabilities and entropies, and the gradients of both."""
+
+    def build() -> Any:
+        inputs = tf.constant(f32(parameters))
+        stored = np.asarray(actions, policy.action_dtype)
+        outputs = [policy.log_probability(inputs, stored), policy.entropy(inputs)]
+        return outputs + [tf.gradients(output, inputs)[0] for output in outputs]
+
+    return run(build)
+
+
 def finite_difference(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
     steps = 1e-5 * np.eye(at.size)
     return np.array([(function(at + s) - function(at - s)) / 2e-5 for s in steps])
@@ -93,41 +105,39 @@ def test_categorical_log_probability_and_entropy_match_their_closed_forms(
 def test_extreme_logits_give_finite_numbers_and_gradients(space: Any, sizes: list[int]) -> None:
     policy = for_space(space, CLIP)
     extremes = f32([1e4, -1e4, 0.0, 1e4, -1e4])[: sum(sizes)]
-
-    def build() -> Any:
-        logits = tf.constant(np.stack([extremes, -extremes, 0 * extremes]))  # [3, P]
-        actions = np.zeros((3, *policy.action_shape), np.int64)
-        log_p, entropies = policy.log_probability(logits, actions), policy.entropy(logits)
-        return log_p, entropies, *tf.gradients(log_p, logits), *tf.gradients(entropies, logits)
-
-    log_p, entropies, *gradients = run(build)
-    assert np.isfinite(log_p).all()
+    rows = [extremes, -extremes, 0 * extremes]
+    log_p, entropies, *gradients = numbers_of(policy, rows, np.zeros((3, *policy.action_shape)))
+    assert np.isfinite([log_p, entropies]).all()
     assert np.isfinite(gradients).all()
-    most = sum(math.log(size) for size in sizes)
-    assert np.isfinite(entropies).all()
     assert (entropies >= 0).all()
-    assert entropies[2] == pytest.approx(most)
+    assert entropies[2] == pytest.approx(sum(math.log(size) for size in sizes))
     if space is DISCRETE:
         np.testing.assert_allclose(log_p, [0.0, -2e4, -math.log(3)], rtol=1e-6)
 
 
-def test_categorical_gradients_match_finite_differences() -> None:
-    policy = for_space(DISCRETE, CLIP)
+@pytest.mark.parametrize("config", [CLIP, SQUASH], ids=["clip", "squash"])
+def test_extreme_gaussians_give_finite_numbers_and_gradients(config: NetworkConfig) -> None:
+    low, high = distributions.LOG_DEVIATION_RANGE
+    rows = [[1e4, -1e4, low, high], [-1e4, 0.0, high, low], [0.0, 0.0, low, low]]
+    actions = [[-1e4, 1e4], [1e4, 0.0], [0.0, 1e-3]]
+    for numbers in numbers_of(for_space(BOX, config), rows, actions):
+        assert np.isfinite(numbers).all()
+
+
+def test_gradients_match_finite_differences() -> None:
     at = np.array([0.3, -1.2, 0.7])
-
-    def build() -> Any:
-        logits = tf.constant(f32(at[None]))
-        log_p = policy.log_probability(logits, i64([1]))
-        return *tf.gradients(log_p, logits), *tf.gradients(policy.entropy(logits), logits)
-
-    of_log_p, of_entropy = run(build)
+    _, _, of_log_p, of_entropy = numbers_of(for_space(DISCRETE, CLIP), at[None], [1])
     expected = finite_difference(lambda x: log_softmax(x)[1], at)
     np.testing.assert_allclose(of_log_p[0], expected, atol=1e-5)
     expected = finite_difference(lambda x: -(np.exp(log_softmax(x)) * log_softmax(x)).sum(), at)
     np.testing.assert_allclose(of_entropy[0], expected, atol=1e-5)
+    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
+    _, _, of_log_p, _ = numbers_of(for_space(BOX, CLIP), at[None], action[None])
+    expected = finite_difference(lambda p: float(normal_log_density(action, p[:2], p[2:])), at)
+    np.testing.assert_allclose(of_log_p[0], expected, rtol=1e-4)
 
 
-def test_categorical_samples_come_as_often_as_their_probabilities_say() -> None:
+def test_categorical_samples_come_as_often_as_their_probabilities_say_by_seed() -> None:
     policy = for_space(DISCRETE, CLIP)
     probabilities = np.array([0.7, 0.25, 0.05])
     drawn = samples(policy, np.log(probabilities))
@@ -135,11 +145,10 @@ def test_categorical_samples_come_as_often_as_their_probabilities_say() -> None:
     frequencies = np.bincount(drawn, minlength=3) / len(drawn)
     errors = np.sqrt(probabilities * (1 - probabilities) / len(drawn))
     assert (np.abs(frequencies - probabilities) < 5 * errors).all()
-
-
-def test_multi_categorical_samples_are_independent_and_as_often_as_they_should_be() -> None:
-    policy = for_space(MULTI, CLIP)
-    drawn = samples(policy, np.log([0.4, 0.6, 0.5, 0.3, 0.2]))
+    np.testing.assert_array_equal(drawn, samples(policy, np.log(probabilities)))
+    assert (drawn != samples(policy, np.log(probabilities), seed=2)).any()
+    # Multi-categorical choices are independent.
+    drawn = samples(for_space(MULTI, CLIP), np.log([0.4, 0.6, 0.5, 0.3, 0.2]))
     joint = np.zeros((2, 3))
     np.add.at(joint, tuple(drawn.T), 1 / len(drawn))
     np.testing.assert_allclose(joint, np.outer([0.4, 0.6], [0.5, 0.3, 0.2]), atol=0.02)
@@ -208,19 +217,6 @@ def test_gaussian_log_probability_and_entropy_match_their_closed_forms() -> None
     np.testing.assert_allclose(entropy(policy, parameters), expected, rtol=1e-5)
 
 
-def test_gaussian_gradients_match_finite_differences() -> None:
-    policy = for_space(BOX, CLIP)
-    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
-
-    def build() -> Any:
-        parameters = tf.constant(f32(at[None]))
-        log_p = policy.log_probability(parameters, f32(action[None]))
-        return tf.gradients(log_p, parameters)
-
-    expected = finite_difference(lambda p: float(normal_log_density(action, p[:2], p[2:])), at)
-    np.testing.assert_allclose(run(build)[0][0], expected, rtol=1e-4)
-
-
 def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
     drawn = samples(for_space(BOX, CLIP), [1.0, -3.0, math.log(2.0), math.log(0.1)])
     assert drawn.shape == (20_000, 2)
@@ -228,17 +224,6 @@ def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
     np.testing.assert_allclose(drawn.mean(0), [1.0, -3.0], atol=0.07)
     np.testing.assert_allclose(drawn.std(0), [2.0, 0.1], rtol=0.03)
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03
-
-
-@pytest.mark.parametrize("parameters", [[0.0, 0.0], [0.5, -1.0], [-1.0, 0.7]])
-def test_squashed_density_integrates_to_one_over_the_bounds(parameters: list[float]) -> None:
-    space = Box(-3.0, 1.0, (1,), np.float64)
-    policy = for_space(space, SQUASH)
-    edges = np.linspace(-10, 10, 4001)[:, None]
-    middles = (edges[1:] + edges[:-1]) / 2
-    density = np.exp(log_probability(policy, [parameters] * len(middles), middles))
-    widths = np.diff(policy.to_env(edges)[:, 0])
-    assert density @ widths == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.5, -3.0])
@@ -266,35 +251,14 @@ def test_squashed_entropy_never_beats_the_uniform_distribution() -> None:
     assert entropies.max() == pytest.approx(math.log(4.0), abs=0.05)
 
 
-@pytest.mark.parametrize("config", [CLIP, SQUASH], ids=["clip", "squash"])
-def test_extreme_gaussians_give_finite_numbers_and_gradients(config: NetworkConfig) -> None:
-    policy = for_space(BOX, config)
-    low, high = distributions.LOG_DEVIATION_RANGE
-    rows = f32([[1e4, -1e4, low, high], [-1e4, 0.0, high, low], [0.0, 0.0, low, low]])
-    actions = f32([[-1e4, 1e4], [1e4, 0.0], [0.0, 1e-3]])
-
-    def build() -> Any:
-        parameters = tf.constant(rows)
-        log_p, entropies = policy.log_probability(parameters, actions), policy.entropy(parameters)
-        gradients = [tf.gradients(y, parameters)[0] for y in (log_p, entropies)]
-        return log_p, entropies, gradients
-
-    for numbers in run(build):
-        assert np.isfinite(numbers).all()
-
-
-def test_clipped_actions_stay_within_bounds_shape_and_dtype() -> None:
+def test_actions_stay_within_the_bounds_in_their_shape_and_dtype() -> None:
     space = Box(np.array([[-1.0, 0, 2]]), np.array([[1, np.inf, 3]]), dtype=np.float64)
     policy = for_space(space, CLIP)
     assert policy.action_shape == (3,)
     actions = policy.to_env(f32([[0.5, -4, 2.5], [7, 9, -7]]))
     assert actions.dtype == np.float64
     np.testing.assert_array_equal(actions, [[[0.5, 0, 2.5]], [[1, 9, 2]]])
-
-
-def test_squashed_actions_span_the_bounds() -> None:
-    policy = for_space(BOX, SQUASH)
-    actions = policy.to_env(f32([[0, 0], [50, -50], [np.arctanh(0.5), 0]]))
+    actions = for_space(BOX, SQUASH).to_env(f32([[0, 0], [50, -50], [np.arctanh(0.5), 0]]))
     np.testing.assert_allclose(actions, f32([[0, 0.5], [2, 0], [1, 0.5]]), atol=1e-6)
     assert actions.dtype == np.float32
 
@@ -327,15 +291,11 @@ def head(config: NetworkConfig, space: Any = BOX) -> tuple[np.ndarray, dict[str,
     return run(build)
 
 
-def test_state_independent_deviations_are_one_variable() -> None:
+def test_deviations_are_one_variable_or_differ_by_state_around_their_start() -> None:
     parameters, variables = head(NetworkConfig(initial_log_deviation=-0.7))
     assert set(variables) == {"policy/weights", "policy/biases", "policy/log_deviation"}
-    np.testing.assert_allclose(variables["policy/log_deviation"], [-0.7, -0.7])
     np.testing.assert_allclose(parameters[..., 2:], -0.7)
     assert np.abs(parameters[..., :2]).max() < 0.1
-
-
-def test_state_dependent_deviations_differ_by_state_around_their_start() -> None:
     config = NetworkConfig(gaussian_deviation="state-dependent", initial_log_deviation=-0.7)
     parameters, variables = head(config)
     assert {"policy/deviation/weights", "policy/deviation/biases"} < set(variables)
@@ -424,6 +384,10 @@ def test_random_actions_without_bounds_are_drawn_from_a_gaussian() -> None:
     policy = for_space(Box(-np.inf, np.inf, (1,), np.float32), CLIP)
     density = played(policy, [5.0, 0.0], [[0.0]], 1.0)
     assert density == pytest.approx(1 / np.sqrt(2 * np.pi), rel=1e-5)
+    space = Box(f32([-np.inf, 0]), f32([np.inf, 1]))
+    actions = for_space(space, CLIP).random_actions(np.random.default_rng(0), 500)
+    assert np.isfinite(actions).all()
+    assert actions[:, 0].std() == pytest.approx(1.0, rel=0.2)
 
 
 @pytest.mark.parametrize(("space", "config"), POLICIES)
@@ -444,13 +408,6 @@ def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
         _, counts = np.unique(played, axis=0, return_counts=True)
         assert len(counts) == (3 if space is DISCRETE else 6)
         assert counts.min() > 0.8 * 2000 / len(counts)
-
-
-def test_random_actions_of_an_unbounded_space_are_finite() -> None:
-    space = Box(f32([-np.inf, 0]), f32([np.inf, 1]))
-    actions = for_space(space, CLIP).random_actions(np.random.default_rng(0), 500)
-    assert np.isfinite(actions).all()
-    assert actions[:, 0].std() == pytest.approx(1.0, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -477,11 +434,3 @@ def test_policies_describe_themselves() -> None:
         "Gaussian over 2 numbers, clipped, state-independent deviation",
         "Gaussian over 2 numbers, squashed, state-independent deviation",
     ]
-
-
-def test_different_seeds_draw_different_actions() -> None:
-    policy = for_space(DISCRETE, CLIP)
-    same, again = (samples(policy, [0, 0, 0], 100, seed=1) for _ in range(2))
-    other = samples(policy, [0, 0, 0], 100, seed=2)
-    np.testing.assert_array_equal(same, again)
-    assert (same != other).any()

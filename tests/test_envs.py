@@ -101,13 +101,10 @@ def truncations(made: VectorEnv[Any, Any, Any], num_steps: int) -> list[int]:
 # --- what is made -------------------------------------------------------------------------------
 
 
-def test_an_own_vector_implementation_is_taken() -> None:
+def test_an_own_vector_implementation_is_taken_but_not_where_it_lacks_a_keyword() -> None:
     made = make("CartPole-v1")
     assert type(made.unwrapped).__name__ == "CartPoleVectorEnv"
     assert made.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
-
-
-def test_an_own_vector_implementation_is_left_where_it_lacks_a_keyword() -> None:
     gymnasium.register("Mute-v0", Echo, vector_entry_point=vector_pendulum)  # type: ignore[arg-type]
     assert make("Mute-v0").single_observation_space.shape == (3,)
     for made in (
@@ -171,14 +168,11 @@ def test_the_seed_of_make_settles_sampled_actions() -> None:
     assert (samples[0] != samples[2]).any()
 
 
-def test_only_selected_actions_are_played() -> None:
+def test_only_selected_actions_are_played_by_the_numbers_of_the_space() -> None:
     made = make("Echo-v0", 3, actions=(7, 2, 5), env_kwargs={"actions": spaces.Discrete(8)})
     assert made.single_action_space == spaces.Discrete(3)
     made.reset(seed=0)
     assert made.step(np.array([0, 1, 2]))[1].tolist() == [7, 2, 5]
-
-
-def test_actions_are_selected_by_the_numbers_of_the_space() -> None:
     space = spaces.Discrete(3, start=4)
     made = make("Echo-v0", 2, actions=(6, 4), env_kwargs={"actions": space})
     made.reset(seed=0)
@@ -260,16 +254,13 @@ def test_what_the_cluster_cannot_use_is_refused_in_one_line(
     assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
 
 
-def test_vector_implementations_must_show_what_they_declare() -> None:
-    gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
-    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); mend it")
-
-
-def test_check_closes_what_it_refuses() -> None:
+def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_declare() -> None:
     closed = Echo.closed
     refusal("Echo-v0", env_kwargs={"observations": TWO})
     refusal("Echo-v0", env_kwargs={"fault": "step"})
     assert Echo.closed == closed + 2
+    gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
+    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); mend it")
 
 
 @pytest.mark.parametrize(
@@ -277,12 +268,8 @@ def test_check_closes_what_it_refuses() -> None:
     [
         ("Pong-v5", "ALE/Pong-v5"),
         ("ALE/Pogn-v5", "ALE/Pong-v5"),
-        ("pong", "ALE/Pong-v5"),
         ("ALE/Pong-v4", "ALE/Pong-v5"),
-        ("BreakoutNoFrameskip-v5", "ALE/Breakout-v5"),
         ("CARTPOLE-V1", "CartPole-v1"),
-        ("CartPole", "CartPole-v1"),
-        ("CartPole-v7", "CartPole-v1"),
         ("Taxi-v3", "Taxi-v4"),
     ],
 )
@@ -303,22 +290,17 @@ def test_an_id_like_none_other_says_what_ids_look_like(env_id: str) -> None:
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (None, "importing someones_world failed: ModuleNotFoundError: No .*; give a module that"),
         (
             "import nonsense_that_is_missing",
             r": someones_world.py:1: ModuleNotFoundError: No module named 'nonsense.*; mend it",
         ),
-        ("\ndef", "failed: someones_world.py:2: SyntaxError: invalid syntax; mend it"),
-        ("\n1 / 0", "someones_world.py:2: ZeroDivisionError"),
         ("raise SystemExit(3)", "someones_world.py:1: SystemExit: 3; mend it"),
-        ("", "'World-v0' is not known"),
     ],
 )
 def test_a_module_that_does_not_serve_is_named_with_its_error(
-    source: str | None, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if source is not None:
-        (tmp_path / "someones_world.py").write_text(source)
+    (tmp_path / "someones_world.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     refusal("someones_world:World-v0", what)
 
@@ -326,11 +308,10 @@ def test_a_module_that_does_not_serve_is_named_with_its_error(
 @pytest.mark.parametrize(
     ("env_id", "settings", "what"),
     [
-        ("CartPole-v1", {"preprocessing": "universe"}, "universe: CartPole-v1 is no Atari game"),
         (
             "CartPole-v1",
-            {"preprocessing": "atari"},
-            "atari: CartPole-v1 is no Atari game; use auto",
+            {"preprocessing": "universe"},
+            "CartPole-v1 is no Atari game; use auto",
         ),
         ("CartPole-v1", {"actions": (0, 2)}, r"actions \[0, 2\]: 2 is none, they go from 0 to 1"),
         ("Pendulum-v1", {"actions": (0,)}, r"actions \[0\]: only Discrete actions can be selected"),

@@ -52,20 +52,24 @@ def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
-def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run evaluate.py."""
+def run(script: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end."""
+    command = [sys.executable, str(REPOSITORY / script), *arguments]
     return subprocess.run(
-        [sys.executable, str(REPOSITORY / "evaluate.py"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        command, capture_output=True, text=True, check=False, timeout=300, **settings
     )
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Check that a command was refused in one line with these words."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert all(word in done.stderr for word in words), done.stderr
 
 
 def result(*arguments: str) -> dict[str, Any]:
     """What evaluate.py says to programs."""
-    done = evaluate(*arguments, "--json")
+    done = run("evaluate.py", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     found: dict[str, Any] = json.loads(done.stdout)
@@ -126,16 +130,10 @@ def test_scores_are_raw_and_of_whole_games(atari: Path) -> None:
     assert all(score == int(score) >= 0 for score in found["returns"])
 
 
-def plot(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run plot.py."""
-    command = [sys.executable, str(REPOSITORY / "plot.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-
 def test_what_a_network_sees_is_drawn(atari: Path, tmp_path: Path) -> None:
     checkpoint_path = checkpoint.steps(atari / "checkpoints")[-1]
     looks = ("--what", "filters", "saliency", "--output", str(tmp_path))
-    done = plot(str(checkpoint_path), *looks)
+    done = run("plot.py", str(checkpoint_path), *looks)
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("filters", "saliency"):
         pixels = image.imread(tmp_path / f"{name}.png")
@@ -146,18 +144,18 @@ def test_what_a_network_sees_is_drawn(atari: Path, tmp_path: Path) -> None:
 def test_of_vectors_the_weights_are_drawn_and_saliency_is_refused(
     trained: Path, tmp_path: Path
 ) -> None:
-    done = plot(str(trained), "--what", "filters", "saliency", "--output", str(tmp_path))
+    done = run("plot.py", str(trained), "--what", "filters", "saliency", "--output", str(tmp_path))
     assert done.returncode == 2
     assert done.stdout == f"{tmp_path / 'filters.png'}\n"
     assert len(done.stderr.splitlines()) == 1
     assert "saliency is of images" in done.stderr
-    done = plot(str(trained), str(trained), "--what", "filters")
+    done = run("plot.py", str(trained), str(trained), "--what", "filters")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
 def test_a_video_shows_the_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
-    arguments = (str(atari), "--episodes", "1", "--record", str(tmp_path), "--seconds", "3")
-    done = evaluate(*arguments)
+    arguments = ("--episodes", "1", "--record", str(tmp_path), "--seconds", "3")
+    done = run("evaluate.py", str(atari), *arguments)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("breakout-step-")
@@ -169,7 +167,7 @@ def test_a_video_shows_the_game_at_its_speed(atari: Path, tmp_path: Path) -> Non
     assert len(np.unique(video.pictures[20])) > 8
 
 
-def test_the_evaluator_played_checkpoints_and_kept_the_best(trained: Path) -> None:
+def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> None:
     rows = read_rows(RunDir(trained).metrics("evaluator-0"))
     assert rows
     last = checkpoint.steps(trained / "checkpoints")[-1]
@@ -177,16 +175,12 @@ def test_the_evaluator_played_checkpoints_and_kept_the_best(trained: Path) -> No
     best = max(rows, key=lambda row: row["evaluation/mean"])
     (kept,) = (trained / "best").iterdir()
     assert checkpoint.verify(kept).step == best["env_steps"] == int(kept.name)
-
-
-def test_the_best_is_where_evaluate_finds_it(trained: Path) -> None:
-    (kept,) = (trained / "best").iterdir()
     found = result(str(trained), "--which", "best", "--episodes", "2")
     assert found["checkpoint"] == str(kept)
     assert result(str(kept), "--episodes", "2")["returns"] == found["returns"]
 
 
-def test_a_solved_run_leaves_a_video_and_says_where(trained: Path) -> None:
+def test_a_solved_run_leaves_a_video_and_says_where_and_had_its_window(trained: Path) -> None:
     summary = json.loads((trained / "summary.json").read_text())
     assert summary["solved"]
     path = Path(summary["video"])
@@ -198,10 +192,7 @@ def test_a_solved_run_leaves_a_video_and_says_where(trained: Path) -> None:
     said = (trained / "said").read_text()
     assert str(path) in said
     assert summary["best"]["path"] in said
-
-
-def test_the_evaluator_had_its_window(trained: Path) -> None:
-    """That it could not be opened or failed would have been said."""
+    # That the evaluator's window could not be opened, or failed, would have been said.
     log = RunDir(trained).log("evaluator-0").read_text()
     assert "env step" in log
     assert "window" not in log
@@ -270,20 +261,13 @@ def wait_for_child(pid: int) -> psutil.Process:
 
 def test_watching_needs_a_display(trained: Path) -> None:
     nowhere = {k: v for k, v in os.environ.items() if "DISPLAY" not in k and "SDL" not in k}
-    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch"]
-    done = subprocess.run(command, env=nowhere, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "there is no display here" in done.stderr
+    done = run("evaluate.py", str(trained), "--watch", env=nowhere)
+    refused(done, "there is no display here")
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("nowhere",), ("nowhere",)),
-        (("--episodes", "0"), ("--episodes 0",)),
-        (("--episodes", "x"), ("x",)),
-        (("--which", "worst"), ("worst",)),
         (("--seed", "-1"), ("--seed -1",)),
         (("--recrod", "x"), ("--recrod", "--record")),
     ],
@@ -291,26 +275,4 @@ def test_watching_needs_a_display(trained: Path) -> None:
 def test_bad_input_is_one_line(
     arguments: tuple[str, ...], named: tuple[str, ...], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "evaluate.py"), *arguments],
-        cwd=tmp_path,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert all(word in done.stderr for word in named)
-
-
-def test_a_damaged_checkpoint_is_refused_by_name(trained: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    subprocess.run(
-        ["cp", "-r", str(checkpoint.steps(trained / "checkpoints")[0]), str(copy)], check=True
-    )
-    file = copy / "variables.index"
-    file.write_bytes(file.read_bytes()[:-1])
-    done = evaluate(str(copy))
-    assert done.returncode == 2
-    assert "variables.index" in done.stderr
+    refused(run("evaluate.py", *arguments, cwd=tmp_path), *named)

@@ -31,11 +31,8 @@ def recall(seen: list[Observation]) -> int:
     return int(seen[0][1])
 
 
-def test_whoever_remembers_the_cue_always_gets_1() -> None:
+def test_whoever_remembers_the_cue_gets_1_and_for_the_other_answer_minus_1() -> None:
     assert {total for _, total in play(recall)} == {1.0}
-
-
-def test_whoever_answers_with_the_other_cue_always_gets_minus_1() -> None:
     assert {total for _, total in play(lambda seen: 1 - recall(seen))} == {-1.0}
 
 
@@ -45,18 +42,13 @@ def test_a_policy_of_the_current_observation_gets_0_on_average() -> None:
         assert abs(np.mean(returns)) < 0.2
 
 
-def test_the_question_looks_the_same_whatever_the_cue() -> None:
-    questions = defaultdict(set)
+def test_wait_and_question_are_independent_of_the_cue() -> None:
+    questions, waits = defaultdict(set), defaultdict(set)
     for seen, _ in play(recall):
         questions[recall(seen)].add(tuple(seen[-1]))
+        waits[recall(seen)].add(len(seen) - 2)
         assert all((blank == WAIT).all() for blank in seen[1:-1])
     assert questions[0] == questions[1] == {tuple(QUESTION)}
-
-
-def test_the_wait_is_6_to_10_steps_and_independent_of_the_cue() -> None:
-    waits = defaultdict(set)
-    for seen, _ in play(recall):
-        waits[recall(seen)].add(len(seen) - 2)
     assert waits[0] == waits[1] == {6, 7, 8, 9, 10}
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 import model
-from a3c.config import NetworkConfig, network_table
+from a3c.config import NetworkConfig, own_code
 from a3c.config.command_line import OPTIONS
 from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
@@ -137,30 +137,32 @@ def test_the_papers_network_has_the_papers_shapes() -> None:
 
 def test_every_network_of_the_configuration_is_there() -> None:
     assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
-    known = {n: (k.recurrent, k.min_side) for n, k in network_table.networks().items()}
+    known = {n: (k.recurrent, k.min_side) for n, k in own_code.networks().items()}
     assert known == {n: (one.recurrent, one.min_side) for n, one in model.NETWORKS.items()}
 
 
 def test_a_network_that_is_added_to_the_table_is_known_without_another_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = network_table.MODEL.read_text()
+    source = own_code.MODEL.read_text()
     mine = '    "mine": Architecture(mlp, recurrent=True),\n}\n'
     changed = source.replace("min_side=1),\n}\n", f"min_side=1),\n{mine}", 1)
     (tmp_path / "model.py").write_text(changed)
-    monkeypatch.setattr(network_table, "MODEL", tmp_path / "model.py")
-    network_table.networks.cache_clear()
+    monkeypatch.setattr(own_code, "MODEL", tmp_path / "model.py")
+    own_code.networks.cache_clear()
     try:
-        assert network_table.networks()["mine"] == network_table.Known(recurrent=True)
+        assert own_code.networks()["mine"] == own_code.KnownNetwork(recurrent=True)
     finally:
-        network_table.networks.cache_clear()
+        own_code.networks.cache_clear()
 
 
 # --- forward ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
-@pytest.mark.parametrize("name", model.NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "discrete") for name in model.NETWORKS), *(("mlp-lstm", kind) for kind in ACTIONS)],
+)
 def test_every_network_plays_every_kind_of_action(name: str, kind: str) -> None:
     actions, settings = ACTIONS[kind]
     space = SMALL if model.NETWORKS[name].min_side else VECTOR
@@ -215,16 +217,6 @@ def test_networks_without_memory_hand_their_state_through() -> None:
     assert Running(network, SMALL).output.state.shape.as_list() == [None, 0]
 
 
-def test_a_forward_pass_leaves_the_callers_state_as_it_was() -> None:
-    network = build(VECTOR, Discrete(3), network="mlp-lstm")
-    observations, state, starts = rollout(VECTOR, network.state_size)
-    running, before = Running(network, VECTOR), state.copy()
-    first = running(observations, state, starts)
-    second = running(observations, state, starts)
-    np.testing.assert_array_equal(state, before)
-    np.testing.assert_array_equal(first.values, second.values)
-
-
 # --- one trunk or two ---------------------------------------------------------------------------
 
 
@@ -255,6 +247,7 @@ def test_on_a_shared_trunk_only_the_value_head_is_the_values_own() -> None:
     by_policy = running.reached_by(running.output.policy_parameters)
     value_only = running.reached_by(running.output.values) - by_policy
     assert value_only == {"value/weights", "value/biases"}
+    assert running.names()[-2:] == ["value/weights", "value/biases"]  # the order of a checkpoint
     assert value_only == {name for name in running.names() if is_value_only(name)}
 
 
@@ -299,32 +292,33 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
         model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), TINY)
 
 
-def test_action_spaces_without_a_policy_are_refused() -> None:
-    with pytest.raises(UserError, match="has no policy"):
-        build(VECTOR, Dict({"a": Discrete(2)}))
-
-
 # --- the command and the example ----------------------------------------------------------------
 
 
-def test_the_command_prints_the_layers_and_writes_the_diagram(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "net.png"
-    arguments = ["--preset", "none", "--env-id", "CartPole-v1", "--output", str(path)]
-    assert model.main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert "mlp on CartPole-v1" in printed
-    assert "4,675" in printed
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_command_names_the_diagram_after_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("network", "output", "file"),
+    [
+        ("mlp", ["--output", "net.png"], "net.png"),
+        ("mlp-lstm", [], "mlp-lstm.png"),
+        ("examples.own_network:build", [], "examples.own_network.build.png"),
+    ],
+)
+def test_the_command_prints_the_layers_and_draws_a_diagram_named_after_the_network(
+    network: str,
+    output: list[str],
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert model.main(["--preset", "none", "--env-id", "CartPole-v1", "--network", "mlp-lstm"]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["mlp-lstm.png"]
+    arguments = ["--preset", "none", "--env-id", "CartPole-v1", "--network", network, *output]
+    assert model.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"{network} on CartPole-v1" in printed
+    assert network != "mlp" or "4,675" in printed
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_command_refuses_in_one_line(
@@ -344,16 +338,6 @@ def test_the_example_network_runs(kind: str) -> None:
     actions, settings = ACTIONS[kind]
     config = dataclasses.replace(TINY, **settings)  # type: ignore[arg-type]
     check_forward(own_network.build(VECTOR, actions, config), VECTOR, actions)
-
-
-def test_the_command_draws_a_network_of_ones_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    own = "examples.own_network:build"
-    assert model.main(["--preset", "none", "--env-id", "CartPole-v1", "--network", own]) == 0
-    assert f"{own} on CartPole-v1" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["examples.own_network.build.png"]
 
 
 def test_a_network_of_ones_own_is_found_in_the_current_folder(

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import model
+from a3c.learn.agent import Agent, Batch
 from a3c.net import observations
 from a3c.net.observations import Statistics
+from tests.clusters import small_config
 
 ATARI = Box(0, 255, (4, 12, 10), np.uint8)
 RGB = Box(0, 255, (12, 10, 3), np.uint8)
@@ -89,13 +92,8 @@ def test_stacked_frames_become_channels_the_first_frame_first(space: Box) -> Non
     np.testing.assert_allclose(prepared[1, 2, 5, 7], pixels.ravel() / 255, rtol=1e-6)
 
 
-def test_images_in_zero_to_one_stay_as_they_are() -> None:
-    raw = rollout(UNIT_IMAGE)
-    np.testing.assert_array_equal(prepare(raw, UNIT_IMAGE), raw)
-
-
-def test_unbounded_images_are_not_scaled() -> None:
-    space = Box(-np.inf, np.inf, (5, 5, 1), np.float32)
+@pytest.mark.parametrize("space", [UNIT_IMAGE, Box(-np.inf, np.inf, (5, 5, 1), np.float32)])
+def test_images_in_zero_to_one_and_unbounded_ones_are_not_scaled(space: Box) -> None:
     raw = rollout(space)
     np.testing.assert_array_equal(prepare(raw, space), raw)
 
@@ -204,9 +202,69 @@ def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
     colours = rollout(RGB_STACK_CHANNELS_FIRST)[0, 0]
     picture = observations.picture(colours, RGB_STACK_CHANNELS_FIRST)
     np.testing.assert_array_equal(picture[:, 10:, 2], colours[1, 2])
-
-
-def test_a_picture_goes_from_black_at_the_lowest_to_white_at_the_highest() -> None:
+    # It goes from black at the lowest to white at the highest.
     space = Box(-1.0, 1.0, (1, 3, 1), np.float32)
     values = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 3, 1)
     assert observations.picture(values, space).ravel().tolist() == [0, 128, 255]
+
+
+# --- channels last --------------------------------------------------------------------------------
+
+STACK = Box(0, 255, (4, 12, 14), np.uint8)
+OTHERS = [
+    Box(0, 255, (12, 14, 3), np.uint8),
+    Box(0, 255, (2, 3, 12, 14), np.uint8),
+    Box(0, 255, (4, 4, 4), np.uint8),
+    Box(-1, 1, (5,), np.float32),
+]
+
+
+def some(space: Box, *leading: int) -> np.ndarray:
+    numbers = np.random.default_rng(0).integers(0, 200, (*leading, *space.shape))
+    return numbers.astype(space.dtype)
+
+
+def test_stacks_are_turned_and_back_once_only() -> None:
+    raw = some(STACK, 3, 2)
+    fed = observations.as_fed(raw, STACK)
+    assert fed.flags.c_contiguous
+    np.testing.assert_array_equal(fed, np.moveaxis(raw, -3, -1))
+    assert fed.shape[2:] == observations.fed_space(STACK).shape
+    assert observations.as_fed(fed, STACK) is fed
+    np.testing.assert_array_equal(observations.as_given(fed, STACK), raw)
+    assert observations.as_given(raw, STACK) is raw
+
+
+@pytest.mark.parametrize("space", OTHERS, ids=lambda space: str(space.shape))
+def test_everything_else_stays_as_it_is(space: Box) -> None:
+    raw = some(space, 2)
+    assert observations.as_fed(raw, space) is raw is observations.as_given(raw, space)
+    assert observations.fed_space(space) is space
+
+
+def test_bounds_turn_with_the_frames() -> None:
+    high = some(STACK) + 1
+    space = Box(np.zeros_like(high), high, dtype=np.uint8)
+    turned = observations.fed_space(space)
+    np.testing.assert_array_equal(turned.high, np.moveaxis(high, 0, -1))
+    assert observations.prepared_shape(turned) == observations.prepared_shape(space)
+
+
+def test_an_agent_acts_and_learns_alike_on_either() -> None:
+    config = small_config(network="universe-ff", normalize_observations=True)
+    agent = Agent(model.build(STACK, Discrete(3), config.network), STACK, config, seed=1)
+    raw, ones = some(STACK, 5, 2), np.ones((5, 2), np.float32)
+    both = [raw, observations.as_fed(raw, STACK)]
+    state, starts = agent.initial_state(2), np.zeros(2, bool)
+    first, second = (agent.value(each[0], state, starts) for each in both)
+    np.testing.assert_array_equal(first, second)
+
+    def gradient(each: np.ndarray) -> Any:
+        actions = np.zeros((5, 2), np.int64)
+        drawn_from = np.zeros((5, 2, 3), np.float32)
+        batch = Batch(each, actions, ones, ones, ones, ones == 0, state, drawn_from, 0 * ones)
+        return agent.gradient(batch, 0.01, 0.0).flat
+
+    np.testing.assert_array_equal(gradient(both[0]), gradient(both[1]))
+    first, second = (agent.moments(each, ones) for each in both)
+    np.testing.assert_allclose(first, second, rtol=1e-6)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from a3c.config.learning import LearningConfig
+from a3c.config import LearningConfig
 from a3c.server import optimizers
 
 Array = NDArray[np.floating]

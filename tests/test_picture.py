@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
+from a3c.config import EnvConfig, NetworkConfig
+from a3c.net.distributions import for_space
 from a3c.play import picture
 from a3c.play.picture import AMBER, BLUE, GREEN, Facts, Painter, fitted, score_text
-from a3c.play.policy_view import Choice, Reading
+from a3c.play.policy_view import Choice, Reading, action_names, view_policy
 
 GAME = np.full((200, 300, 3), 77, np.uint8)
 
@@ -29,15 +34,10 @@ def bar_length(pixels: np.ndarray, colour: tuple[int, int, int]) -> int:
 
 def test_bars_are_as_long_as_actions_are_probable() -> None:
     certain = bar_length(painted([Choice("a", 1.0, True)]), AMBER)
-    for probability in (0.1, 0.25, 0.5, 0.75, 0.9):
+    for probability in (0.1, 0.25, 0.5, 0.9, 1.0):
         pixels = painted([Choice("a", probability, True), Choice("b", 1 - probability, False)])
         assert bar_length(pixels, AMBER) == pytest.approx(certain * probability, abs=2)
         assert bar_length(pixels, BLUE) == pytest.approx(certain * (1 - probability), abs=2)
-
-
-def test_an_action_that_is_impossible_has_no_bar() -> None:
-    pixels = painted([Choice("a", 1.0, True), Choice("b", 0.0, False)])
-    assert bar_length(pixels, BLUE) == 0
 
 
 def test_a_reading_shows_deviation_and_action_where_they_are() -> None:
@@ -64,7 +64,7 @@ def test_many_actions_fit_and_the_least_likely_are_left_out() -> None:
     rows = [Choice(f"action {index}", index / 4950, index == 3) for index in range(100)]
     pixels = painted(rows)
     assert pixels.shape == painted([]).shape
-    kept, left_out = picture._most_telling(rows, 10)
+    kept, left_out = picture._most_probable(rows, 10)
     assert [row.name for row in kept] == [f"action {index}" for index in range(90, 100)]
     assert left_out == 90
 
@@ -94,3 +94,62 @@ def test_scores_have_no_needless_decimals(score: float, text: str) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_value_that_is_no_number_is_survived(value: float) -> None:
     assert painted([], value=value).shape[2] == 3
+
+
+# --- a policy as people read it -------------------------------------------------------------------
+
+
+def view(space: Any, parameters: Any, action: Any, **settings: Any) -> list[Any]:
+    """The rows of a policy on that space."""
+    policy = for_space(space, NetworkConfig(**settings))
+    names = action_names(EnvConfig(env_id="Nameless-v0"), space)
+    return view_policy(policy, space, np.array(parameters, np.float32), np.array(action), names)
+
+
+def test_probabilities_are_those_of_the_logits() -> None:
+    rows = view(Discrete(3), np.log([0.2, 0.3, 0.5]) + 7.0, 1)
+    assert [row.probability for row in rows] == pytest.approx([0.2, 0.3, 0.5])
+    assert [row.chosen for row in rows] == [False, True, False]
+    rows = view(Discrete(2), [1e4, -1e4], 0)
+    assert rows == [Choice("0", 1.0, True), Choice("1", 0.0, False)]
+
+
+def test_each_part_of_a_multi_discrete_action_sums_to_one() -> None:
+    rows = view(MultiDiscrete([2, 3]), np.log([0.9, 0.1, 0.2, 0.2, 0.6]), [0, 2])
+    assert [row.name for row in rows] == ["0: 0", "0: 1", "1: 0", "1: 1", "1: 2"]
+    assert sum(row.probability for row in rows[:2]) == pytest.approx(1.0)
+    assert sum(row.probability for row in rows[2:]) == pytest.approx(1.0)
+    assert [row.name for row in rows if row.chosen] == ["0: 0", "1: 2"]
+
+
+def test_a_box_action_is_read_within_its_bounds() -> None:
+    space = Box(-2.0, 2.0, (1,), np.float32)
+    (row,) = view(space, [0.5, np.log(0.25)], [9.0], action_bounds="clip")
+    assert row == pytest.approx(Reading("action", -2.0, 2.0, 0.5, 0.25, 0.75, 2.0))
+
+
+def test_an_action_without_bounds_has_an_axis_all_the_same() -> None:
+    rows = view(Box(-np.inf, np.inf, (2,), np.float32), [0.0, 1.0, 0.0, 0.0], [0.0, 0.0])
+    assert [(row.name, row.low, row.high) for row in rows] == [
+        ("action 0", -3.0, 3.0),
+        ("action 1", -3.0, 3.0),
+    ]
+
+
+def test_a_policy_of_ones_own_has_no_rows() -> None:
+    own: Any = object()
+    assert view_policy(own, Discrete(2), np.zeros(2), np.array(0), ["a", "b"]) == []
+
+
+@pytest.mark.parametrize(
+    ("env_id", "space", "actions", "names"),
+    [
+        ("CartPole-v1", Discrete(2), (), ["← push", "push →"]),
+        ("ALE/Pong-v5", Discrete(3), (0, 2, 3), ["noop", "↑", "↓"]),
+        ("PongNoFrameskip-v4", Discrete(6), (), ["noop", "fire", "↑", "↓", "↑ fire", "↓ fire"]),
+        ("Nameless-v0", Discrete(2), (4, 7), ["4", "7"]),
+        ("Nameless-v0", Discrete(2, start=5), (), ["5", "6"]),
+    ],
+)
+def test_actions_have_names(env_id: str, space: Any, actions: tuple, names: list[str]) -> None:
+    assert action_names(EnvConfig(env_id=env_id, actions=actions), space) == names

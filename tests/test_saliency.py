@@ -9,10 +9,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
-from a3c.net import observations
 from a3c.play.evaluation import Decision
-from a3c.play.moments import telling
-from a3c.play.saliency import blur, grid, perturbed, saliency
 from a3c.plot.network_pictures import (
     POLICY,
     FirstLayer,
@@ -20,6 +17,15 @@ from a3c.plot.network_pictures import (
     first_layers,
     frame_names,
     overlay,
+)
+from a3c.plot.saliency import (
+    blur,
+    grid,
+    image_axes,
+    image_frames,
+    largest_value_changes,
+    perturbed,
+    saliency,
 )
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -31,9 +37,8 @@ class Looker:
     """Its value is what is in one place, its policy what is in another, whatever is around."""
 
     def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
-        self._axes = observations.image_axes(space)
+        self._axes = image_axes(space)
         self._policy, self._value = policy, value
-        self.num_asked = 0
 
     def _at(self, images: np.ndarray, place: tuple[int, int]) -> np.ndarray:
         found = np.moveaxis(images.astype(np.float64), self._axes, (1, 2))
@@ -42,7 +47,6 @@ class Looker:
     def act(self, images: np.ndarray, state: Any, starts: Any) -> Action:
         """Two policy parameters and a value an image."""
         assert len(images) == len(state) == len(starts)
-        self.num_asked += len(images)
         policy = np.stack([self._at(images, self._policy), np.zeros(len(images))], axis=1)
         actions = np.zeros(len(images), int)
         return Action(actions, self._at(images, self._value), state, policy)
@@ -52,7 +56,7 @@ def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
     """A decision about one observation."""
     action = Action(np.zeros(1, int), np.array([value]), np.zeros((1, 2)), np.zeros((1, 2)))
     zeros = np.zeros(1)
-    return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros, 0)
+    return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)
 
 
 @pytest.mark.parametrize("space", [ATARI, COLOUR, GREY])
@@ -61,7 +65,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     observation = (rng.random(space.shape) * space.high).astype(space.dtype)
     looker = Looker(space, policy=(10, 30), value=(33, 12))
     found = saliency(cast(Agent, looker), space, decide(observation))
-    axes = observations.image_axes(space)
+    axes = image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
     for part, place in ((found.policy, (10, 30)), (found.value, (33, 12))):
         assert part.shape == size
@@ -70,12 +74,9 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
         assert np.hypot(peak[0] - place[0], peak[1] - place[1]) < 0.1 * min(size)
         away = np.hypot(*(np.indices(size).T - place).T) > 0.5 * min(size)
         assert part[away].max() < 0.01 * part.max()
-
-
-def test_a_screen_of_one_shade_has_no_salient_place() -> None:
-    looker = Looker(ATARI, policy=(10, 30), value=(33, 12))
-    found = saliency(cast(Agent, looker), ATARI, decide(np.full((4, 84, 84), 90, np.uint8)))
-    assert found.policy.max() == found.value.max() == 0.0
+    of_one_shade = np.full(space.shape, space.high.max() / 2).astype(space.dtype)
+    found = saliency(cast(Agent, looker), space, decide(of_one_shade))
+    assert max(found.policy.max(), found.value.max()) < 1e-9
 
 
 def test_a_perturbation_changes_what_is_near_and_keeps_type_and_range() -> None:
@@ -87,7 +88,7 @@ def test_a_perturbation_changes_what_is_near_and_keeps_type_and_range() -> None:
     assert difference[:, 60:].max() == difference[:, :, 60:].max() == 0
 
 
-def test_blurring_is_a_weighted_mean() -> None:
+def test_blurring_is_a_weighted_mean_and_the_grid_covers_the_image_evenly() -> None:
     image = np.random.default_rng(1).random((9, 7))
     offsets = np.arange(-6, 7)
     bell = np.exp(-(offsets**2) / (2 * 2.0**2))
@@ -98,9 +99,6 @@ def test_blurring_is_a_weighted_mean() -> None:
             weights = np.outer(bell, bell)
             wanted[row, column] = (image[np.ix_(rows, columns)] * weights).sum() / weights.sum()
     np.testing.assert_allclose(blur(image, 2.0), wanted)
-
-
-def test_the_grid_covers_the_image_evenly() -> None:
     points = grid((84, 84))
     assert points.shape == (17, 17, 2)
     np.testing.assert_allclose(points.mean(axis=(0, 1)), [41.5, 41.5])
@@ -111,32 +109,33 @@ def test_telling_moments_are_where_the_value_jumps_one_in_each_part() -> None:
     values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
     decisions = [decide(np.zeros(1), value) for value in values]
     places = {id(decision): place for place, decision in enumerate(decisions)}
-    found = [places[id(moment)] for moment in telling(decisions, 3)]
+    found = [places[id(moment)] for moment in largest_value_changes(decisions, 3)]
     assert found == [2, 6, 11]
-    assert len(telling(decisions[:2], 4)) == 2
+    assert len(largest_value_changes(decisions[:2], 4)) == 2
 
 
 # --- what is drawn of it --------------------------------------------------------------------------
 
 
-SHAPES: dict[Any, Any] = {
-    (4, 84, 84): (4, 84, 84, 1),
-    (3, 84, 84): (3, 84, 84, 1),
-    (84, 84, 4): (4, 84, 84, 1),
-    (40, 60, 3): (1, 40, 60, 3),
-    (2, 40, 60, 3): (2, 40, 60, 3),
-    (2, 3, 40, 60): (2, 40, 60, 3),
-    (2, 1, 40, 60): (2, 40, 60, 1),
-    (40, 60): (1, 40, 60, 1),
-}
-
-
-@pytest.mark.parametrize(("shape", "wanted"), SHAPES.items())
-def test_an_observation_is_taken_apart_into_frames(shape: Any, wanted: Any) -> None:
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((4, 84, 84), (4, 84, 84, 1)),
+        ((3, 84, 84), (3, 84, 84, 1)),
+        ((84, 84, 4), (4, 84, 84, 1)),
+        ((40, 60, 3), (1, 40, 60, 3)),
+        ((2, 40, 60, 3), (2, 40, 60, 3)),
+        ((2, 3, 40, 60), (2, 40, 60, 3)),
+        ((2, 1, 40, 60), (2, 40, 60, 1)),
+        ((40, 60), (1, 40, 60, 1)),
+    ],
+)
+def test_an_observation_is_taken_apart_into_frames_that_are_named(shape: Any, wanted: Any) -> None:
     space = Box(0, 255, shape, np.uint8)
     observation = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
-    found = observations.frames(observation, space)
+    found = image_frames(observation, space)
     assert found.shape == wanted
+    assert frame_names(3) == ["2 before", "1 before", "newest frame"]
     assert sorted(found.ravel()) == sorted(observation.ravel())
     if shape == (84, 84, 4):
         assert (found[3, :, :, 0] == observation[:, :, 3]).all()
@@ -151,7 +150,6 @@ def test_an_overlay_shines_where_saliency_is_high_and_only_there() -> None:
     assert image[1, 2, 2] > 0.9
     assert np.ptp(np.delete(image.reshape(-1, 3), 6, axis=0)) == 0
     assert np.isfinite(overlay(np.zeros((4, 4, 3)), np.zeros((4, 4)), POLICY)).all()
-    assert frame_names(3) == ["2 before", "1 before", "newest frame"]
 
 
 def test_the_first_layer_of_each_trunk_is_found() -> None:

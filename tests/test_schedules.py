@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from a3c.config import Config, RunConfig
-from a3c.config.learning import LearningConfig
+from a3c.config import Config, LearningConfig, RunConfig
 from a3c.learn import schedules
 
 STEPS = st.integers(0, 10**9)

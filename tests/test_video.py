@@ -1,7 +1,10 @@
-"""Video files: at true speed, whole, and none at all where something went wrong."""
+"""Games in video files and in windows: at true speed, whole, and what happens without them."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,11 +19,15 @@ import model
 from a3c.errors import UserError
 from a3c.play import video
 from a3c.play.playground import Playground
+from a3c.play.show import Show, SideShow
 from a3c.play.video import Film, file_stem
+from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from tests import videos
 from tests.clusters import small_config
 from tests.full_disks import little_room
+
+FPS = 50.0  # of CartPole
 
 
 @pytest.fixture(scope="module")
@@ -29,46 +36,39 @@ def ground() -> Playground:
     return Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
 
 
-@pytest.fixture(scope="module")
-def stage(ground: Playground) -> Iterator[Any]:
+@pytest.fixture
+def rendered(ground: Playground) -> Iterator[Any]:
     """CartPole to look at."""
-    with closing(ground.stage()) as found:
+    with closing(ground.rendered_env()) as found:
         yield found
 
 
-def recorded(ground: Playground, stage: Any, folder: Path, **settings: Any) -> video.Recording:
+def recorded(ground: Playground, rendered: Any, folder: Path, **settings: Any) -> video.Recording:
     """Record one game."""
-    agent = ground.agent(stage)
-    return video.record(stage, agent, ground.config.env, folder, step=1200, seed=3, **settings)
+    agent = ground.agent(rendered)
+    return video.record(rendered, agent, ground.config.env, folder, step=1200, seed=3, **settings)
 
 
-@pytest.mark.parametrize(("kind", "fps"), [("mp4", 50.0), ("gif", 25.0)])
+@pytest.mark.parametrize(("kind", "fps"), [("mp4", FPS), ("gif", 25.0)])
 def test_a_game_takes_as_long_as_it_took(
-    ground: Playground, stage: Any, tmp_path: Path, kind: Any, fps: float
+    ground: Playground, rendered: Any, tmp_path: Path, kind: Any, fps: float
 ) -> None:
-    made = recorded(ground, stage, tmp_path, file_format=kind)
+    made = recorded(ground, rendered, tmp_path, file_format=kind)
     found = videos.read(made.path)
-    length_s = made.episode.length / 50.0 + video.HOLD_S  # CartPole has 50 steps a second
+    length_s = made.episode.length / FPS + video.HOLD_S
     assert found.fps == fps
     assert found.seconds == pytest.approx(length_s, abs=0.05)
     assert len(found.pictures) == pytest.approx(length_s * fps, abs=1)
     assert list(tmp_path.iterdir()) == [made.path]
 
 
-def test_only_the_first_seconds_are_filmed_where_that_was_asked_for(
-    ground: Playground, stage: Any, tmp_path: Path
+def test_only_the_first_seconds_are_filmed_where_asked_and_names_are_not_used_twice(
+    ground: Playground, rendered: Any, tmp_path: Path
 ) -> None:
-    made = recorded(ground, stage, tmp_path, seconds=0.1)
-    assert made.episode.length > 5
-    assert len(videos.read(made.path).pictures) == 5
-
-
-def test_a_second_video_of_the_same_game_gets_a_name_of_its_own(
-    ground: Playground, stage: Any, tmp_path: Path
-) -> None:
-    first, second = (recorded(ground, stage, tmp_path, seconds=0.1) for _ in range(2))
+    first, second = (recorded(ground, rendered, tmp_path, seconds=0.1) for _ in range(2))
+    assert first.episode.length > 5
     assert first.path != second.path
-    assert second.path.is_file()
+    assert len(videos.read(first.path).pictures) == len(videos.read(second.path).pictures) == 5
 
 
 class _InterruptedError(BaseException):
@@ -77,24 +77,24 @@ class _InterruptedError(BaseException):
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_nothing_is_left_of_a_recording_that_was_interrupted(
-    ground: Playground, stage: Any, tmp_path: Path, kind: Any
+    ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     def interrupt(decision: Any) -> None:
         if decision.lengths[0] == 5:
             raise _InterruptedError
 
     with pytest.raises(_InterruptedError):
-        recorded(ground, stage, tmp_path, file_format=kind, on_decision=interrupt)
+        recorded(ground, rendered, tmp_path, file_format=kind, on_decision=interrupt)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
-    ground: Playground, stage: Any, tmp_path: Path, kind: Any
+    ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     why = "ffmpeg can't write in .*: is its disk full"
     with little_room(4096), pytest.raises(UserError, match=why) as error:
-        recorded(ground, stage, tmp_path, file_format=kind)
+        recorded(ground, rendered, tmp_path, file_format=kind)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -125,3 +125,144 @@ def test_pictures_come_out_as_they_went_in(tmp_path: Path, kind: Any, error: flo
 )
 def test_files_are_named_after_game_step_and_return(env_id: str, score: float, name: str) -> None:
     assert file_stem(env_id, 1200, Episode(score, 10)) == name
+
+
+# --- a game in a window --------------------------------------------------------------------------
+
+
+class Screen:
+    """Takes note of what it is shown, and when by its own clock, which only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.shown: list[tuple[float, Image.Image]] = []
+        self.wanted = 10_000
+        self.slowness_s = 0.0
+
+    def show(self, picture: Image.Image) -> None:
+        self.shown.append((self.now, picture))
+        self.now += self.slowness_s
+
+    def is_open(self) -> bool:
+        return len(self.shown) < self.wanted
+
+    def close(self) -> None:
+        self.wanted = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def open(self, title: str, size: tuple[int, int]) -> Screen:
+        assert "CartPole" in title
+        return self
+
+
+def opened(ground: Playground, rendered: Any, screen: Screen, episodes: int) -> Show:
+    """A show on that screen, by the screen's clock."""
+    agent, config = ground.agent(rendered), ground.config.env
+    return Show(
+        rendered, agent, config, screen.open, seed=1, episodes=episodes, clock=lambda: screen.now
+    )
+
+
+def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
+    ground: Playground, rendered: Any
+) -> None:
+    screen = Screen()
+    show = opened(ground, rendered, screen, episodes=2)
+    show.run(screen.sleep)
+    steps = sum(game.length for game in show.episodes)
+    assert len(show.episodes) == 2
+    assert len(screen.shown) == steps + 2
+    assert screen.now == pytest.approx(steps / FPS + 2.0, abs=0.15)
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(screen.shown)]
+    first = show.episodes[0].length
+    assert gaps[:first] == pytest.approx([1 / FPS] * first)
+    assert gaps[first] == pytest.approx(1.0)
+
+
+def test_what_was_late_is_not_made_up_for(ground: Playground, rendered: Any) -> None:
+    screen = Screen()
+    screen.slowness_s = 0.1
+    screen.wanted = 10
+    opened(ground, rendered, screen, episodes=9).run(screen.sleep)
+    times = [time for time, _ in screen.shown]
+    assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(times))
+
+
+def test_a_show_ends_when_nobody_looks(ground: Playground, rendered: Any) -> None:
+    screen = Screen()
+    screen.wanted = 5
+    show = opened(ground, rendered, screen, episodes=9)
+    show.run(screen.sleep)
+    assert len(screen.shown) == 5
+    assert show.episodes == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        (None, "the window is closed; the evaluator goes on without it"),
+        (UserError("no display"), "no display; the evaluator goes on without a window"),
+        (OSError("lost"), "the window failed (OSError: lost); the evaluator goes on without it"),
+    ],
+)
+def test_a_window_that_is_closed_or_fails_is_said_once_and_work_goes_on(
+    ground: Playground,
+    rendered: Any,
+    caplog: pytest.LogCaptureFixture,
+    refusal: Exception | None,
+    said: str,
+) -> None:
+    screen = Screen()
+
+    def open_screen(title: str, size: tuple[int, int]) -> Screen:
+        if refusal is not None:
+            raise refusal
+        return screen.open(title, size)
+
+    side = SideShow(ground, ground.agent(rendered), open_screen)
+    assert side.tick() > 0.1  # nothing to play with yet
+    side.load(1000)
+    side.tick()
+    screen.wanted = 1
+    assert [side.tick() > 0.1 for _ in range(3)] == [True] * 3
+    side.load(2000)
+    side.close()
+    messages = [re.sub(r"\(.*:\d+: ", "(", record.message) for record in caplog.records]
+    assert messages == [said]
+
+
+# --- the window itself ----------------------------------------------------------------------------
+
+HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
+
+
+def test_a_window_opens_takes_pictures_and_leaves_nothing_behind() -> None:
+    with closing(Window("title", (64, 48), HEADLESS)) as window:
+        for shade in range(100):
+            window.show(Image.new("RGB", (64, 48), (shade, 0, 0)))
+        assert window.is_open()
+    assert not window.is_open()
+    window.show(Image.new("RGB", (64, 48)))
+
+
+def test_no_window_is_a_clear_line() -> None:
+    nowhere = {"PATH": "/usr/bin:/bin"}
+    with pytest.raises(UserError, match="neither DISPLAY nor WAYLAND_DISPLAY is set"):
+        Window("title", (64, 48), nowhere)
+    with pytest.raises(UserError, match="no window can be opened here: "):
+        Window("title", (64, 48), nowhere | {"DISPLAY": ":4711"})
+
+
+def test_a_display_is_looked_for_where_there_may_be_none() -> None:
+    assert missing_display({}, "darwin") is None
+    assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}, "linux") is None
+    assert missing_display({"DISPLAY": ""}, "linux") is not None
+
+
+def test_a_window_goes_with_the_process_that_opened_it(tmp_path: Path) -> None:
+    window = Window("title", (64, 48), HEADLESS)
+    window._pictures.close()  # as the kernel does when a process is killed
+    assert window._process.wait(timeout=10) == 0
+    window.close()

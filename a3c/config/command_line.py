@@ -1,7 +1,7 @@
-"""The argument parser of all settings, and the layers that form a configuration.
+"""The sources of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
 
-Defaults < preset < `--config FILE` < flags. Each layer is checked in the same way: an unknown key,
-a wrong type or a value out of range gives one line with the key, the value and the allowed values.
+Each source gives a layer. All layers are checked in the same way: an unknown key, a wrong type or a
+value out of range gives one line with the key, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -9,55 +9,30 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import fnmatch
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from a3c import __version__
 from a3c.config import SECTIONS, Config
-from a3c.config import option as settings_of
-from a3c.config.option import OPTIONS, Option, coerce, parse_text
-from a3c.config.sources import (
-    Layer,
-    from_dict,
-    from_tables,
-    merge,
-    preset_for,
-    preset_names,
-    read_file,
-    read_preset,
-)
+from a3c.config.options import OPTIONS as OPTIONS
+from a3c.config.options import Option as Option
+from a3c.config.options import coerce as coerce
+from a3c.config.options import parse_text, shown, validate
 from a3c.errors import UserError
 from a3c.process import console
 
-__all__ = [
-    "OPTIONS",
-    "Layer",
-    "Option",
-    "Parser",
-    "add_config_arguments",
-    "add_version",
-    "coerce",
-    "config_from",
-    "flag_layer",
-    "from_dict",
-    "from_tables",
-    "idle",
-    "make_parser",
-    "merge",
-    "parse_config",
-    "parse_path",
-    "parse_text",
-    "preset_for",
-    "preset_names",
-    "read_file",
-    "read_preset",
-    "to_flags",
-]
+PRESETS = Path(__file__).resolve().parents[2] / "presets"
 
+_REMOVED = {"cluster": ("overlap", "start_cores")}  # settings of earlier versions, by section
+_AS_BEFORE = {"learning": {"samples_per_step": 0}}  # values for settings that older runs lack
+
+Layer = dict[str, dict[str, Any]]
 
 # The names of our flags in other programs.
 _MEANT = {
@@ -139,56 +114,151 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
+# --- layers from files and presets ----------------------------------------------------------------
+
+
+def from_tables(tables: Any, source: str) -> Layer:
+    """Check the sections and keys of a TOML or JSON file."""
+    if not isinstance(tables, dict):
+        raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
+    layer: Layer = {}
+    for section, values in tables.items():
+        if section in OPTIONS and section not in SECTIONS:
+            table = OPTIONS[section].section
+            raise UserError(f"{source}: {section} belongs in a table: write [{table}] above it")
+        if section not in SECTIONS:
+            raise UserError(f"{source}: unknown table {section!r}: {_known(section, SECTIONS)}")
+        if not isinstance(values, dict):
+            raise UserError(f"{source}: {section} = {shown(values)} is refused: give a table")
+        names = [option.name for option in OPTIONS.values() if option.section == section]
+        for name, value in values.items():
+            if name not in names:
+                word = name if name.isprintable() else repr(name)
+                raise UserError(f"{source}: unknown key {section}.{word}: {_known(name, names)}")
+            key = f"{source}: {section}.{name}"
+            layer.setdefault(section, {})[name] = coerce(OPTIONS[name], value, key)
+    return layer
+
+
+def _known(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.65)
+    return "did you mean " + " or ".join(near) + "?" if near else "known are " + ", ".join(known)
+
+
+def read_file(path: Path, source: str | None = None) -> Layer:
+    """A layer from a TOML file or from a run's config.json.
+
+    `source` is what messages call the file if it wasn't given by `--config`.
+    """
+    tables = _parse_file(path, source or f"--config {path}")
+    if isinstance(tables, dict):
+        tables.pop("for_env_ids", None)
+        tables = of_this_version(tables["config"]) if "config" in tables else tables
+    return from_tables(tables, source or str(path))
+
+
+def _parse_file(path: Path, source: str) -> Any:
+    """The contents of a file: JSON if its name ends in .json, else TOML."""
+    form = "JSON" if path.suffix == ".json" else "TOML"
+    try:
+        data = path.read_bytes()
+        return json.loads(data) if form == "JSON" else tomllib.loads(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{source}: {error.strerror}; give a readable file") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source} is not valid {form}: {error}; mend it") from None
+
+
+def preset_names() -> list[str]:
+    """The names of all presets."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def read_preset(name: str) -> Layer:
+    """The layer of the preset with that name."""
+    if name not in preset_names():
+        raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
+    return read_file(PRESETS / f"{name}.toml", f"preset {name}")
+
+
+def _patterns(preset: str) -> list[str]:
+    """The patterns of the environments that a preset is for."""
+    return _parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
+
+
+def is_for_another_task(preset: str, env_id: str) -> bool:
+    """Whether a preset names its environments and `env_id` isn't among them."""
+    patterns = _patterns(preset)
+    return bool(patterns) and not any(fnmatch.fnmatchcase(env_id, p) for p in patterns)
+
+
+def preset_for(env_id: str) -> str | None:
+    """The preset that fits an environment best: the longest matching pattern wins."""
+    pairs = [(pattern, name) for name in preset_names() for pattern in _patterns(name)]
+    matching = [pair for pair in pairs if fnmatch.fnmatchcase(env_id, pair[0])]
+    return max(matching, key=lambda pair: len(pair[0]), default=("", None))[1]
+
+
+def merge(layers: Sequence[Layer]) -> Config:
+    """One configuration from layers; later layers override earlier ones."""
+    merged: Layer = {section: {} for section in SECTIONS}
+    for layer in layers:
+        for section, values in layer.items():
+            merged[section].update(values)
+    sections = {name: cls(**merged[name]) for name, cls in SECTIONS.items()}
+    return validate(Config(**sections))
+
+
+def from_dict(tables: Any, source: str) -> Config:
+    """A configuration from a run's stored data, checked like any other layer."""
+    return merge([from_tables(of_this_version(tables), source)])
+
+
+def of_this_version(tables: Any) -> Any:
+    """Complete the stored settings of a run of an earlier version, so that it behaves as before."""
+    if not isinstance(tables, dict):
+        return tables
+    sections: Layer = {}
+    for section, values in tables.items():
+        if section not in SECTIONS or not isinstance(values, dict):
+            return tables  # `from_tables` refuses them
+        defaults = dataclasses.asdict(SECTIONS[section]())
+        kept = {k: v for k, v in values.items() if k not in _REMOVED.get(section, ())}
+        sections[section] = {**defaults, **_AS_BEFORE.get(section, {}), **kept}
+    return sections
+
+
+# --- layers from flags ----------------------------------------------------------------------------
+
+
 def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -> None:
     """Add every setting as a flag; `everything` also shows the rare ones in the help."""
-    layers = parser.add_argument_group("configuration: defaults < preset < file < flags")
-    layers.add_argument(
-        "--preset",
-        default="auto",
-        metavar="NAME",
-        help=f"auto (by environment), none, {', '.join(preset_names())}",
-    )
-    layers.add_argument(
+    group = parser.add_argument_group("configuration: defaults < preset < file < flags")
+    presets = f"auto (by environment), none, {', '.join(preset_names())}"
+    group.add_argument("--preset", default="auto", metavar="NAME", help=presets)
+    group.add_argument(
         "--config", type=parse_path, metavar="FILE", help="TOML file, or a run's config.json"
     )
-    for section in SECTIONS:
-        group = parser.add_argument_group(section)
-        for option in OPTIONS.values():
-            if option.section == section:
-                _add_flag(group, option, shown=everything or option.field.metadata["everyday"])
-
-
-def _add_flag(group: Any, option: Option, *, shown: bool) -> None:
-    help_text = option.field.metadata["help"].replace("%", "%%")
-    if option.choices:
-        help_text += f" [{', '.join(option.choices)}]"
-    settings: dict[str, Any] = {
-        "dest": f"config.{option.name}",
-        "default": argparse.SUPPRESS,
-        "help": help_text if shown else argparse.SUPPRESS,
-    }
-    if option.kind is bool:
-        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
-        return
-    metavar = "NAME" if option.choices else _metavar(option.kind)
-    nargs = "*" if isinstance(option.kind, tuple) else None
-    group.add_argument(option.flag, nargs=nargs, metavar=metavar, **settings)
-
-
-def _metavar(kind: Any) -> str:
-    item = kind[0] if isinstance(kind, tuple) else kind
-    return {int: "N", float: "X", str: "TEXT", dict: "JSON"}[item]
-
-
-def flag_layer(namespace: argparse.Namespace) -> Layer:
-    """The layer from the given flags."""
-    layer: Layer = {}
-    for key, text in vars(namespace).items():
-        if key.startswith("config."):
-            option = OPTIONS[key.removeprefix("config.")]
-            value = coerce(option, parse_text(option, text), option.flag)
-            layer.setdefault(option.section, {})[option.name] = value
-    return layer
+    groups = {section: parser.add_argument_group(section) for section in SECTIONS}
+    for option in OPTIONS.values():
+        is_list = isinstance(option.kind, tuple)
+        item = option.kind[0] if is_list else option.kind
+        metadata = option.field.metadata
+        help_text = metadata["help"].replace("%", "%%")
+        if option.choices:
+            help_text += f" [{', '.join(option.choices)}]"
+        settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        if item is not bool:
+            words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
+            metavar = "NAME" if option.choices else words[item]
+            settings = {"metavar": metavar, "nargs": "*" if is_list else None}
+        groups[option.section].add_argument(
+            option.flag,
+            dest=f"config.{option.name}",
+            default=argparse.SUPPRESS,
+            help=help_text if everything or metadata["everyday"] else argparse.SUPPRESS,
+            **settings,
+        )
 
 
 def idle(
@@ -217,21 +287,18 @@ def to_flags(config: Config) -> list[str]:
     flags = ["--preset=none"]
     for option in OPTIONS.values():
         value = getattr(getattr(config, option.section), option.name)
-        field = option.field
-        default = field.default if field.default is not dataclasses.MISSING else {}
-        if value != default or option.name == "workers":  # its default depends on the host's cores
-            flags += _to_flag(option, value)
+        default = {} if option.kind is dict else option.field.default
+        if value == default and option.name != "workers":  # its default depends on the host's cores
+            continue
+        if option.kind is bool:
+            flags.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+        elif isinstance(option.kind, tuple):
+            flags += [option.flag, *map(str, value)]
+        elif option.kind is dict:
+            flags.append(f"{option.flag}={json.dumps(value)}")
+        else:
+            flags.append(f"{option.flag}={'none' if value is None else value}")
     return flags
-
-
-def _to_flag(option: Option, value: Any) -> list[str]:
-    if option.kind is bool:
-        return [option.flag if value else option.flag.replace("--", "--no-", 1)]
-    if isinstance(option.kind, tuple):
-        return [option.flag, *map(str, value)]
-    if option.kind is dict:
-        return [f"{option.flag}={json.dumps(value)}"]
-    return [f"{option.flag}={'none' if value is None else value}"]
 
 
 def config_from(
@@ -241,23 +308,31 @@ def config_from(
 
     `base` is the configuration of a resumed run: file and flags override it, and no preset is used.
     """
-    flags = flag_layer(namespace)
+    flags: Layer = {}
+    for key, text in vars(namespace).items():
+        if key.startswith("config."):
+            option = OPTIONS[key.removeprefix("config.")]
+            value = coerce(option, parse_text(option, text), option.flag)
+            flags.setdefault(option.section, {})[option.name] = value
     file_layer = read_file(namespace.config) if namespace.config else {}
+    preset = namespace.preset
     if base is not None:
-        if namespace.preset != "auto":
+        if preset != "auto":
             raise UserError(
-                f"--preset {namespace.preset}: a run that is resumed keeps its settings: "
+                f"--preset {preset}: a run that is resumed keeps its settings: "
                 "give single ones, or --config"
             )
         return merge([base, file_layer, flags]), None
-    preset = namespace.preset
+    if preset == "none":
+        return merge([file_layer, flags]), None
     if preset == "auto":
-        named = merge([file_layer, flags]).env.env_id
-        preset = None if _is_complete(file_layer) else preset_for(named)
-    elif preset == "none":
-        preset = None
-    layers = [read_preset(preset)] if preset else []
-    return merge([*layers, file_layer, flags]), preset
+        config = merge([file_layer, flags])
+        # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
+        is_complete = sum(len(values) for values in file_layer.values()) == len(OPTIONS)
+        preset = None if is_complete else preset_for(config.env.env_id)
+        if preset is None:
+            return config, None
+    return merge([read_preset(preset), file_layer, flags]), preset
 
 
 def changes(before: Config, after: Config) -> list[str]:
@@ -266,13 +341,8 @@ def changes(before: Config, after: Config) -> list[str]:
     for option in OPTIONS.values():
         old, new = (getattr(getattr(c, option.section), option.name) for c in (before, after))
         if old != new:
-            found.append(f"{option.name} {settings_of.shown(old)} -> {settings_of.shown(new)}")
+            found.append(f"{option.name} {shown(old)} -> {shown(new)}")
     return found
-
-
-def _is_complete(layer: Layer) -> bool:
-    """Whether a file sets every option, as a run's config.json does; then no preset is used."""
-    return sum(len(values) for values in layer.values()) == len(OPTIONS)
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,9 @@
-"""Find and import the user's own modules, and report their errors in one line with the place."""
+"""The user's own code: find it, import it, and report its errors in one line with the place."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.machinery
 import sys
@@ -9,15 +11,54 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from a3c.errors import UserError
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
+MODEL = _REPOSITORY / "model.py"
 _LIBRARIES = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
     _REPOSITORY / "a3c",
 )
 _MAX_CHARS = 400  # TensorFlow's messages can be pages long
+
+
+class KnownNetwork(NamedTuple):
+    """The properties of a network in model.py's table."""
+
+    recurrent: bool = False
+    min_side: int = 0  # pixels of the smallest image allowed; 0: takes vectors too
+
+
+@functools.cache
+def networks() -> dict[str, KnownNetwork]:
+    """The networks in model.py by name; empty if the table can't be read.
+
+    It is read without running model.py, which would import TensorFlow. So a network added to
+    `NETWORKS` is known to `--network`, to completion and to the checks before a start.
+    """
+    try:
+        tree = ast.parse(MODEL.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}  # importing model.py will report why
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        table = getattr(node, "value", None)
+        if names == ["NETWORKS"] and isinstance(table, ast.Dict):
+            rows = zip(table.keys, table.values, strict=True)
+            named = ((key.value, row) for key, row in rows if isinstance(key, ast.Constant))
+            return {name: _known(row) for name, row in named if isinstance(name, str)}
+    return {}
+
+
+def _known(row: ast.expr) -> KnownNetwork:
+    """The properties in a call of `Architecture`, from its constant keyword arguments."""
+    keywords = row.keywords if isinstance(row, ast.Call) else []
+    found = {k.arg: k.value.value for k in keywords if isinstance(k.value, ast.Constant)}
+    side = found.get("min_side")
+    return KnownNetwork(bool(found.get("recurrent")), side if isinstance(side, int) else 0)
 
 
 def import_module(name: str, subject: str) -> ModuleType:
@@ -59,13 +100,17 @@ def describe(error: BaseException) -> str:
     """An exception in one line: its place in the user's code, its type, its message."""
     where, message = _place(error), str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        where, message = (error.filename, error.lineno or 0), error.msg
-    prefix = f"{_nice(where[0])}:{where[1]}: " if where else ""
+        where, message = (Path(error.filename), error.lineno or 0), error.msg
+    prefix = ""
+    if where:
+        path, number = where
+        here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        prefix = f"{here}:{number}: "
     line = " ".join(f"{prefix}{type(error).__name__}: {message}".split()).removesuffix(":")
     return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 3] + "..."
 
 
-def _place(error: BaseException) -> tuple[str, int] | None:
+def _place(error: BaseException) -> tuple[Path, int] | None:
     """The innermost line of the user's own code; None if only library code is involved."""
     frames = traceback.extract_tb(error.__traceback__)
     for number, frame in enumerate(reversed(frames)):
@@ -75,10 +120,5 @@ def _place(error: BaseException) -> tuple[str, int] | None:
         # envs.py and model.py call the user's code; they count only if they raised the error.
         if number and path.resolve().parent == _REPOSITORY:
             continue
-        return frame.filename, frame.lineno or 0
+        return path, frame.lineno or 0
     return None
-
-
-def _nice(filename: str) -> str:
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename

@@ -14,9 +14,30 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from a3c.config.fields import option
-from a3c.config.learning import LearningConfig
-from a3c.config.network_table import networks
+from a3c.config.own_code import networks
+
+
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+    everyday: bool = False,
+) -> Any:
+    """A dataclass field that the command line, presets and files can all set.
+
+    `low` and `high` are inclusive, `above` is exclusive. Besides `choices` the user's own function,
+    `package.module:function`, is allowed. `everyday` options are in `--help`; the others are only
+    in `--help-all`.
+    """
+    limits = {"low": low, "high": high, "above": above, "choices": choices}
+    metadata = {"help": help_text, "everyday": everyday, **limits}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def usable_cores() -> int:
@@ -43,7 +64,7 @@ class EnvConfig:
     )
     env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
     max_episode_steps: int | None = option(
-        None, "cut episodes after so many env steps (the environment's own limit if unset)", low=1
+        None, "cut episodes after this many env steps (the environment's own limit if unset)", low=1
     )
     preprocessing: Literal["auto", "atari", "universe", "none"] = option(
         "auto",
@@ -52,7 +73,7 @@ class EnvConfig:
     frame_skip: int = option(4, "Atari: frames that one action is held for", low=1, high=60)
     frame_stack: int = option(4, "Atari: frames that one observation holds", low=1, high=16)
     noop_max: int = option(
-        30, "Atari: up to so many no-ops at the start of a game", low=0, high=250
+        30, "Atari: up to this many no-ops at the start of a game", low=0, high=250
     )
     fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
     sticky_actions: float | None = option(
@@ -76,7 +97,6 @@ class NetworkConfig:
         "auto",
         "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
         choices=("auto", *networks()),
-        own=True,
         everyday=True,
     )
     hidden_sizes: tuple[int, ...] = option(
@@ -102,12 +122,132 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
+class LearningConfig:
+    """The update: returns, loss, optimizer and their schedules."""
+
+    rollout_length: int = option(
+        20, "env steps of each environment in one rollout (T)", low=1, high=100_000, everyday=True
+    )
+    shortest_rollout: int | None = option(
+        None,
+        "shortest rollout with more workers than --envs (--rollout-length if unset)",
+        low=1,
+        high=100_000,
+    )
+    samples_per_step: int | None = option(
+        None,
+        "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
+        "--envs if unset; 0: every push is a step)",
+        low=0,
+        high=10**9,
+        everyday=True,
+    )
+    smallest_push: int = option(
+        64, "samples in a push at least, if a rollout has as many", low=1, high=10**9
+    )
+    gamma: float = option(0.99, "discount factor", low=0.0, high=1.0, everyday=True)
+    gae_lambda: float = option(
+        1.0, "lambda of generalised advantage estimation (1: n-step returns)", low=0.0, high=1.0
+    )
+    optimizer: Literal["adam", "rmsprop", "sgd"] = option(
+        "adam", "optimizer, its statistics shared by all workers on the ps", everyday=True
+    )
+    learning_rate: float = option(3e-4, "learning rate", above=0.0, high=100.0, everyday=True)
+    learning_rate_range: tuple[float, ...] = option(
+        (),
+        "draw the learning rate log-uniformly from LOW HIGH, once per run",
+        above=0.0,
+        high=100.0,
+    )
+    learning_rate_schedule: Literal["constant", "linear"] = option(
+        "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
+    )
+    learning_rate_final: float = option(
+        0.0, "learning rate at the end of a linear schedule, and after it", low=0.0, high=100.0
+    )
+    anneal_start: int = option(0, "env steps before schedules begin to run", low=0)
+    anneal_steps: int | None = option(
+        None, "env steps at which schedules end (--max-env-steps if unset)", low=1
+    )
+    critic_learning_rate_scale: float = option(
+        1.0, "learning rate of value-only weights, as a multiple", above=0.0, high=100.0
+    )
+    adam_beta1: float = option(0.9, "Adam: decay of the mean", low=0.0, high=0.999999)
+    adam_beta2: float = option(0.999, "Adam: decay of the mean square", low=0.0, high=0.99999999)
+    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=0.0, high=1.0)
+    rmsprop_alpha: float = option(
+        0.99, "RMSProp: decay of the mean square", low=0.0, high=0.99999999
+    )
+    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=0.0, high=10.0)
+    rmsprop_initial_mean_square: float = option(
+        0.0, "RMSProp: initial mean square of the gradients", low=0.0, high=1e6
+    )
+    max_gradient_norm: float = option(
+        0.5, "clip gradients to this global norm (0: never)", low=0.0, high=1e9
+    )
+    value_loss_weight: float = option(0.5, "weight of the value loss", low=0.0, high=1e6)
+    entropy_weight: float = option(
+        0.01, "weight of the policy's entropy", low=0.0, high=1e6, everyday=True
+    )
+    entropy_weight_final: float | None = option(
+        None, "anneal the entropy weight to this at --anneal-steps", low=0.0, high=1e6
+    )
+    normalize_advantages: bool = option(
+        False, "scale the advantages of a push to mean 0, deviation 1"
+    )
+    advantage_horizon: int = option(
+        0,
+        "scale advantages by running moments over about so many samples of all workers (0: off)",
+        low=0,
+        high=10**9,
+    )
+    reward_clip: float = option(
+        0.0, "clip rewards to plus or minus this, for learning only (0: never)", low=0.0, high=1e9
+    )
+    reward_scale: float = option(
+        1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
+    )
+    minibatches: int | None = option(
+        None,
+        "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
+        low=1,
+        high=4096,
+    )
+    epochs: int = option(
+        1,
+        "passes over each rollout; more than 1 needs --ratio-limit",
+        low=1,
+        high=100,
+        everyday=True,
+    )
+    ratio_limit: float = option(
+        0.0,
+        "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)",
+        low=0.0,
+        high=10.0,
+    )
+    ratio_limit_final: float | None = option(
+        None, "anneal the ratio limit to this at --anneal-steps", low=0.0, high=10.0
+    )
+    max_dropped_rollouts: int = option(
+        100,
+        "a worker fails after this many non-finite rollouts in a row (0: never)",
+        low=0,
+        high=2**31 - 1,
+    )
+    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", low=0.0, high=1.0)
+    epsilon_greedy_final: float = option(
+        0.0, "anneal that chance to this at --anneal-steps", low=0.0, high=1.0
+    )
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """When the run ends, and which files it writes."""
 
     seed: int = option(1, "seed of everything random", low=0, high=2**31 - 1, everyday=True)
     max_env_steps: int = option(
-        10_000_000, "end after so many env steps of the cluster", low=1, high=2**62, everyday=True
+        10_000_000, "end after this many env steps of the cluster", low=1, high=2**62, everyday=True
     )
     stop_at_return: float | None = option(
         None,
@@ -116,12 +256,7 @@ class RunConfig:
         everyday=True,
     )
     checkpoint_interval_s: float = option(
-        60.0,
-        "seconds between checkpoints",
-        low=0.1,
-        high=1e7,
-        flag="--checkpoint-interval",
-        everyday=True,
+        60.0, "seconds between checkpoints", low=0.1, high=1e7, everyday=True
     )
     keep_checkpoints: int = option(
         5, "newest checkpoints to keep, besides the best", low=1, high=10_000
@@ -129,9 +264,7 @@ class RunConfig:
     render: bool = option(
         False, "show a game in a window, where there is a display; starts the evaluator"
     )
-    log_interval_s: float = option(
-        2.0, "seconds between rows of metrics", low=0.05, high=3600.0, flag="--log-interval"
-    )
+    log_interval_s: float = option(2.0, "seconds between rows of metrics", low=0.05, high=3600.0)
     evaluation_episodes: int = option(
         20,
         "whole games that confirm that a run is solved, or are played at its end (0: none)",
@@ -156,7 +289,7 @@ class ClusterConfig:
     )
     max_workers: int | None = option(
         None,
-        "reserve addresses for so many workers; those beyond --workers may come later, see `add`",
+        "reserve addresses for this many workers; `add` starts those beyond --workers",
         low=1,
         high=100_000,
         everyday=True,
@@ -171,50 +304,40 @@ class ClusterConfig:
     )
     isolation: Literal["auto", "on", "off"] = option(
         "auto",
-        "the launcher gives ps and workers a network of their own, which nobody else reaches: on, "
-        "off, or where the kernel allows it",
+        "run ps and workers in a network of their own: on, off, or where the kernel allows it",
         everyday=True,
     )
     worker_threads: int = option(
         1, "TensorFlow threads for one operation in a worker", low=1, high=256
     )
     ps_threads: int = option(
-        1, "updates that a ps works on at once, a thread each", low=1, high=256
+        1, "updates that a ps processes at once, one thread each", low=1, high=256
     )
     connect_timeout_s: float = option(
-        60.0,
-        "seconds to wait for a peer at the start",
-        above=0.0,
-        high=86400.0,
-        flag="--connect-timeout",
+        60.0, "seconds to wait for a peer at the start", above=0.0, high=86400.0
     )
     ps_timeout_s: float = option(
-        60.0,
-        "seconds after which a silent ps counts as lost",
-        above=0.0,
-        high=86400.0,
-        flag="--ps-timeout",
+        60.0, "seconds after which a silent ps counts as lost", above=0.0, high=86400.0
     )
     heartbeat_timeout_s: float | None = option(
         None,
         "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
         above=0.0,
         high=1e6,
-        flag="--heartbeat-timeout",
     )
     max_worker_memory_mb: int | None = option(
         None,
-        "MB of resident memory past which a worker is ended and started again (never if unset)",
+        "restart a worker above this many MB of resident memory (never if unset)",
         low=1,
         high=2**40,
-        flag="--max-worker-memory",
     )
     wire_dtype: Literal["float32", "float16"] = option(
-        "float32", "how gradients and parameters travel; float16 halves the bytes"
+        "float32",
+        "number format of gradients and parameters between processes; float16 halves the bytes",
     )
     compute_dtype: Literal["float32", "bfloat16"] = option(
         "float32",
-        "what workers multiply in; bfloat16 is faster where the processor has it (AVX512_BF16)",
+        "number format of matrix products; bfloat16 is faster on processors with AVX512_BF16",
     )
     device: Literal["cpu", "gpu"] = option(
         "cpu", "where workers act and learn; the ps are always on the CPU"
@@ -321,18 +444,11 @@ def to_dict(config: Config) -> dict[str, dict[str, Any]]:
 
 def identity(config: Config) -> dict[str, Any]:
     """The settings that a checkpoint's variables depend on: environment, network and optimizer."""
-    env = dataclasses.asdict(config.env)
+    tables = to_dict(config)
     for name in ("envs", "envs_per_worker", "episodic_life", "max_episode_steps"):
-        del env[name]
-    return json.loads(
-        json.dumps(
-            {
-                "env": env,
-                "network": dataclasses.asdict(config.network),
-                "optimizer": config.learning.optimizer,
-            }
-        )
-    )
+        del tables["env"][name]
+    optimizer = config.learning.optimizer
+    return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}
 
 
 def digest(config: Config) -> str:

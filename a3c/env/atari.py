@@ -8,7 +8,7 @@ and ends of games of the two are equal to the last bit.
 from __future__ import annotations
 
 import re
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import ale_py
@@ -22,7 +22,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from a3c.config import EnvConfig
-from a3c.env.resize import area_resize
+from a3c.env.environments import make_copies
 from a3c.errors import UserError
 
 gymnasium.register_envs(ale_py)
@@ -92,8 +92,15 @@ def make(
     sticky actions and the step limit apply. Rewards are the game's own and episodes whole games.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    sticky = _stickiness(game, config)
     if config.preprocessing == "none":
-        return _raw(game, num_envs, config, render_mode)
+        keywords: dict[str, Any] = {
+            "frameskip": config.frame_skip,
+            "repeat_action_probability": sticky,
+            "max_episode_steps": config.max_episode_steps,
+            "render_mode": render_mode,
+        }
+        return make_copies(game.env_id, num_envs, **keywords | config.env_kwargs)
     unknown = sorted(set(config.env_kwargs) - _GAME_KWARGS)
     if unknown:
         allowed = ", ".join(sorted(_GAME_KWARGS))
@@ -101,11 +108,41 @@ def make(
     if render_mode is not None or not set(config.env_kwargs) <= _VECTOR_KWARGS:
         games = [partial(AtariGame, game, config, render_mode)] * num_envs
         return SyncVectorEnv(games, autoreset_mode=AutoresetMode.SAME_STEP)
-    if config.preprocessing == "universe":
-        height, width = _screen_size(game)
-        keywords = {"stack_num": 1, "img_height": height, "img_width": width}
-        return FrameStack(_vector(game, num_envs, config, **keywords), config.frame_stack, UNIVERSE)
-    return _vector(game, num_envs, config, stack_num=config.frame_stack)
+    is_universe = config.preprocessing == "universe"
+    size: dict[str, Any] = {"stack_num": config.frame_stack}
+    if is_universe:  # the screen's own size: 210 by 160 except for a few games
+        ale = ale_py.ALEInterface()
+        ale.loadROM(roms.get_rom_path(game.rom))
+        height, width = ale.getScreenDims()
+        size = {"stack_num": 1, "img_height": height, "img_width": width}
+    envs = gymnasium.make_vec(
+        game.env_id,
+        num_envs,
+        frameskip=config.frame_skip,
+        noop_max=config.noop_max,
+        use_fire_reset=config.fire_on_reset,
+        repeat_action_probability=sticky,
+        max_num_frames_per_episode=_max_frames(config),
+        reward_clipping=False,
+        num_threads=1,
+        autoreset_mode=AutoresetMode.SAME_STEP,
+        **size,
+        **config.env_kwargs,
+    )
+    # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
+    envs.metadata = dict(envs.metadata)
+    return FrameStack(envs, config.frame_stack, UNIVERSE) if is_universe else envs
+
+
+def _stickiness(game: Game, config: EnvConfig) -> float:
+    return game.stickiness if config.sticky_actions is None else config.sticky_actions
+
+
+def _max_frames(config: EnvConfig) -> int:
+    if config.max_episode_steps is None:
+        return _MAX_FRAMES
+    # AtariVectorEnv counts in 32 bits.
+    return min(config.max_episode_steps * config.frame_skip, 2**30)
 
 
 class AtariGame(gymnasium.Env[Frames, Any]):
@@ -176,11 +213,9 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         return self._observe(), total, terminated, truncated and not terminated, dict(info)
 
     def render(self) -> Any:
-        """The emulator's screen, `[210, 160, 3]`."""
         return self._atari.render()
 
     def close(self) -> None:
-        """Release the emulator."""
         self._atari.close()
 
     def _observe(self) -> Frames:
@@ -236,62 +271,48 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
 
 
-def _vector(
-    game: Game, num_envs: int, config: EnvConfig, **keywords: Any
-) -> VectorEnv[Any, Any, Any]:
-    """Copies of a game on one thread of ale-py's `AtariVectorEnv`."""
-    envs = gymnasium.make_vec(
-        game.env_id,
-        num_envs,
-        frameskip=config.frame_skip,
-        noop_max=config.noop_max,
-        use_fire_reset=config.fire_on_reset,
-        repeat_action_probability=_stickiness(game, config),
-        max_num_frames_per_episode=_max_frames(config),
-        reward_clipping=False,
-        num_threads=1,
-        autoreset_mode=AutoresetMode.SAME_STEP,
-        **keywords,
-        **config.env_kwargs,
-    )
-    # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
-    envs.metadata = dict(envs.metadata)
-    return envs
+# --- shrinking by area averaging, as OpenCV's INTER_AREA does -------------------------------------
 
 
-def _raw(
-    game: Game, num_envs: int, config: EnvConfig, render_mode: str | None
-) -> VectorEnv[Any, Any, Any]:
-    """Copies of a game with the observations of ale-py's own `AtariEnv`."""
-    keywords = {
-        "frameskip": config.frame_skip,
-        "repeat_action_probability": _stickiness(game, config),
-        "max_episode_steps": config.max_episode_steps,
-        "render_mode": render_mode,
-        **config.env_kwargs,
-    }
-    return gymnasium.make_vec(
-        game.env_id,
-        num_envs,
-        vectorization_mode="sync",
-        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
-        **keywords,
-    )
+def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Shrink `[N, H, W]` frames to `[N, height, width]`; a pixel is the mean of the area it covers.
+
+    The result equals `cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)` to the last
+    bit if neither side shrinks by a whole number: it does the same float32 operations in the same
+    order, and rounds half to even. The transpositions keep summed values adjacent in memory. This
+    makes it about as fast as two matrix products, without their threads.
+    """
+    rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
+    narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]
+    small = _shrink_rows(np.ascontiguousarray(narrow), height)  # [N, height, width]
+    return np.rint(small, out=small).astype(np.uint8)
 
 
-def _stickiness(game: Game, config: EnvConfig) -> float:
-    return game.stickiness if config.sticky_actions is None else config.sticky_actions
+def _shrink_rows(images: NDArray[np.float32], target: int) -> NDArray[np.float32]:
+    """Shrink axis 1 of `[N, source, M]` to `target`; each row is the mean of the rows it covers."""
+    total = np.zeros((len(images), target, images.shape[2]), np.float32)
+    part = np.empty_like(total)
+    for indices, weights in _taps(images.shape[1], target):
+        images.take(indices, axis=1, out=part, mode="clip")  # the other modes make another copy
+        part *= weights
+        total += part
+    return total
 
 
-def _max_frames(config: EnvConfig) -> int:
-    if config.max_episode_steps is None:
-        return _MAX_FRAMES
-    # AtariVectorEnv counts in 32 bits.
-    return min(config.max_episode_steps * config.frame_skip, 2**30)
+@lru_cache(maxsize=16)
+def _taps(source: int, target: int) -> tuple[tuple[NDArray[np.intp], NDArray[np.float32]], ...]:
+    """For each source row that a target row covers, its index `[target]` and weight `[target, 1]`.
 
-
-def _screen_size(game: Game) -> tuple[int, int]:
-    """Height and width of a game's screen: 210 by 160 except for a few games."""
-    ale = ale_py.ALEInterface()
-    ale.loadROM(roms.get_rom_path(game.rom))
-    return ale.getScreenDims()
+    A target row covers `source / target` rows; it covers the first and the last only partly. Rows
+    with fewer source rows than others get entries of weight 0.
+    """
+    scale = source / target
+    starts = np.arange(target) * scale
+    firsts = np.floor(starts + 1e-3).astype(np.intp)
+    taps = []
+    for tap in range(int(np.ceil(scale)) + 1):
+        indices = firsts + tap
+        covered = np.minimum(indices + 1, starts + scale) - np.maximum(indices, starts)
+        weights = np.clip(covered / scale, 0.0, None)[:, None].astype(np.float32)
+        taps.append((np.minimum(indices, source - 1), weights))
+    return tuple(tap for tap in taps if tap[1].any())

@@ -48,8 +48,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     """`num_envs` copies of any registered environment.
 
     Uses the environment's own vector implementation if it supports the arguments; that one chooses
-    its own reset mode. Otherwise copies are stepped one after the other, and reset in the step that
-    ends an episode.
+    its own reset mode.
     """
     spec = _find_spec(env_id)
     keywords = dict(config.env_kwargs)
@@ -61,12 +60,14 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
         )
     if render_mode is not None:
         keywords["render_mode"] = render_mode
+    return make_copies(env_id, num_envs, **keywords)
+
+
+def make_copies(env_id: str, num_envs: int, **keywords: Any) -> Envs:
+    """Copies that are stepped one after the other, and reset in the step that ends an episode."""
+    reset = {"autoreset_mode": AutoresetMode.SAME_STEP}
     return gymnasium.make_vec(
-        env_id,
-        num_envs,
-        vectorization_mode="sync",
-        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
-        **keywords,
+        env_id, num_envs, vectorization_mode="sync", vector_kwargs=reset, **keywords
     )
 
 
@@ -137,7 +138,16 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
         envs = make(config.env_id, 1, 0, config)
         try:
             check_spaces(envs, config.env_id)
-            _play_one_step(envs)
+            first, _ = envs.reset(seed=0)
+            second, rewards, *_ = envs.step(envs.action_space.sample())
+            num_envs = (envs.num_envs,)
+            expected = (*num_envs, *(envs.single_observation_space.shape or ()))
+            for observations in (first, second):
+                if np.shape(observations) != expected:
+                    shape = np.shape(observations)
+                    raise ValueError(f"observations have shape {shape}, not {expected}")
+            if np.shape(rewards) != num_envs:
+                raise ValueError(f"rewards have shape {np.shape(rewards)}, not {num_envs}")
         finally:
             envs.close()
     except UserError:
@@ -151,16 +161,27 @@ def check_spaces(envs: Envs, env_id: str) -> None:
     """Refuse observations and actions that the networks here don't support."""
     observations, actions = envs.single_observation_space, envs.single_action_space
     if not isinstance(observations, Box):
+        kind = type(observations).__name__
         raise UserError(
-            f"env_id {env_id} has {_name(observations)} observations, {_one_line(observations)}: a "
-            "network takes a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
+            f"env_id {env_id} has {kind} observations, {_one_line(observations)}: a network takes "
+            "a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
         )
     if 0 in observations.shape:
         raise UserError(
             f"env_id {env_id} has empty observations, {_one_line(observations)}: give them a shape "
             "without 0"
         )
-    remedy = _actions_remedy(actions)
+    remedy = ""
+    if isinstance(actions, MultiDiscrete) and actions.nvec.ndim != 1:
+        remedy = "make it a MultiDiscrete of one dimension"
+    elif isinstance(actions, Box) and (
+        0 in actions.shape or not np.issubdtype(actions.dtype, np.floating)
+    ):
+        remedy = "make it a Box of floating-point numbers with a shape without 0"
+    elif not isinstance(actions, Discrete | MultiDiscrete | Box):
+        remedy = (
+            "a policy gives Discrete, MultiDiscrete or Box actions; wrap it to take one of these"
+        )
     if remedy:
         raise UserError(f"env_id {env_id} has actions {_one_line(actions)}: {remedy}")
     if not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
@@ -210,34 +231,6 @@ def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
     return {*spec.kwargs, *keywords, *limit} <= set(parameters)
 
 
-def _actions_remedy(space: Space[Any]) -> str:
-    """What to do about unsupported actions; empty if nothing can be done."""
-    remedy = ""
-    if isinstance(space, MultiDiscrete):
-        if space.nvec.ndim != 1:
-            remedy = "make it a MultiDiscrete of one dimension"
-    elif isinstance(space, Box):
-        if 0 in space.shape or not np.issubdtype(space.dtype, np.floating):
-            remedy = "make it a Box of floating-point numbers with a shape without 0"
-    elif not isinstance(space, Discrete):
-        remedy = (
-            "a policy gives Discrete, MultiDiscrete or Box actions; wrap it to take one of these"
-        )
-    return remedy
-
-
-def _play_one_step(envs: Envs) -> None:
-    """Reset and step once: this shows what observations and rewards really are."""
-    first, _ = envs.reset(seed=0)
-    second, rewards, *_ = envs.step(envs.action_space.sample())
-    expected = (envs.num_envs, *(envs.single_observation_space.shape or ()))
-    for observations in (first, second):
-        if np.shape(observations) != expected:
-            raise ValueError(f"observations have shape {np.shape(observations)}, not {expected}")
-    if np.shape(rewards) != (envs.num_envs,):
-        raise ValueError(f"rewards have shape {np.shape(rewards)}, not {(envs.num_envs,)}")
-
-
 def _explain(error: Exception, config: EnvConfig) -> str:
     """An environment's exception and what to do about it, in one line."""
     subject = f"env_id {config.env_id}"
@@ -252,10 +245,6 @@ def _explain(error: Exception, config: EnvConfig) -> str:
     # Gymnasium raises a constructor's TypeError again, with a longer text.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
     return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
-
-
-def _name(space: Space[Any]) -> str:
-    return type(space).__name__
 
 
 def _one_line(thing: object) -> str:

@@ -13,7 +13,7 @@ from a3c.cluster import hostfile
 from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan, Process
 from a3c.config import Config, command_line
-from a3c.config.rules import validate
+from a3c.config.options import validate
 from a3c.errors import UserError
 from a3c.hosts import asking, sweep
 from a3c.launch import hosts_preflight

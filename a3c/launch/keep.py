@@ -30,7 +30,7 @@ from a3c.cluster import which_task
 from a3c.cluster.plan import Plan, Process
 from a3c.cluster.topology import Cluster
 from a3c.config import Config, EnvConfig, command_line
-from a3c.config.rules import validate
+from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.launch import report, run_summary
 from a3c.launch.keepers import ChildKeepers, Revival

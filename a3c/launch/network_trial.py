@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from a3c.config import Config, command_line, own_code
-from a3c.config.network_table import networks
+from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
 from a3c.process.environment import process_environment
 from a3c.run.rundir import REPOSITORY
@@ -30,7 +30,7 @@ def check_network(config: Config, space: Space[Any]) -> None:
     if not colon:
         from gymnasium.spaces import Box  # slow to import, and the verbs do not need it
 
-        from a3c.net.frames import check_side
+        from a3c.net.observations import check_side
 
         known = networks().get(place)
         if known and isinstance(space, Box):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from a3c.cluster.plan import Plan
 from a3c.config import Config
 from a3c.errors import UserError
-from a3c.play.display import missing_display
+from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
 from a3c.run.checkpoint import steps

@@ -20,8 +20,8 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.learn import losses
 from a3c.net import observations
-from a3c.net.frames import as_fed, fed_space
 from a3c.net.network import Network
+from a3c.net.observations import as_fed, fed_space
 from a3c.server import optimizers, sessions
 
 SCOPE = "network"
@@ -39,7 +39,7 @@ class Action(NamedTuple):
 class Batch(NamedTuple):
     """The input of one gradient; all arrays are `[T, B]` except the state."""
 
-    observations: np.ndarray  # [T, B, ...], from the environment or from `a3c.net.frames`
+    observations: np.ndarray  # [T, B, ...], from the environment or from `a3c.net.observations`
     actions: np.ndarray  # [T, B, ...]
     advantages: np.ndarray
     returns: np.ndarray

@@ -16,7 +16,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
 from a3c.config import Config, NetworkConfig, own_code
-from a3c.config.rules import check_minibatches
+from a3c.config.options import check_minibatches
 from a3c.errors import A3CError, UserError
 from a3c.learn.agent import Agent, Batch
 from a3c.net.distributions import Policy

@@ -18,7 +18,7 @@ from a3c.config import Config
 from a3c.config.own_code import describe
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import bootstrap_truncations
-from a3c.net.frames import as_fed, fed_space
+from a3c.net.observations import as_fed, fed_space
 from a3c.run.metrics import Episode
 
 
@@ -38,7 +38,7 @@ class Actor(Protocol):
 class Rollout(NamedTuple):
     """T steps of B environments; its arrays are reused by the next rollout."""
 
-    observations: np.ndarray  # [T, B, ...], channels last: `a3c.net.frames`
+    observations: np.ndarray  # [T, B, ...], channels last: `a3c.net.observations`
     actions: np.ndarray  # [T, B, ...]
     rewards: np.ndarray  # [T, B], for learning; with γ·V(final observation) added at truncations
     discounts: np.ndarray  # [T, B], gamma, or 0 at the last step of a return

@@ -12,7 +12,7 @@ from typing import Any
 
 from a3c.cluster.topology import Cluster, Task, wait_for_peer
 from a3c.config import Config
-from a3c.config.rules import check_minibatches
+from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.env.environments import say_alive
 from a3c.errors import A3CError, PlayError, RetryableError, UnplayableError

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,24 +99,44 @@ def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
 # --- discrete actions ---------------------------------------------------------------------------
 
 
-class MultiCategorical(Policy):
-    """Independent choices, one for each entry of a MultiDiscrete space; parameters are logits."""
+class _Logits(Policy):
+    """Choices by index, with logits as parameters; `sizes` are the numbers of alternatives."""
 
-    def __init__(self, space: MultiDiscrete, config: NetworkConfig) -> None:
-        self._space = space
+    def __init__(self, sizes: Sequence[int], config: NetworkConfig) -> None:
         self._initialization = config.initialization
-        self._sizes = [int(n) for n in space.nvec]
-        self.num_parameters = sum(self._sizes)
+        self._sizes = sizes
+        self.num_parameters = sum(sizes)
         self.action_dtype = np.dtype(np.int64)
-        self.action_shape = (len(self._sizes),)
 
     def head(self, features: Any) -> Any:
         """A dense layer `policy` for the concatenated logits of all choices."""
         return _logits(features, self.num_parameters, self._initialization)
 
     def sample(self, parameters: Any, seed: int | None = None) -> Any:
-        """Draw each choice by the Gumbel-max trick."""
-        return self.mode(_perturbed(parameters, seed))
+        """Draw each choice by the Gumbel-max trick: logits plus noise, and then the argmax.
+
+        It is a valid index even for NaN logits; `tf.random.categorical` returns an index past the
+        last one for these. The noise is float64, because its tail must be long enough for actions
+        of tiny probability.
+        """
+        uniform = tf.random.uniform(
+            tf.shape(parameters), np.finfo(np.float64).tiny, 1.0, tf.float64, seed=seed
+        )
+        return self.mode(tf.cast(parameters, tf.float64) - tf.math.log(-tf.math.log(uniform)))
+
+    def random_log_probability(self, actions: Any) -> Any:
+        """Minus the log of the number of combined actions, for all of them."""
+        shape = tf.shape(actions)[:-1] if self.action_shape else tf.shape(actions)
+        return tf.fill(shape, -sum(math.log(n) for n in self._sizes))
+
+
+class MultiCategorical(_Logits):
+    """Independent choices, one for each entry of a MultiDiscrete space."""
+
+    def __init__(self, space: MultiDiscrete, config: NetworkConfig) -> None:
+        super().__init__([int(n) for n in space.nvec], config)
+        self._space = space
+        self.action_shape = (len(self._sizes),)
 
     def mode(self, parameters: Any) -> Any:
         """The index of each choice's highest logit."""
@@ -132,71 +153,45 @@ class MultiCategorical(Policy):
         return tf.add_n([_categorical_entropy(part) for part in self._split(parameters)])
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Indices plus the space's `start`."""
         valid = np.clip(actions, 0, self._space.nvec - 1)
         return (valid + self._space.start).astype(self._space.dtype)
 
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """Uniform indices `[batch, choices]`."""
         return rng.integers(self._space.nvec, size=(batch, len(self._sizes)), dtype=np.int64)
 
-    def random_log_probability(self, actions: Any) -> Any:
-        """Minus the log of the number of combined actions, for all of them."""
-        return tf.fill(tf.shape(actions)[:-1], -sum(math.log(n) for n in self._sizes))
-
     def describe(self) -> str:
-        """The policy in a few words."""
         return f"multi-categorical over {'x'.join(map(str, self._sizes))} actions"
 
     def _split(self, parameters: Any) -> list[Any]:
         return tf.split(parameters, self._sizes, axis=-1)
 
 
-class Categorical(Policy):
-    """One choice of a Discrete space; parameters are logits."""
+class Categorical(_Logits):
+    """One choice of a Discrete space."""
 
     def __init__(self, space: Discrete, config: NetworkConfig) -> None:
+        super().__init__([int(space.n)], config)
         self._space = space
-        self._initialization = config.initialization
-        self.num_parameters = int(space.n)
-        self.action_dtype = np.dtype(np.int64)
         self.action_shape: tuple[int, ...] = ()
-
-    def head(self, features: Any) -> Any:
-        """A dense layer `policy` for the logits."""
-        return _logits(features, self.num_parameters, self._initialization)
-
-    def sample(self, parameters: Any, seed: int | None = None) -> Any:
-        """Draw an index by the Gumbel-max trick."""
-        return self.mode(_perturbed(parameters, seed))
 
     def mode(self, parameters: Any) -> Any:
         """The index of the highest logit; of equal logits the first."""
         return tf.argmax(parameters, axis=-1)
 
     def log_probability(self, parameters: Any, actions: Any) -> Any:
-        """The log-softmax of the logits, at the action."""
         return _categorical_log_probability(parameters, actions)
 
     def entropy(self, parameters: Any) -> Any:
-        """The entropy of the softmax of the logits."""
         return _categorical_entropy(parameters)
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Indices plus the space's `start`."""
         valid = np.minimum(np.maximum(actions, 0), self._space.n - 1)  # a third of np.clip's time
         return (valid + self._space.start).astype(self._space.dtype, copy=False)
 
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """Uniform indices `[batch]`."""
         return rng.integers(self._space.n, size=batch, dtype=np.int64)
 
-    def random_log_probability(self, actions: Any) -> Any:
-        """Minus the log of the number of actions, for all of them."""
-        return tf.fill(tf.shape(actions), -math.log(self.num_parameters))
-
     def describe(self) -> str:
-        """The policy in a few words."""
         return f"categorical over {self.num_parameters} actions"
 
 
@@ -204,18 +199,6 @@ def _logits(features: Any, num_logits: int, initialization: layers.Initializatio
     return layers.dense(
         features, num_logits, "policy", gain=layers.POLICY_GAIN, initialization=initialization
     )
-
-
-def _perturbed(logits: Any, seed: int | None) -> Any:
-    """Logits plus Gumbel noise: the argmax is a sample, and a valid index even for NaN logits.
-
-    `tf.random.categorical` returns an index past the last one for NaN logits. The noise is float64,
-    because its tail must be long enough for actions of tiny probability.
-    """
-    uniform = tf.random.uniform(
-        tf.shape(logits), np.finfo(np.float64).tiny, 1.0, tf.float64, seed=seed
-    )
-    return tf.cast(logits, tf.float64) - tf.math.log(-tf.math.log(uniform))
 
 
 def _categorical_log_probability(logits: Any, actions: Any) -> Any:
@@ -261,28 +244,26 @@ class Gaussian(Policy):
         deviations are a dense layer, `policy/deviation`. Both are kept within
         `LOG_DEVIATION_RANGE`.
         """
-        means = _logits(features, self._size, self._config.initialization)
+        config, start = self._config, self._config.initial_log_deviation
+        means = _logits(features, self._size, config.initialization)
         with tf.compat.v1.variable_scope("policy"):
-            deviations = self._log_deviations(features)
-        low, high = LOG_DEVIATION_RANGE
-        within = _keep_within(deviations, low, high)
+            if config.gaussian_deviation == "state-dependent":
+                deviations = layers.dense(
+                    features,
+                    self._size,
+                    "deviation",
+                    gain=layers.POLICY_GAIN,
+                    initialization=config.initialization,
+                    initial_bias=start,
+                )
+            else:
+                initializer = tf.compat.v1.constant_initializer(start)
+                deviations = tf.identity(
+                    layers.variable("log_deviation", [self._size], initializer)
+                )
+                layers.record("log_deviation", "variable", (self._size,), [], deviations)
+        within = _keep_within(deviations, *LOG_DEVIATION_RANGE)
         return tf.concat([means, within + tf.zeros_like(means)], axis=-1)
-
-    def _log_deviations(self, features: Any) -> Any:
-        start = self._config.initial_log_deviation
-        if self._config.gaussian_deviation == "state-dependent":
-            return layers.dense(
-                features,
-                self._size,
-                "deviation",
-                gain=layers.POLICY_GAIN,
-                initialization=self._config.initialization,
-                initial_bias=start,
-            )
-        initializer = tf.compat.v1.constant_initializer(start)
-        deviations = tf.identity(layers.variable("log_deviation", [self._size], initializer))
-        layers.record("log_deviation", "variable", (self._size,), [], deviations)
-        return deviations
 
     def sample(self, parameters: Any, seed: int | None = None) -> Any:
         """Draw an action; with `squash`, its value before tanh."""
@@ -299,7 +280,7 @@ class Gaussian(Policy):
         z = (actions - mean) * tf.exp(-log_deviation)
         log_density = -0.5 * z**2 - log_deviation - _HALF_LOG_TAU
         if self._squash:
-            log_density -= self._log_slope(actions)
+            log_density -= _log_tanh_slope(actions) + self._log_half_range()
         return tf.reduce_sum(log_density, axis=-1)
 
     def entropy(self, parameters: Any) -> Any:
@@ -353,7 +334,6 @@ class Gaussian(Policy):
         return tf.reduce_sum(tf.where(bounded, log_uniform, log_normal), axis=-1)
 
     def describe(self) -> str:
-        """The policy in a few words."""
         kind = "squashed" if self._squash else "clipped"
         numbers = "one number" if self._size == 1 else f"{self._size} numbers"
         return f"Gaussian over {numbers}, {kind}, {self._config.gaussian_deviation} deviation"
@@ -368,10 +348,6 @@ class Gaussian(Policy):
         """Log of half the distance of the bounds; finite even where the bounds are equal."""
         low, high = self._finite_bounds()
         return np.log(np.maximum(0.5 * high - 0.5 * low, 1e-8)).astype(np.float32)
-
-    def _log_slope(self, actions: Any) -> Any:
-        """Log of the derivative of the squashed action, at `actions` before tanh."""
-        return _log_tanh_slope(actions) + self._log_half_range()
 
 
 def _log_tanh_slope(u: Any) -> Any:

@@ -29,22 +29,20 @@ HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
-_Step = Callable[[Any, Any], tuple[Any, Any]]
+# The function and the label of each activation.
+_ACTIVATIONS: dict[str | None, tuple[Callable[[Any], Any], str]] = {
+    None: (lambda x: x, ""),
+    "tanh": (tf.tanh, ", tanh"),
+    "relu": (tf.nn.relu, ", ReLU"),
+    "elu": (tf.nn.elu, ", ELU"),
+}
 
 
-def _activate(name: str | None, x: Any) -> Any:
+def _activation(name: str | None) -> tuple[Callable[[Any], Any], str]:
     if name not in _ACTIVATIONS:
         known = ", ".join(key for key in _ACTIVATIONS if key)
         raise UserError(f"activation {name!r} is unknown: give one of {known}, or None")
-    return _ACTIVATIONS[name](x)
-
-
-_ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
-    None: lambda x: x,
-    "tanh": tf.tanh,
-    "relu": tf.nn.relu,
-    "elu": tf.nn.elu,
-}
+    return _ACTIVATIONS[name]
 
 
 class Record(NamedTuple):
@@ -101,6 +99,7 @@ def dense(
 
     `initial_bias` replaces the initial biases of either kind of initialisation.
     """
+    activate, label = _activation(activation)
     features = inputs.shape[-1]
     weights_start, biases_start = initial_values(initialization, gain, features)
     if initial_bias is not None:
@@ -108,9 +107,9 @@ def dense(
     with tf.compat.v1.variable_scope(name):
         weights = variable("weights", [features, units], weights_start)
         biases = variable("biases", [units], biases_start)
-        rows = tf.matmul(_rows(inputs, 1), weights) + biases
-        outputs = _unrows(_activate(activation, rows), inputs, 1)
-    record(name, _kind("dense", activation), (units,), [inputs], outputs)
+        rows = activate(tf.matmul(_rows(inputs, 1), weights) + biases)
+        outputs = _unrows(rows, inputs, 1)
+    record(name, f"dense{label}", (units,), [inputs], outputs)
     return outputs
 
 
@@ -129,23 +128,23 @@ def conv2d(
 
     Raises UserError if the padding is VALID and the kernel is larger than the input.
     """
+    activate, label = _activation(activation)
     height, width, channels = inputs.shape[-3:].as_list()
     if padding == "VALID" and min(height, width) < kernel:
         raise UserError(
             f"layer {name}: a {kernel}x{kernel} kernel does not fit into {height}x{width} pixels: "
             "give larger images or another network"
         )
-    weights_start, biases_start = initial_values(
-        initialization, HIDDEN_GAIN, kernel * kernel * channels
-    )
+    fan_in = kernel * kernel * channels
+    weights_start, biases_start = initial_values(initialization, HIDDEN_GAIN, fan_in)
     with tf.compat.v1.variable_scope(name):
         weights = variable("weights", [kernel, kernel, channels, filters], weights_start)
         biases = variable("biases", [filters], biases_start)
         images = _convolve(_rows(inputs, 3), weights, stride, padding)
-        images = _activate(activation, tf.nn.bias_add(images, biases))
+        images = activate(tf.nn.bias_add(images, biases))
         outputs = _unrows(images, inputs, 3)
-    kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "")
-    record(name, _kind(kind, activation), tuple(images.shape[1:].as_list()), [inputs], outputs)
+    kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "") + label
+    record(name, kind, tuple(images.shape[1:].as_list()), [inputs], outputs)
     return outputs
 
 
@@ -183,21 +182,44 @@ def lstm(
     and the forget gates' biases start at 1 (Jozefowicz et al. 2015). A static T of 1, as in acting,
     needs no loop. Any other T uses TensorFlow's loop, which is as fast as an unrolled graph.
     """
-    features = inputs.shape[-1]
+    # Torch's LSTM uses the number of units as the fan-in of all its weights.
+    weights_start, biases_start = initial_values(initialization, 1.0, units)
+
+    def each_gate(shape: Any, dtype: Any) -> Any:
+        rows, columns = shape
+        gates = [weights_start([rows, columns // 4], dtype) for _ in range(4)]
+        return tf.concat(gates, axis=1)
+
+    def open_forget_gates(shape: Any, dtype: Any) -> Any:
+        forget = tf.repeat(tf.constant([0.0, 1.0, 0.0, 0.0], dtype), units)
+        return biases_start(shape, dtype) + forget
+
     with tf.compat.v1.variable_scope(name):
-        weights, recurrent, biases = _lstm_variables(features, units, initialization)
+        weights = variable("weights", [inputs.shape[-1], 4 * units], each_gate)
+        recurrent = variable("recurrent_weights", [units, 4 * units], each_gate)
+        biases = variable("biases", [4 * units], open_forget_gates)
         # One product for all steps: only the recurrent product depends on the previous step.
         rows = tf.matmul(_rows(inputs, 1), weights) + biases
         projected = _unrows(rows, inputs, 1)  # [T, B, 4 * units]
         starts = tf.cast(starts, tf.bool)[..., None]  # [T, B, 1]
 
+        # Hochreiter and Schmidhuber 1997; Gers et al. 2000.
         def step(carry: Any, now: Any) -> tuple[Any, Any]:
             projected, starts = now
-            cell, output = (tf.where(starts, 0.0, part) for part in carry)
-            return _lstm_step(cell, output, projected, recurrent)
+            cell, output = (tf.where(starts, 0.0, part) for part in carry)  # [B, units]
+            gates = projected + tf.matmul(output, recurrent)  # [B, 4 * units]
+            input_gate, forget_gate, candidate, output_gate = tf.split(gates, 4, axis=1)
+            cell = tf.sigmoid(forget_gate) * cell + tf.sigmoid(input_gate) * tf.tanh(candidate)
+            return cell, tf.sigmoid(output_gate) * tf.tanh(cell)
 
-        run = _one_step if projected.shape[0] == 1 else _all_steps
-        outputs, last_state = run(step, tuple(tf.split(state, 2, axis=1)), projected, starts)
+        carry = tuple(tf.split(state, 2, axis=1))
+        if projected.shape[0] == 1:
+            cell, output = step(carry, (projected[0], starts[0]))
+            outputs = output[None]
+        else:
+            cells, outputs = tf.scan(step, (projected, starts), initializer=carry)  # [T, B, units]
+            cell, output = cells[-1], outputs[-1]
+        last_state = tf.concat([cell, output], axis=1)
     record(name, "LSTM", (units,), [inputs], outputs)
     return outputs, last_state
 
@@ -214,47 +236,6 @@ def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any,
         uniform = tf.compat.v1.random_uniform_initializer(-bound, bound)
         return uniform, uniform
     return tf.compat.v1.orthogonal_initializer(gain), tf.compat.v1.zeros_initializer()
-
-
-# --- the LSTM -----------------------------------------------------------------------------------
-
-
-def _lstm_variables(features: int, units: int, kind: Initialization) -> tuple[Any, Any, Any]:
-    # Torch's LSTM uses the number of units as the fan-in of all its weights.
-    weights_start, biases_start = initial_values(kind, 1.0, units)
-
-    def each_gate(shape: Any, dtype: Any) -> Any:
-        rows, columns = shape
-        gates = [weights_start([rows, columns // 4], dtype) for _ in range(4)]
-        return tf.concat(gates, axis=1)
-
-    def open_forget_gates(shape: Any, dtype: Any) -> Any:
-        forget = tf.repeat(tf.constant([0.0, 1.0, 0.0, 0.0], dtype), units)
-        return biases_start(shape, dtype) + forget
-
-    return (
-        variable("weights", [features, 4 * units], each_gate),
-        variable("recurrent_weights", [units, 4 * units], each_gate),
-        variable("biases", [4 * units], open_forget_gates),
-    )
-
-
-def _lstm_step(cell: Any, output: Any, projected: Any, recurrent: Any) -> tuple[Any, Any]:
-    """One step of cell and output `[B, units]` (Hochreiter and Schmidhuber; Gers et al. 2000)."""
-    gates = projected + tf.matmul(output, recurrent)  # [B, 4 * units]
-    input_gate, forget_gate, candidate, output_gate = tf.split(gates, 4, axis=1)
-    cell = tf.sigmoid(forget_gate) * cell + tf.sigmoid(input_gate) * tf.tanh(candidate)
-    return cell, tf.sigmoid(output_gate) * tf.tanh(cell)
-
-
-def _one_step(step: _Step, carry: Any, projected: Any, starts: Any) -> tuple[Any, Any]:
-    cell, output = step(carry, (projected[0], starts[0]))
-    return output[None], tf.concat([cell, output], axis=1)
-
-
-def _all_steps(step: _Step, carry: Any, projected: Any, starts: Any) -> tuple[Any, Any]:
-    cells, outputs = tf.scan(step, (projected, starts), initializer=carry)  # [T, B, units] each
-    return outputs, tf.concat([cells[-1], outputs[-1]], axis=1)
 
 
 # --- shapes -------------------------------------------------------------------------------------
@@ -287,8 +268,3 @@ def _unrows(rows: Any, inputs: Any, kept: int) -> Any:
     outputs = tf.reshape(rows, tf.concat([leading, rows.shape[1:]], axis=0))
     outputs.set_shape([*static, *rows.shape[1:]])
     return outputs
-
-
-def _kind(kind: str, activation: str | None) -> str:
-    words = {None: "", "tanh": ", tanh", "relu": ", ReLU", "elu": ", ELU"}
-    return kind + words[activation]

@@ -8,6 +8,9 @@ flattened to `[features]`.
 
 Running normalisation is applied after that, with a mean and deviation for each feature, or one mean
 and deviation for all pixels of an image.
+
+Frames are transposed with NumPy before they are fed to TensorFlow, which takes six times as long
+and would transpose them twice: for acting and for learning.
 """
 
 from __future__ import annotations
@@ -16,12 +19,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from gymnasium.spaces import Box
 
-from a3c.net.frames import channels_first
-from a3c.net.frames import is_image as is_image
-from a3c.net.frames import prepared_shape as prepared_shape
+from a3c.errors import UserError
 
 # With fewer samples the deviation is too inaccurate to divide by.
 MIN_COUNT = 100
@@ -38,24 +38,87 @@ class Statistics(NamedTuple):
     sum_of_squares: Any  # statistics_shape
 
 
-def image_axes(space: Box) -> tuple[int, int]:
-    """The axes of an image's rows and columns, counted from the end."""
-    return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
+# --- shapes -------------------------------------------------------------------------------------
 
 
-def frames(observation: np.ndarray, space: Box) -> np.ndarray:
-    """The frames of one image observation, oldest first, `[N, height, width, channels]`.
+def channels_first(space: Box) -> bool:
+    """Whether the frames of an image space are `[channels, height, width]`."""
+    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
 
-    Three colour channels stay together as the last axis of one frame. Every other channel becomes a
-    frame with one channel.
-    """
+
+def is_image(space: Box) -> bool:
+    """Whether networks get observations of this space as `[height, width, channels]`."""
+    rank = len(space.shape)
+    return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
+
+
+def prepared_shape(space: Box) -> tuple[int, ...]:
+    """The shape of one prepared observation: `(height, width, channels)` or `(features,)`."""
+    if not is_image(space):
+        return (math.prod(space.shape),)
     if len(space.shape) == 2:
-        return observation[None, :, :, None]
-    stacks = np.moveaxis(observation, image_axes(space), (-3, -2))  # [..., height, width, channels]
-    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not channels_first(space))
-    if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
-        return stacks.reshape(-1, *stacks.shape[-3:])
-    return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)
+        return (*space.shape, 1)
+    *stack, first, second, third = space.shape
+    height, width, channels = (
+        (second, third, first) if channels_first(space) else (first, second, third)
+    )
+    return height, width, channels * math.prod(stack)
+
+
+def check_side(network: str, needed: int, space: Box) -> None:
+    """Raise UserError if a network needs images, and observations are not images or too small."""
+    side = min(prepared_shape(space)[:2]) if is_image(space) else 0
+    if side < needed:
+        raise UserError(
+            f"network {network} needs images of at least {needed}x{needed} pixels, but "
+            f"observations are {space.shape}: use --network mlp or mlp-lstm"
+        )
+
+
+def statistics_shape(space: Box) -> tuple[int, ...]:
+    """The shape of the sums: one number per feature of a vector, one number for an image."""
+    return () if is_image(space) else prepared_shape(space)
+
+
+def _highest(space: Box) -> float:
+    """The divisor for images of this space: their upper bound, or 1 if there is none."""
+    highest = float(np.max(space.high))
+    return highest if np.isfinite(highest) and highest > 0 else 1.0
+
+
+# --- channels last ------------------------------------------------------------------------------
+
+
+def _is_transposed(space: Box) -> bool:
+    """Whether observations of this space are transposed before they are fed."""
+    return len(space.shape) == 3 and channels_first(space)
+
+
+def fed_space(space: Box) -> Box:
+    """The space of the observations that `as_fed` returns."""
+    if not _is_transposed(space):
+        return space
+    low, high = (np.moveaxis(edge, 0, -1) for edge in (space.low, space.high))
+    return Box(low, high, dtype=space.dtype.type)
+
+
+def as_fed(observations: np.ndarray, space: Box) -> np.ndarray:
+    """Observations `[..., *space.shape]` with channels last; unchanged if they already are."""
+    if not _is_transposed(space) or observations.shape[-3:] != space.shape:
+        return observations
+    turned = np.empty((*observations.shape[:-3], *space.shape[1:], space.shape[0]), space.dtype)
+    for channel in range(space.shape[0]):  # a tenth of the time of one assignment
+        turned[..., channel] = observations[..., channel, :, :]
+    return turned
+
+
+def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
+    """The inverse of `as_fed`, as a view."""
+    is_fed = _is_transposed(space) and observations.shape[-3:] != space.shape
+    return np.moveaxis(observations, -1, -3) if is_fed else observations
+
+
+# --- for the network ----------------------------------------------------------------------------
 
 
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
@@ -64,33 +127,41 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     `statistics` is a `Statistics`, or its three tensors or arrays in order; None means no
     normalisation.
     """
-    leading = tf.shape(observations)[:2]
-    static = observations.shape[:2].as_list()
-    images = _channels_last(observations, space) if is_image(space) else observations
+    import tensorflow as tf  # not above: the launcher checks shapes without it
+
+    leading, static = tf.shape(observations)[:2], observations.shape[:2].as_list()
+    # Height, width and channels get next to each other, so that a reshape joins the channels.
+    axes = {
+        (3, True): [0, 1, 3, 4, 2],
+        (4, True): [0, 1, 4, 5, 2, 3],
+        (4, False): [0, 1, 3, 4, 2, 5],
+    }.get((len(space.shape), channels_first(space)))
+    images = tf.transpose(observations, axes) if axes else observations
     shape = prepared_shape(space)
     features = tf.reshape(images, tf.concat([leading, shape], axis=0))
     features.set_shape([*static, *shape])
-    normal = None if statistics is None else _normal(statistics)
+    mean, scale, limit = _normal(statistics) if statistics is not None else (0.0, 1.0, None)
     if is_image(space) and space.dtype == np.uint8:
-        return _from_bytes(features, _highest(space), normal)
-    features = tf.cast(features, tf.float32)
-    if is_image(space):
-        features = features * (1.0 / _highest(space))
-    if normal is None:
-        return features
-    return tf.clip_by_value((features - normal.mean) * normal.scale, -normal.limit, normal.limit)
+        # Scale and normalise bytes in one pass; two passes take twice as long.
+        low, high = -mean * scale, (255.0 / _highest(space) - mean) * scale
+        codes = tf.bitcast(features, tf.quint8)
+        features = tf.quantization.dequantize(codes, low, high, mode="MIN_COMBINED")
+    else:
+        features = tf.cast(features, tf.float32)
+        if is_image(space):
+            features = features * (1.0 / _highest(space))
+        if statistics is not None:
+            features = (features - mean) * scale
+    return features if limit is None else tf.clip_by_value(features, -limit, limit)
 
 
-class _Normal(NamedTuple):
-    """The float32 constants of the normalisation: clip((x - mean) * scale, ±limit)."""
+def _normal(statistics: Any) -> tuple[Any, Any, Any]:
+    """Mean, 1 / sqrt(variance + 1e-8) and 10: a feature becomes clip((x - mean) * scale, ±limit).
 
-    mean: Any
-    scale: Any
-    limit: Any  # []
+    With less than `MIN_COUNT` samples they normalise nothing.
+    """
+    import tensorflow as tf
 
-
-def _normal(statistics: Any) -> _Normal:
-    """Mean, 1 / sqrt(variance + 1e-8) and ±10; no normalisation below `MIN_COUNT` samples."""
     count, total, squares = (tf.cast(part, tf.float64) for part in statistics)
     safe_count = tf.maximum(count, 1.0)
     mean = total / safe_count
@@ -98,26 +169,10 @@ def _normal(statistics: Any) -> _Normal:
     scale = 1.0 / tf.sqrt(variance + _EPSILON)
     # `tf.where` on these few numbers is cheap; on features it takes longer than a convolution.
     are_few = count < MIN_COUNT
-    normal = _Normal(
-        tf.where(are_few, tf.zeros_like(mean), mean),
-        tf.where(are_few, tf.ones_like(scale), scale),
-        tf.where(are_few, np.inf, CLIP),
-    )
-    return _Normal(*(tf.cast(part, tf.float32) for part in normal))
-
-
-def _from_bytes(images: Any, highest: float, normal: _Normal | None) -> Any:
-    """Scale and normalise bytes in one pass; two passes take twice as long."""
-    mean, scale, limit = normal or _Normal(0.0, 1.0, np.inf)
-    low, high = -mean * scale, (255.0 / highest - mean) * scale
-    codes = tf.bitcast(images, tf.quint8)
-    features = tf.quantization.dequantize(codes, low, high, mode="MIN_COMBINED")
-    return features if normal is None else tf.clip_by_value(features, -limit, limit)
-
-
-def statistics_shape(space: Box) -> tuple[int, ...]:
-    """The shape of the sums: one number per feature of a vector, one number for an image."""
-    return () if is_image(space) else prepared_shape(space)
+    mean = tf.where(are_few, tf.zeros_like(mean), mean)
+    scale = tf.where(are_few, tf.ones_like(scale), scale)
+    limit = tf.where(are_few, np.inf, CLIP)
+    return tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), tf.cast(limit, tf.float32)
 
 
 def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistics:
@@ -176,20 +231,3 @@ def picture(observation: np.ndarray, space: Box) -> np.ndarray:
     low = float(np.min(space.low)) if np.isfinite(space.low).all() else 0.0
     shares = (np.concatenate(list(frames), axis=1) - low) / max(_highest(space) - low, 1e-9)
     return np.rint(255 * np.clip(np.nan_to_num(shares), 0.0, 1.0)).astype(np.uint8)
-
-
-def _channels_last(images: Any, space: Box) -> Any:
-    """Transpose `[T, B, *space.shape]` so that a reshape gives height, width, channels."""
-    rank = len(space.shape)
-    if rank == 2:
-        return images
-    if rank == 3:
-        return tf.transpose(images, [0, 1, 3, 4, 2]) if channels_first(space) else images
-    axes = [0, 1, 4, 5, 2, 3] if channels_first(space) else [0, 1, 3, 4, 2, 5]
-    return tf.transpose(images, axes)
-
-
-def _highest(space: Box) -> float:
-    """The divisor for images of this space: their upper bound, or 1 if there is none."""
-    highest = float(np.max(space.high))
-    return highest if np.isfinite(highest) and highest > 0 else 1.0

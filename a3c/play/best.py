@@ -5,6 +5,7 @@ A checkpoint's files never change, so they are hard-linked where the file system
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:
-    from a3c.play.scores import Summary  # NumPy and rich: too slow for the launcher
+    from a3c.play.evaluation import Summary  # TensorFlow
 
 SCORE = "evaluation.json"
 _CANDIDATE = ".candidate-"
@@ -38,11 +39,15 @@ def folder(run: RunDir) -> Path:
 
 def find(run: RunDir) -> Best | None:
     """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
-    found = [_read(path) for path in checkpoint.steps(folder(run))]
-    return max((best for best in found if best), key=lambda best: best.mean, default=None)
+    found = []
+    for path in checkpoint.steps(folder(run)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            mean = float(json.loads((path / SCORE).read_bytes())["mean"])
+            found.append(Best(path, int(path.name), mean))
+    return max((b for b in found if math.isfinite(b.mean)), key=lambda b: b.mean, default=None)
 
 
-def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
+def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
 
     Copies only the files that the manifest names. Raises DamagedCheckpointError if the checkpoint
@@ -55,12 +60,17 @@ def borrow(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     for name in (checkpoint.MANIFEST, *manifest.files):
         if Path(name).name != name or not (path / name).is_file() or (path / name).is_symlink():
             raise DamagedCheckpointError(f"{name} is missing")
-        _link(path / name, candidate / name)
+        try:
+            os.link(path / name, candidate / name, follow_symlinks=False)
+        except FileNotFoundError:
+            raise DamagedCheckpointError(f"{name} is missing") from None
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path / name, candidate / name, follow_symlinks=False)
     return candidate, checkpoint.verify(candidate)
 
 
 def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
-    """Make a borrowed copy the best checkpoint, then remove the former best."""
+    """Make a candidate the best checkpoint, then remove the former best."""
     score = {"step": manifest.step, **summary._asdict()}
     (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
     path = folder(run) / str(manifest.step)
@@ -71,24 +81,7 @@ def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> 
 
 
 def clear(run: RunDir, spare: Path | None = None) -> None:
-    """Remove borrowed copies; with `spare`, also the former best."""
+    """Remove candidates; with `spare`, also the former best."""
     for path in folder(run).glob("*" if spare else f"{_CANDIDATE}*"):
         if path != spare:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _read(path: Path) -> Best | None:
-    try:
-        mean = json.loads((path / SCORE).read_bytes())["mean"]
-        return Best(path, int(path.name), float(mean)) if math.isfinite(mean) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{source.name} is missing") from None
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Play whole games with a checkpoint's network, and keep the raw scores.
+"""Play whole games, and the statistics of their raw scores.
 
 Training clips and scales rewards and ends episodes at lost lives in the rollout, not in the
 environments, so evaluation is unaffected by this.
@@ -6,8 +6,8 @@ environments, so evaluation is unaffected by this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,40 +15,16 @@ from gymnasium.vector import VectorEnv
 
 from a3c.errors import UserError
 from a3c.learn.agent import Action, Agent
-from a3c.learn.rollout import Actor, Autoreset
-from a3c.play.scores import Summary, summarise
+from a3c.learn.rollout import Autoreset
 from a3c.process.console import count
-from a3c.run import checkpoint
 from a3c.run.metrics import Episode
 
-__all__ = ["Decision", "Summary", "load", "play", "quotas", "summarise"]
+Envs = VectorEnv[Any, Any, Any]
 
 MAX_ENVS = 8
 
-
-# --- the agent ----------------------------------------------------------------------------------
-
-
-def load(agent: Agent, directory: Path) -> None:
-    """Load the weights and observation statistics of a checkpoint into an agent.
-
-    Raises DamagedCheckpointError if the checkpoint can't be read, and UserError if it is of another
-    network.
-    """
-    values = checkpoint.load_variables(directory)
-    wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
-    for name, shape in wanted.items():
-        if name not in values or values[name].shape != shape:
-            there = f"of shape {values[name].shape}" if name in values else "missing"
-            raise UserError(
-                f"{directory} is of another network: {name} is {there}, not of shape {shape}; "
-                "give the model.py that it was trained with"
-            )
-    flat = np.concatenate([np.ravel(values[name]) for name in agent.shapes])
-    agent.load(flat, values["observation_statistics"])
-
-
-# --- playing ------------------------------------------------------------------------------------
+_RESAMPLES = 10_000  # of the bootstrap
+_CHUNK = 100  # resamples drawn at once, which bounds the memory for many games
 
 
 class Decision(NamedTuple):
@@ -60,22 +36,11 @@ class Decision(NamedTuple):
     action: Action
     returns: np.ndarray  # [B], of the games so far
     lengths: np.ndarray  # [B], env steps so far
-    num_ended: int  # games that have ended and count
-
-
-def quotas(episodes: int, num_envs: int) -> list[int]:
-    """How many games each environment plays.
-
-    The shares are fixed in advance: taking the first N games to end would favour short games.
-    """
-    share, rest = divmod(episodes, num_envs)
-    return [share + (index < rest) for index in range(num_envs)]
 
 
 def play(
-    envs: VectorEnv[Any, Any, Any],
-    agent: Actor,
-    policy: Any,
+    envs: Envs,
+    agent: Agent,
     episodes: int,
     *,
     seed: int,
@@ -85,26 +50,23 @@ def play(
 
     `on_decision` is called before every step, and may raise an exception to stop playing.
     """
-    games = Games(quotas(episodes, envs.num_envs))
-    for decision in moments(envs, agent, policy, games, seed=seed):
+    games = Games(episodes, envs.num_envs)
+    for decision in decisions(envs, agent, games, seed=seed):
         on_decision(decision)
     return games.episodes
 
 
-def moments(
-    envs: VectorEnv[Any, Any, Any], agent: Actor, policy: Any, games: Games, *, seed: int
-) -> Iterator[Decision]:
+def decisions(envs: Envs, agent: Agent, games: Games, *, seed: int) -> Iterator[Decision]:
     """Play until `games` are over; each step is taken when the next decision is requested."""
     reset = Autoreset(envs)
     observations, _ = envs.reset(seed=seed)
     state = agent.initial_state(envs.num_envs)
     while not games.over:
         action = agent.act(observations, state, reset.starts)
-        score = (games.returns.copy(), games.lengths.copy(), games.num_ended)
+        score = games.returns.copy(), games.lengths.copy()
         yield Decision(observations, state, reset.starts, action, *score)
-        observations, rewards, terminated, truncated, info = envs.step(
-            policy.to_env(action.actions)
-        )
+        actions = agent.network.policy.to_env(action.actions)
+        observations, rewards, terminated, truncated, info = envs.step(actions)
         done = (terminated | truncated) & ~reset.dead
         games.add(rewards, done, ~reset.dead)
         observations, _ = reset.after(observations, info, done)
@@ -112,21 +74,33 @@ def moments(
 
 
 class Games:
-    """Scores of the games of each environment, up to its quota."""
+    """Scores of `episodes` games, each environment playing a share that is fixed in advance.
 
-    def __init__(self, quota: list[int]) -> None:
-        self._quota = quota
-        self._ended: list[list[Episode]] = [[] for _ in quota]
-        self.returns = np.zeros(len(quota))
-        self.lengths = np.zeros(len(quota), int)
+    Taking the first games to end would favour short games.
+    """
+
+    def __init__(self, episodes: int, num_envs: int = 1) -> None:
+        share, rest = divmod(episodes, num_envs)
+        self._quota = [share + (index < rest) for index in range(num_envs)]
+        self._total = episodes
+        self._ended: list[list[Episode]] = [[] for _ in self._quota]
+        self.returns = np.zeros(num_envs)
+        self.lengths = np.zeros(num_envs, int)
 
     def add(self, rewards: np.ndarray, done: np.ndarray, played: np.ndarray) -> None:
         """Count one step of all environments."""
         self.returns[played] += rewards[played]
         self.lengths[played] += 1
         for i in np.flatnonzero(done):
-            if len(self._ended[i]) < self._quota[i]:
-                self._ended[i].append(_episode(self.returns[i], self.lengths[i]))
+            if len(self._ended[i]) == self._quota[i]:
+                continue
+            episode = Episode(float(self.returns[i]), int(self.lengths[i]))
+            if not math.isfinite(episode.episode_return):
+                raise UserError(
+                    f"a game of {count(episode.length, 'env step')} came to a return of "
+                    f"{episode.episode_return}: mend the environment's rewards"
+                )
+            self._ended[i].append(episode)
         self.returns[done] = 0.0
         self.lengths[done] = 0
 
@@ -137,8 +111,8 @@ class Games:
 
     @property
     def over(self) -> bool:
-        """Whether every environment has played its quota."""
-        return self.num_ended == sum(self._quota)
+        """Whether every environment has played its share."""
+        return self.num_ended == self._total
 
     @property
     def episodes(self) -> list[Episode]:
@@ -146,10 +120,40 @@ class Games:
         return [episode for ended in self._ended for episode in ended]
 
 
-def _episode(episode_return: float, length: int) -> Episode:
-    if not np.isfinite(episode_return):
-        raise UserError(
-            f"a game of {count(length, 'env step')} came to a return of {episode_return}: "
-            "mend the environment's rewards"
-        )
-    return Episode(float(episode_return), int(length))
+class Summary(NamedTuple):
+    """Statistics of whole games; None where one game isn't enough."""
+
+    episodes: int
+    mean: float
+    median: float
+    stderr: float | None  # standard error of the mean
+    min: float
+    max: float
+    ci95: tuple[float, float] | None  # of the mean, by bootstrap
+    mean_length: float  # env steps
+
+
+def summarise(games: Sequence[Episode]) -> Summary:
+    """The statistics of at least one game."""
+    scores = np.array([game.episode_return for game in games])
+    several = len(games) > 1
+    return Summary(
+        episodes=len(games),
+        mean=float(scores.mean()),
+        median=float(np.median(scores)),
+        stderr=float(scores.std(ddof=1) / math.sqrt(len(games))) if several else None,
+        min=float(scores.min()),
+        max=float(scores.max()),
+        ci95=_bootstrap_interval(scores) if several else None,
+        mean_length=float(np.mean([game.length for game in games])),
+    )
+
+
+def _bootstrap_interval(scores: np.ndarray) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the mean (Efron 1979); deterministic."""
+    rng = np.random.default_rng(0)
+    size = (_CHUNK, len(scores))
+    chunks = range(_RESAMPLES // _CHUNK)
+    means = [scores[rng.integers(len(scores), size=size)].mean(axis=1) for _ in chunks]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return float(low), float(high)

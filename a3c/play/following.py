@@ -10,8 +10,8 @@ from pathlib import Path
 from a3c.env.environments import say_alive
 from a3c.errors import A3CError
 from a3c.play import best, evaluation, video
-from a3c.play.playground import Playground
-from a3c.play.scores import Summary, summarise
+from a3c.play.evaluation import summarise
+from a3c.play.playground import Playground, load
 from a3c.play.show import OpenScreen, SideShow
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 VIDEO_S = 180.0  # at most; a game may take half an hour
+_LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
 
 
-class _AskedToLeaveError(Exception):
+class _StoppedError(Exception):
     """Raised during a game when a stop signal has arrived."""
 
 
@@ -63,20 +64,17 @@ class Evaluator:
 
         Skips checkpoints that are damaged, or pruned before they could be read.
         """
-        self._restart_sinks()
-        with suppress(_AskedToLeaveError):
+        steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
+        for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
+            sink.restart(max(steps, default=1) - 1)
+        with suppress(_StoppedError):
             while not self._evaluate_newest():
-                self._wait()
+                for _ in range(round(POLL_S / 0.1)):  # the window plays on
+                    self._stop.wait(min(self._poll(), 0.1))
         best.clear(self._run)
         if self._window:
             self._window.close()
         self._envs.close()
-
-    def _restart_sinks(self) -> None:
-        """Drop rows logged after the newest checkpoint, which is evaluated again."""
-        steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
-        for sink in self._sinks:
-            sink.restart(max(steps, default=1) - 1)
 
     def _evaluate_newest(self) -> bool:
         """Play the newest checkpoint if it is new; returns whether it is the run's last.
@@ -96,46 +94,41 @@ class Evaluator:
 
     def _evaluate(self, path: Path) -> Manifest:
         try:
-            candidate, manifest = best.borrow(self._run, path)
+            candidate, manifest = best.copy_candidate(self._run, path)
         except OSError as error:
             log.error("can't keep a copy of %s (%s); evaluation goes on", path, error.strerror)
             candidate, manifest = path, checkpoint.verify(path)
         self._seen = manifest.step
-        summary = self._play(candidate, manifest.step)
-        for sink in self._sinks:
-            sink.write(manifest.step, summary.metrics())
-        games = count(summary.episodes, "game")
-        log.info("env step %d: mean %.2f over %s", self._seen, summary.mean, games)
-        if candidate != path and (self._best is None or summary.mean > self._best.mean):
-            self._keep(candidate, manifest, summary)
-        return manifest
-
-    def _play(self, path: Path, step: int) -> Summary:
-        evaluation.load(self._agent, path)
+        load(self._agent, candidate)
         if self._window:
-            self._window.load(step)
+            self._window.load(manifest.step)
         games = evaluation.play(
             self._envs,
             self._agent,
-            self._agent.network.policy,
             self._episodes,
             seed=self._ground.seed,
-            on_decision=self._attend,
+            on_decision=self._poll,
         )
-        return summarise([g.episode_return for g in games], [g.length for g in games])
-
-    def _keep(self, candidate: Path, manifest: Manifest, summary: Summary) -> None:
-        try:
-            self._best = best.keep(self._run, candidate, manifest, summary)
-        except OSError as error:
-            log.error("can't keep the best checkpoint (%s); evaluation goes on", error.strerror)
+        summary = summarise(games)
+        values = {name: getattr(summary, name) for name in _LOGGED}
+        metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
+        for sink in self._sinks:
+            sink.write(manifest.step, metrics)
+        played = count(summary.episodes, "game")
+        log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
+        if candidate != path and (self._best is None or summary.mean > self._best.mean):
+            try:
+                self._best = best.keep(self._run, candidate, manifest, summary)
+            except OSError as error:
+                log.error("can't keep the best checkpoint (%s); evaluation goes on", error.strerror)
+        return manifest
 
     def _record(self, step: int) -> None:
         config = self._ground.config.env
         try:
-            with closing(self._ground.stage()) as stage:
+            with closing(self._ground.rendered_env()) as rendered:
                 recording = video.record(
-                    stage,
+                    rendered,
                     self._agent,
                     config,
                     self._run.videos,
@@ -143,21 +136,15 @@ class Evaluator:
                     seed=self._ground.seed,
                     greedy=self._ground.greedy,
                     seconds=VIDEO_S,
-                    on_decision=self._attend,
+                    on_decision=self._poll,
                 )
             log.info("video %s", recording.path)
         except (A3CError, OSError) as error:
             log.warning("no video: %s", error)
 
-    def _wait(self) -> None:
-        """Wait for a second while the window plays on."""
-        for _ in range(round(POLL_S / 0.1)):
-            pause = self._attend()
-            self._stop.wait(min(pause, 0.1))
-
-    def _attend(self, _: object = None) -> float:
+    def _poll(self, _: object = None) -> float:
         """Heartbeat, signals and window during games; seconds until the window's next step."""
         self._heartbeat.beat()
         if self._stop.requested:
-            raise _AskedToLeaveError
+            raise _StoppedError
         return self._window.tick() if self._window else POLL_S

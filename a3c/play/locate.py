@@ -15,6 +15,7 @@ from a3c.process import console
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rundir import RunDir
+from a3c.watch import status
 
 Which = Literal["newest", "best"]
 
@@ -39,35 +40,34 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     For a run it is the newest checkpoint that verifies, or the best one: the checkpoint that the
     evaluator kept, or else the one with the best mean return of the last 100 training games.
     """
-    if name is not None and _is_checkpoint(Path(name)):
+    is_checkpoint = False
+    with contextlib.suppress(OSError):  # `find_run` reports what is wrong with the name
+        is_checkpoint = name is not None and (Path(name) / checkpoint.MANIFEST).is_file()
+    if name is not None and is_checkpoint:
         if which != "newest":
             raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
         return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
     run = find_run(name)
     if which == "best":
-        return _best(run)
-    found = checkpoint.newest_valid(run.checkpoints)
-    if found is None:
-        raise UserError(f"run {run.path} has no checkpoint{_remedy(run)}")
-    return Source(*found, run)
-
-
-def _remedy(run: RunDir) -> str:
-    """What to do about a run without a checkpoint, depending on the run's state."""
-    from a3c.watch import status
-
-    found = status.read(run)
-    if not found.has_ended:
-        return " yet: wait for its first"
-    here = shlex.quote(console.from_here(run.path))
-    go_on = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
-    return f", and is {found.state}: see its logs/, or go on with `{go_on}`"
-
-
-def _is_checkpoint(path: Path) -> bool:
-    with contextlib.suppress(OSError):  # `find_run` reports what is wrong with the name
-        return (path / checkpoint.MANIFEST).is_file()
-    return False
+        kept = best.find(run)
+        path = kept.path if kept else checkpoint.best(run.checkpoints)
+        if path is None:
+            raise UserError(
+                f"run {run.path} has no checkpoint with 100 games behind it yet: use --which newest"
+            )
+        return Source(path, _verified(path, "use --which newest"), run)
+    newest = checkpoint.newest_valid(run.checkpoints)
+    if newest is None:
+        found = status.read(run)
+        if not found.has_ended:
+            raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
+        here = shlex.quote(console.from_here(run.path))
+        resume = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
+        raise UserError(
+            f"run {run.path} has no checkpoint, and is {found.state}: see its logs/, "
+            f"or go on with `{resume}`"
+        )
+    return Source(*newest, run)
 
 
 def find_run(name: str | None) -> RunDir:
@@ -81,17 +81,6 @@ def find_run(name: str | None) -> RunDir:
             f"no run or checkpoint {name!r}: give a run directory, a name from {rundir.RUNS}/, "
             "or the directory of a checkpoint"
         ) from None
-
-
-def _best(run: RunDir) -> Source:
-    """The best checkpoint by evaluation if the evaluator kept one, else by training games."""
-    kept = best.find(run)
-    path = kept.path if kept else checkpoint.best(run.checkpoints)
-    if path is None:
-        raise UserError(
-            f"run {run.path} has no checkpoint with 100 games behind it yet: use --which newest"
-        )
-    return Source(path, _verified(path, "use --which newest"), run)
 
 
 def _verified(path: Path, remedy: str) -> Manifest:

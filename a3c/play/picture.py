@@ -1,4 +1,4 @@
-"""The pictures of a video: the game on the left, the agent's policy and value beside it.
+"""Pictures of a game in progress: the game on the left, the agent's policy and value beside it.
 
 Pillow draws them, which takes some milliseconds a picture.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
@@ -16,7 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from a3c.play.policy_view import Choice, PolicyRow, Reading
+from a3c.config import EnvConfig
+from a3c.learn.agent import Agent
+from a3c.play.evaluation import Decision, Envs
+from a3c.play.playground import screen
+from a3c.play.policy_view import Choice, PolicyRow, Reading, action_names, view_policy
+from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304
 MIN_HEIGHT = 420
@@ -38,6 +44,52 @@ _ROWS_TOP = 282
 _SMOOTH = 3  # the curve is drawn this many times larger, then shrunk
 
 
+class Camera:
+    """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`."""
+
+    def __init__(self, envs: Envs, agent: Agent, config: EnvConfig, subtitle: str) -> None:
+        self._envs, self._agent, self._env_id = envs, agent, config.env_id
+        self._names = action_names(config, envs.single_action_space)
+        height, width, _ = screen(envs, config.env_id).shape
+        self.painter = Painter(game_name(config.env_id), subtitle, (width, height))
+
+    def picture(self, decision: Decision) -> Image.Image:
+        """The screen at a decision, with the decision beside it."""
+        self._frame = screen(self._envs, self._env_id)
+        self._facts = Facts(
+            score=float(decision.returns[0]),
+            step=int(decision.lengths[0]),
+            value=float(decision.action.values[0]),
+            rows=view_policy(
+                self._agent.network.policy,
+                self._envs.single_action_space,
+                decision.action.policy_parameters[0],
+                decision.action.actions[0],
+                self._names,
+            ),
+        )
+        return self.painter.paint(self._frame, self._facts)
+
+    def last_picture(self, episode: Episode) -> Image.Image:
+        """The last screen again, with the final score.
+
+        The screen after the last action isn't available: the environment started a new game in the
+        step that ended this one.
+        """
+        facts = self._facts._replace(score=episode.episode_return, step=episode.length)
+        return self.painter.paint(self._frame, facts)
+
+
+def game_name(env_id: str) -> str:
+    """The id without package, namespace and version: `Pong`."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
+
+
+def subtitle(step: int, *, greedy: bool) -> str:
+    """The line below the title: the env step of the weights, and greedy or sampled actions."""
+    return f"after {step:,} env steps · {'greedy' if greedy else 'sampled'} actions"
+
+
 class Facts(NamedTuple):
     """The facts that a picture shows beside the game."""
 
@@ -57,22 +109,38 @@ class Painter:
         self._left = width
         self._values: deque[float] = deque(maxlen=HISTORY)
         self._title = title
-        self.say(subtitle)
+        self.set_subtitle(subtitle)
 
     @property
     def size(self) -> tuple[int, int]:
         """Width and height of the pictures, both even because video encoders need that."""
         return self._left + PANEL_WIDTH, self._height
 
-    def say(self, subtitle: str) -> None:
+    def set_subtitle(self, subtitle: str) -> None:
         """Change the line below the title."""
-        self._background = self._draw_background(self._title, subtitle)
+        image = Image.new("RGB", self.size, BACKGROUND)
+        pen = ImageDraw.Draw(image)
+        left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
+        pen.text((left, 26), self._title, BRIGHT, font("Bold", 17), anchor="lm")
+        pen.text((left, 46), subtitle, DIM, font("", 11), anchor="lm")
+        for y, label, anchor, x in (
+            (70, "score", "lm", left),
+            (70, "env step", "rm", right),
+            (146, "value of the state", "lm", left),
+            (_ROWS_TOP - 18, "policy", "lm", left),
+        ):
+            pen.text((x, y), label, DIM, font("", 12), anchor=anchor)
+        self._background = image
 
     def paint(self, frame: np.ndarray, facts: Facts) -> Image.Image:
         """The next picture, for a frame `[height, width, 3]` of the game."""
         self._values.append(facts.value)
         image = self._background.copy()
-        game = _resized(Image.fromarray(frame), self._game_size)
+        game = Image.fromarray(frame)
+        if game.size != self._game_size:
+            is_larger = self._game_size[0] > game.width
+            method = Image.Resampling.NEAREST if is_larger else Image.Resampling.LANCZOS
+            game = game.resize(self._game_size, method)
         image.paste(game, (0, (self._height - game.height) // 2))
         pen = ImageDraw.Draw(image)
         left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
@@ -83,27 +151,16 @@ class Painter:
         self._paint_rows(pen, facts.rows)
         return image
 
-    def _draw_background(self, title: str, subtitle: str) -> Image.Image:
-        image = Image.new("RGB", self.size, BACKGROUND)
-        pen = ImageDraw.Draw(image)
-        left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
-        pen.text((left, 26), title, BRIGHT, font("Bold", 17), anchor="lm")
-        pen.text((left, 46), subtitle, DIM, font("", 11), anchor="lm")
-        for y, label, anchor, x in (
-            (70, "score", "lm", left),
-            (70, "env step", "rm", right),
-            (146, "value of the state", "lm", left),
-            (_ROWS_TOP - 18, "policy", "lm", left),
-        ):
-            pen.text((x, y), label, DIM, font("", 12), anchor=anchor)
-        return image
-
     def _curve(self, width: int) -> Image.Image:
         """The last values as a line over a shaded area."""
         size = (width * _SMOOTH, _CURVE_HEIGHT * _SMOOTH)
         image = Image.new("RGB", size, SURFACE)
         pen = ImageDraw.Draw(image)
-        low, high = _value_range(self._values)
+        # The range holds all values, with some margin, and is never narrower than 1.
+        finite = [value for value in self._values if math.isfinite(value)] or [0.0]
+        low, high = min(finite), max(finite)
+        margin = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)))
+        low, high = low - margin, high + margin
 
         def place(index: int, value: float) -> tuple[float, float]:
             right = HISTORY - len(self._values) + index
@@ -125,7 +182,7 @@ class Painter:
         room = self._height - _ROWS_TOP - 10
         columns = 1 if len(rows) <= room // 18 else 2
         per_column = min(math.ceil(len(rows) / columns), room // 14)
-        shown, left_out = _most_telling(rows, columns * per_column)
+        shown, left_out = _most_probable(rows, columns * per_column)
         width = (PANEL_WIDTH - 2 * _MARGIN - (columns - 1) * 14) // columns
         spacing = min(room // max(per_column, 1), 26)
         for index, row in enumerate(shown):
@@ -182,25 +239,11 @@ def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
     pen.text((right, middle), f"{row.action:.2f}", AMBER, text, anchor="rm")
 
 
-def _most_telling(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
+def _most_probable(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
     """The most probable rows that fit, in their original order, and how many are left out."""
-    if len(rows) <= room:
-        return list(rows), 0
-
-    def rank(index: int) -> float:
-        row = rows[index]
-        return -row.probability if isinstance(row, Choice) else 0.0
-
-    kept = sorted(sorted(range(len(rows)), key=rank)[:room])
-    return [rows[index] for index in kept], len(rows) - room
-
-
-def _value_range(values: Sequence[float] | deque[float]) -> tuple[float, float]:
-    """A range that holds all values, with some margin, and is never narrower than 1."""
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
-    low, high = min(finite), max(finite)
-    air = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)))
-    return low - air, high + air
+    ranks = [-row.probability if isinstance(row, Choice) else 0.0 for row in rows]
+    kept = sorted(sorted(range(len(rows)), key=ranks.__getitem__)[:room])
+    return [rows[index] for index in kept], len(rows) - len(kept)
 
 
 def score_text(score: float) -> str:
@@ -216,13 +259,6 @@ def fitted(width: int, height: int) -> tuple[int, int]:
         return _even(width * larger), _even(height * larger)
     scale = min(1.0, widest / width, highest / height)
     return _even(width * scale), _even(height * scale)
-
-
-def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    if image.size == size:
-        return image
-    larger = size[0] > image.width
-    return image.resize(size, Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS)
 
 
 def _even(length: float) -> int:

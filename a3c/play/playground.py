@@ -1,28 +1,44 @@
-"""The environments and the agent of a configuration, to play games with."""
+"""The environments and the agent of a configuration, to play games with and to draw them."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box
 
 from a3c.config import Config, EnvConfig
-from a3c.env import seeding
-from a3c.env.environments import has_own_end
+from a3c.config.own_code import describe
+from a3c.env import atari, seeding
+from a3c.env.environments import has_own_end, import_module_of
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.net.network import Network
-from a3c.play import evaluation, stage
-from a3c.play.evaluation import load
-from a3c.play.scores import summarise
-from a3c.play.stage import Envs
+from a3c.play import evaluation
+from a3c.play.evaluation import Envs, summarise
+from a3c.process.environment import adopt_environment
+from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import Episode
+
+DEFAULT_FPS = 30.0
+
+# pygame draws Gymnasium's own environments. It prints a greeting on stdout, and SDL would turn
+# SIGTERM into an event that is never read. Without a display it would print an error.
+_OUT_OF_SIGHT = {
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+    "SDL_NO_SIGNAL_HANDLERS": "1",
+    "SDL_VIDEODRIVER": "dummy",
+    "SDL_AUDIODRIVER": "dummy",
+}
 
 
 @dataclass(frozen=True)
@@ -45,28 +61,20 @@ class Playground:
         config = self._whole_games
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
-    def play(self, checkpoint: Path, episodes: int) -> list[Episode]:
+    def play(self, directory: Path, episodes: int) -> list[Episode]:
         """Play whole games with a checkpoint, several at once."""
         with closing(self.envs(min(episodes, evaluation.MAX_ENVS))) as envs:
-            agent = self.agent(envs, checkpoint)
-            policy = agent.network.policy
-            return evaluation.play(envs, agent, policy, episodes, seed=self.seed)
+            return evaluation.play(envs, self.agent(envs, directory), episodes, seed=self.seed)
 
     def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
         """The scores of games with the weights of env step `step`, and how they were played."""
-        summary = summarise([g.episode_return for g in games], [g.length for g in games])
-        return {
-            "step": step,
-            "env_id": self.config.env.env_id,
-            "greedy": self.greedy,
-            "seed": self.seed,
-            **summary._asdict(),
-        }
+        env_id, summary = self.config.env.env_id, summarise(games)
+        played = {"step": step, "env_id": env_id, "greedy": self.greedy, "seed": self.seed}
+        return played | summary._asdict()
 
-    def stage(self) -> Envs:
+    def rendered_env(self) -> Envs:
         """One copy that can be rendered; UserError if it can't. The caller closes it."""
-        stage.prepare_pygame()
-        return stage.open_stage(self.make_envs, self._whole_games, self.seed)
+        return make_rendered(self.make_envs, self._whole_games, self.seed)
 
     @property
     def _whole_games(self) -> EnvConfig:
@@ -76,18 +84,115 @@ class Playground:
             return config
         return dataclasses.replace(config, max_episode_steps=None)
 
-    def agent(self, envs: Envs, checkpoint: Path | None = None) -> Agent:
+    def agent(self, envs: Envs, directory: Path | None = None) -> Agent:
         """An agent that fits `envs`, with a checkpoint's weights or freshly initialised ones."""
         space = envs.single_observation_space
         assert isinstance(space, Box)
         network = self.build_network(space, envs.single_action_space, self.config.network)
         config = self.config.with_cluster(device="cpu")
         agent = Agent(network, space, config, seed=self.seed, greedy=self.greedy)
-        if checkpoint is not None:
+        if directory is not None:
             try:
-                load(agent, checkpoint)
+                load(agent, directory)
             except DamagedCheckpointError as error:  # pruned since verification, or not ours
                 raise UserError(
-                    f"checkpoint {checkpoint} can't be read ({error}): give another"
+                    f"checkpoint {directory} can't be read ({error}): give another"
                 ) from None
         return agent
+
+
+def load(agent: Agent, directory: Path) -> None:
+    """Load the weights and observation statistics of a checkpoint into an agent.
+
+    Raises DamagedCheckpointError if the checkpoint can't be read, and UserError if it is of another
+    network.
+    """
+    values = checkpoint.load_variables(directory)
+    wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
+    for name, shape in wanted.items():
+        if name not in values or values[name].shape != shape:
+            there = f"of shape {values[name].shape}" if name in values else "missing"
+            raise UserError(
+                f"{directory} is of another network: {name} is {there}, not of shape {shape}; "
+                "give the model.py that it was trained with"
+            )
+    flat = np.concatenate([np.ravel(values[name]) for name in agent.shapes])
+    agent.load(flat, values["observation_statistics"])
+
+
+def confirm(
+    directory: Path,
+    games: int,
+    config: Config,
+    make_envs: Callable[..., Any],
+    build_network: Callable[..., Any],
+) -> dict[str, Any]:
+    """Play the games that confirm that a run is solved; returns what `evaluate.py --json` prints.
+
+    To be called in a process of its own.
+    """
+    adopt_environment(1)  # hides a GPU that the workers use
+    settings = config.run
+    ground = Playground(config, make_envs, build_network, settings.seed, settings.evaluation_greedy)
+    return ground.scores(checkpoint.verify(directory).step, ground.play(directory, games))
+
+
+# --- an environment that can be rendered --------------------------------------------------------
+
+
+def make_rendered(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
+    """One copy of an environment that can be rendered; a UserError of one line if it can't.
+
+    `make` is the function of `envs.py`. The caller closes the result.
+    """
+    for name, value in _OUT_OF_SIGHT.items():
+        os.environ.setdefault(name, value)
+    spec = gymnasium.registry.get(import_module_of(config.env_id))
+    if spec is not None and spec.entry_point is not None:
+        place: Any = spec.entry_point
+        maker = load_env_creator(place) if isinstance(place, str) else place
+        modes = getattr(maker, "metadata", {}).get("render_modes")
+        if modes is not None and "rgb_array" not in modes:
+            reason = f"its render modes are {list(modes)}, without rgb_array"
+            raise _not_renderable(config.env_id, reason)
+    try:
+        envs = make(config.env_id, 1, seed, config, "rgb_array")
+    except UserError:
+        raise
+    except Exception as error:
+        raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
+    try:
+        envs.reset(seed=seed)
+        screen(envs, config.env_id)
+    except BaseException:
+        envs.close()
+        raise
+    return envs
+
+
+def screen(envs: Envs, env_id: str) -> np.ndarray:
+    """The environment's current picture, `[height, width, 3]`; UserError if it gives none."""
+    try:
+        frames: Any = envs.render()
+    except Exception as error:
+        raise _not_renderable(env_id, f"rendering failed: {describe(error)}") from error
+    frame = np.asarray(frames[0]) if frames is not None and len(frames) else np.zeros(0)
+    if frame.ndim != 3 or frame.shape[-1] != 3 or frame.dtype != np.uint8:
+        reason = "render_mode rgb_array gives no [height, width, 3] pictures of uint8"
+        raise _not_renderable(env_id, reason)
+    return frame
+
+
+def frames_per_second(envs: Envs, config: EnvConfig) -> float:
+    """Env steps in a second of the game."""
+    if atari.find(config.env_id.rpartition(":")[2]):
+        return 60.0 / config.frame_skip
+    fps = envs.metadata.get("render_fps")
+    return float(fps) if isinstance(fps, int | float) and fps > 0 else DEFAULT_FPS
+
+
+def _not_renderable(env_id: str, reason: str) -> UserError:
+    return UserError(
+        f"env_id {env_id} can't be shown: {reason}; leave out --record and --watch, "
+        "or give the environment that render mode"
+    )

@@ -68,39 +68,28 @@ def view_policy(
 
     A policy that isn't from `a3c.net.distributions` gives no rows.
     """
-    if isinstance(policy, Categorical):
-        return _choices(names, parameters, int(action))
-    if isinstance(policy, MultiCategorical) and isinstance(space, MultiDiscrete):
-        bounds = np.cumsum(space.nvec)[:-1]
-        groups = zip(np.split(np.array(names), bounds), np.split(parameters, bounds), strict=True)
-        return [
-            row
-            for (group, logits), chosen in zip(groups, action, strict=True)
-            for row in _choices(list(group), logits, int(chosen))
-        ]
+    if isinstance(policy, Categorical | MultiCategorical):
+        rows: list[PolicyRow] = []
+        sizes = space.nvec if isinstance(space, MultiDiscrete) else [len(parameters)]
+        bounds = np.cumsum(sizes)[:-1]
+        groups = np.split(np.array(names), bounds), np.split(parameters, bounds)
+        for group, logits, chosen in zip(*groups, np.atleast_1d(action), strict=True):
+            weights = np.exp(logits - logits.max(), dtype=np.float64)
+            choices = enumerate(zip(group, weights / weights.sum(), strict=True))
+            rows += [
+                Choice(str(name), float(p), index == int(chosen)) for index, (name, p) in choices
+            ]
+        return rows
     if isinstance(policy, Gaussian) and isinstance(space, Box):
-        return _readings(policy, space, parameters, action, names)
+        mean, log_deviation = np.split(parameters, 2)
+        deviation = np.exp(log_deviation)
+        points = np.stack([mean, mean - deviation, mean + deviation, action])  # [4, D]
+        means, lower, upper, taken = policy.to_env(points).reshape(4, -1).tolist()
+        lows = np.where(np.isfinite(space.low), space.low, -UNBOUNDED).ravel().tolist()
+        highs = np.where(np.isfinite(space.high), space.high, UNBOUNDED).ravel().tolist()
+        columns = zip(names, lows, highs, means, lower, upper, taken, strict=True)
+        return [Reading(*column) for column in columns]
     return []
-
-
-def _choices(names: Sequence[str], logits: np.ndarray, chosen: int) -> list[PolicyRow]:
-    weights = np.exp(logits - logits.max(), dtype=np.float64)
-    probabilities = weights / weights.sum()
-    rows = zip(names, probabilities, strict=True)
-    return [Choice(name, float(p), index == chosen) for index, (name, p) in enumerate(rows)]
-
-
-def _readings(
-    policy: Gaussian, space: Box, parameters: np.ndarray, action: np.ndarray, names: Sequence[str]
-) -> list[PolicyRow]:
-    mean, log_deviation = np.split(parameters, 2)
-    deviation = np.exp(log_deviation)
-    points = np.stack([mean, mean - deviation, mean + deviation, action])  # [4, D]
-    means, lower, upper, taken = policy.to_env(points).reshape(4, -1).tolist()
-    lows = np.where(np.isfinite(space.low), space.low, -UNBOUNDED).ravel().tolist()
-    highs = np.where(np.isfinite(space.high), space.high, UNBOUNDED).ravel().tolist()
-    columns = zip(names, lows, highs, means, lower, upper, taken, strict=True)
-    return [Reading(*column) for column in columns]
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -132,13 +121,11 @@ def _known_names(config: EnvConfig) -> list[str] | None:
         meanings: list[str] = env.unwrapped.get_action_meanings()
     finally:
         env.close()
-    if game.rom == "pong":  # actions are called right and left, but the paddle moves up and down
-        meanings = [m.replace("RIGHT", "UP").replace("LEFT", "DOWN") for m in meanings]
-    return [_short(meaning) for meaning in meanings]
-
-
-def _short(meaning: str) -> str:
-    """A short form of an action's meaning: UPRIGHTFIRE becomes "↗ fire"."""
-    direction = meaning.removesuffix("FIRE")
-    parts = [_ARROWS.get(direction, direction.lower())] if direction else []
-    return " ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts)
+    names = []
+    for meaning in meanings:
+        if game.rom == "pong":  # right and left move the paddle up and down
+            meaning = meaning.replace("RIGHT", "UP").replace("LEFT", "DOWN")
+        direction = meaning.removesuffix("FIRE")  # UPRIGHTFIRE becomes "↗ fire"
+        parts = [_ARROWS.get(direction, direction.lower())] if direction else []
+        names.append(" ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts))
+    return names

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Protocol
 
@@ -16,10 +16,9 @@ from a3c.config import EnvConfig
 from a3c.config.own_code import describe
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.play.camera import Camera, game_name, subtitle
-from a3c.play.evaluation import Decision, Games, moments
-from a3c.play.playground import Playground
-from a3c.play.stage import Envs, frames_per_second
+from a3c.play.evaluation import Envs, Games, decisions
+from a3c.play.picture import Camera, game_name, subtitle
+from a3c.play.playground import Playground, frames_per_second
 from a3c.play.video import HOLD_S
 from a3c.run.metrics import Episode
 
@@ -29,23 +28,18 @@ IDLE_S = 1.0
 
 
 class Screen(Protocol):
-    """A display for pictures."""
+    """A display for pictures; it is open until the user closes it."""
 
-    def show(self, picture: Image.Image) -> None:
-        """Show a picture."""
-
-    def is_open(self) -> bool:
-        """Whether the user hasn't closed it."""
-
-    def close(self) -> None:
-        """Close the display."""
+    def show(self, picture: Image.Image) -> None: ...
+    def is_open(self) -> bool: ...
+    def close(self) -> None: ...
 
 
 OpenScreen = Callable[[str, tuple[int, int]], Screen]  # title and size -> screen
 
 
 class Show:
-    """Plays the one environment of a stage on a screen, each step when it is due."""
+    """Plays the one environment of `envs` on a screen, each step when it is due."""
 
     def __init__(
         self,
@@ -59,13 +53,13 @@ class Show:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._camera = Camera(envs, agent, config, "")
-        self._screen = open_screen(f"{game_name(config.env_id)} · a3c-cluster", self._camera.size)
-        self._games = Games([episodes])
-        self._moments = moments(envs, agent, agent.network.policy, self._games, seed=seed)
+        title = f"{game_name(config.env_id)} · a3c-cluster"
+        self._screen = open_screen(title, self._camera.painter.size)
+        self._games = Games(episodes)
         self._frame_s = 1.0 / frames_per_second(envs, config)
         self._clock = clock
         self._due = clock()
-        self._next: Decision | None = None  # of the new game, during the old one's end
+        self._pauses = self._play(envs, agent, seed)
 
     @property
     def episodes(self) -> list[Episode]:
@@ -81,16 +75,16 @@ class Show:
         """Whether games are left and the window is still open."""
         return self._screen.is_open() and not (self._games.over and self._clock() >= self._due)
 
-    def say(self, text: str) -> None:
+    def set_subtitle(self, text: str) -> None:
         """Change the line below the title."""
-        self._camera.say(text)
+        self._camera.painter.set_subtitle(text)
 
     def tick(self) -> float:
         """Take the next step if it is due; returns seconds until the following step."""
         now = self._clock()
         if now >= self._due and not self._games.over:
             # A late step isn't caught up: the game would run faster than its own speed.
-            self._due = max(self._due + self._advance(), now)
+            self._due = max(self._due + next(self._pauses), now)
         return max(self._due - self._clock(), 0.0)
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
@@ -98,18 +92,18 @@ class Show:
         while self.goes_on:
             sleep(min(self.tick(), 0.1))
 
-    def _advance(self) -> float:
-        """Show the next picture; returns for how many seconds."""
-        ended = self._games.num_ended
-        decision = self._next or next(self._moments, None)
-        self._next = None
-        if self._games.num_ended > ended:
-            self._next = decision
-            self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
-            return HOLD_S
-        assert decision is not None
-        self._screen.show(self._camera.picture(decision))
-        return self._frame_s
+    def _play(self, envs: Envs, agent: Agent, seed: int) -> Iterator[float]:
+        """Show one picture after the other; yields for how many seconds each of them stays."""
+        ended = 0
+        for decision in decisions(envs, agent, self._games, seed=seed):
+            if self._games.num_ended > ended:
+                ended = self._games.num_ended
+                self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
+                yield HOLD_S
+            self._screen.show(self._camera.picture(decision))
+            yield self._frame_s
+        self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
+        yield HOLD_S
 
 
 class SideShow:
@@ -121,13 +115,23 @@ class SideShow:
 
     def __init__(self, ground: Playground, agent: Agent, open_screen: OpenScreen) -> None:
         self._ground, self._agent, self._open_screen = ground, agent, open_screen
-        self._open_things = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self._show: Show | None = None
         self._over = False
 
     def load(self, step: int) -> None:
-        """Announce the new checkpoint; the agent has already loaded its weights."""
-        self._guard(lambda: self._say(step))
+        """Show the step of a new checkpoint; the agent has already loaded its weights."""
+        if self._over:
+            return
+        with self._logging_errors():
+            if self._show is None:
+                ground = self._ground
+                rendered = self._resources.enter_context(closing(ground.rendered_env()))
+                self._show = Show(
+                    rendered, self._agent, ground.config.env, self._open_screen, seed=ground.seed
+                )
+                self._resources.enter_context(closing(self._show))
+            self._show.set_subtitle(subtitle(step, greedy=self._ground.greedy))
 
     def tick(self) -> float:
         """Take the next step if it is due; returns seconds until the following step."""
@@ -136,36 +140,24 @@ class SideShow:
         if not self._show.goes_on:
             self._end("the window is closed; the evaluator goes on without it")
             return IDLE_S
-        return self._guard(self._show.tick)
+        with self._logging_errors():
+            return self._show.tick()
+        return IDLE_S  # type: ignore[unreachable]
 
     def close(self) -> None:
         """Close the window, if it is open."""
         self._over = True
-        self._open_things.close()
+        self._resources.close()
 
-    def _say(self, step: int) -> float:
-        if self._over:
-            return IDLE_S
-        if self._show is None:
-            self._show = self._open()
-        self._show.say(subtitle(step, greedy=self._ground.greedy))
-        return 0.0
-
-    def _open(self) -> Show:
-        config = self._ground.config.env
-        stage = self._open_things.enter_context(closing(self._ground.stage()))
-        seed = self._ground.seed
-        show = Show(stage, self._agent, config, self._open_screen, seed=seed)
-        return self._open_things.enter_context(closing(show))
-
-    def _guard(self, act: Callable[[], float]) -> float:
+    @contextlib.contextmanager
+    def _logging_errors(self) -> Iterator[None]:
+        """End the show if the environment or the display fails."""
         try:
-            return act()
+            yield
         except UserError as error:
             self._end(f"{error}; the evaluator goes on without a window")
-        except Exception as error:  # any error of the environment or the display
+        except Exception as error:
             self._end(f"the window failed ({describe(error)}); the evaluator goes on without it")
-        return IDLE_S
 
     def _end(self, why: str) -> None:
         log.warning("%s", why)

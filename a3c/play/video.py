@@ -17,14 +17,12 @@ from PIL import Image
 from a3c.config import EnvConfig
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.play.camera import Camera, game_name, subtitle
-from a3c.play.evaluation import Decision, play
-from a3c.play.picture import score_text
-from a3c.play.stage import Envs, frames_per_second
+from a3c.play.evaluation import Decision, Envs, play
+from a3c.play.picture import Camera, game_name, score_text, subtitle
+from a3c.play.playground import frames_per_second
 from a3c.run.metrics import Episode
 
 Format = Literal["mp4", "gif"]
-FORMATS: tuple[Format, ...] = ("mp4", "gif")
 
 HOLD_S = 1.0  # how long the last picture stays, with the final score
 GIF_MAX_FPS = 25  # browsers slow down faster GIFs
@@ -57,31 +55,37 @@ def record(
 ) -> Recording:
     """Play one whole game in the one environment of `envs` and write it to `directory`.
 
-    `envs` comes from `open_stage`. With `seconds`, only the game's first seconds are recorded. The
-    file appears when it is complete; its name has the game, the env step of training and the
-    return.
+    `envs` comes from `Playground.rendered_env`. With `seconds`, only the game's first seconds are
+    recorded. The file appears when it is complete; its name has the game, the env step of training
+    and the return.
     """
     assert envs.num_envs == 1
     directory.mkdir(parents=True, exist_ok=True)
     fps = frames_per_second(envs, config)
     limit = None if seconds is None else max(1, round(seconds * fps))
     camera = Camera(envs, agent, config, subtitle(step, greedy=greedy))
-    with _beside(directory, file_format) as temporary:
+    temporary = directory / f".writing-{os.getpid()}.{file_format}"
+    try:
         with contextlib.ExitStack() as stack:
             film = Film(temporary, fps, file_format, stack)
 
-            def look(decision: Decision) -> None:
+            def add_picture(decision: Decision) -> None:
                 on_decision(decision)
                 if limit is None or decision.lengths[0] < limit:
                     film.add(camera.picture(decision))
 
-            (episode,) = play(envs, agent, agent.network.policy, 1, seed=seed, on_decision=look)
+            (episode,) = play(envs, agent, 1, seed=seed, on_decision=add_picture)
             if limit is None or episode.length <= limit:
                 for _ in range(round(HOLD_S * fps)):
                     film.add(camera.last_picture(episode))
-        path = _free(directory / f"{file_stem(config.env_id, step, episode)}.{file_format}")
-        temporary.rename(path)
-    return Recording(path, episode)
+        stem, number = file_stem(config.env_id, step, episode), 1
+        path = directory / f"{stem}.{file_format}"
+        while path.exists():
+            number += 1
+            path = directory / f"{stem}-{number}.{file_format}"
+        return Recording(temporary.rename(path), episode)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def file_stem(env_id: str, step: int, episode: Episode) -> str:
@@ -178,22 +182,3 @@ def _check_exit(code: int, errors: Any, path: Path) -> None:
         lines = errors.read().decode(errors="replace").strip().splitlines() or [""]
         why = lines[-1] or f"exit code {code}"
         raise UserError(f"--record: ffmpeg can't write in {path.parent} ({why}): is its disk full?")
-
-
-@contextlib.contextmanager
-def _beside(directory: Path, file_format: Format) -> Iterator[Path]:
-    """A path for an incomplete file; on exit the file is removed if it still exists."""
-    path = directory / f".writing-{os.getpid()}.{file_format}"
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _free(path: Path) -> Path:
-    """The path, with a number appended if the file already exists."""
-    number, free = 2, path
-    while free.exists():
-        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
-        number += 1
-    return free

@@ -13,15 +13,26 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from a3c.errors import UserError
-from a3c.play.display import missing_display
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _SCRIPT = Path(__file__).with_name("window_process.py")
 _LEAVE_WITHIN_S = 3.0
+# A user who sets SDL_VIDEODRIVER is trusted, also with "dummy".
+_SIGNS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+
+
+def missing_display(
+    environ: Mapping[str, str] = os.environ, platform: str = sys.platform
+) -> str | None:
+    """Why no window can be opened, without trying to; None if no reason is known."""
+    if platform in ("darwin", "win32") or any(environ.get(name) for name in _SIGNS):
+        return None
+    return "there is no display here, neither DISPLAY nor WAYLAND_DISPLAY is set"
 
 
 class Window:
@@ -32,7 +43,7 @@ class Window:
     ) -> None:
         """Block until the window is open; raise UserError if it can't be opened.
 
-        `environ` names the display. It must not be the environment after `prepare_pygame`.
+        `environ` names the display. It must not be the environment after `make_rendered`.
         """
         if reason := missing_display(environ):
             raise UserError(reason)
@@ -55,17 +66,6 @@ class Window:
                 lines = errors.read().decode(errors="replace").split("\n")
                 said = next((line for line in reversed(lines) if line), "no reason given")
                 raise UserError(f"no window can be opened here: {said}")
-
-    def __enter__(self) -> Window:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def show(self, picture: Image.Image) -> None:
         """Show a picture; does nothing if the window was closed."""

@@ -20,9 +20,16 @@ _INVISIBLE = ("dummy", "offscreen")
 
 def main(title: str, width: int, height: int) -> int:
     """Show pictures until the input ends or the user closes the window."""
-    surface = _open(title, (width, height))
-    if surface is None:
+    try:
+        pygame.display.init()
+        driver = pygame.display.get_driver()
+        if driver in _INVISIBLE and os.environ.get("SDL_VIDEODRIVER") != driver:
+            raise pygame.error("no display answers")
+        surface = pygame.display.set_mode((width, height))
+    except pygame.error as error:
+        sys.stderr.write(f"{error}\n")
         return 1
+    pygame.display.set_caption(title)
     os.write(1, b"1")
     size = 3 * width * height
     while not any(map(_closes, pygame.event.get())):
@@ -34,20 +41,6 @@ def main(title: str, width: int, height: int) -> int:
         surface.blit(pygame.image.frombuffer(picture, (width, height), "RGB"), (0, 0))
         pygame.display.flip()
     return 0
-
-
-def _open(title: str, size: tuple[int, int]) -> pygame.Surface | None:
-    try:
-        pygame.display.init()
-        driver = pygame.display.get_driver()
-        if driver in _INVISIBLE and os.environ.get("SDL_VIDEODRIVER") != driver:
-            raise pygame.error("no display answers")
-        surface = pygame.display.set_mode(size)
-    except pygame.error as error:
-        sys.stderr.write(f"{error}\n")
-        return None
-    pygame.display.set_caption(title)
-    return surface
 
 
 def _read(size: int) -> bytes:

@@ -14,17 +14,15 @@ from matplotlib.figure import Figure
 
 from a3c.learn.agent import Agent
 from a3c.net import observations
-from a3c.play import moments
-from a3c.play.camera import game_name
-from a3c.play.evaluation import Decision
+from a3c.play.evaluation import Decision, Envs
 from a3c.play.locate import Source
+from a3c.play.picture import game_name
 from a3c.play.playground import Playground
 from a3c.play.policy_view import Choice, action_names, view_policy
-from a3c.play.saliency import saliency
-from a3c.play.stage import Envs
 from a3c.plot import pictures
 from a3c.plot.histories import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
+from a3c.plot.saliency import image_frames, largest_value_changes, play_one, saliency
 
 NUM_MOMENTS = 4
 POLICY, VALUE = (0.20, 0.55, 1.00), (1.00, 0.30, 0.20)
@@ -78,8 +76,8 @@ class Pictures:
                 f"no saliency: {self._ground.config.env.env_id} has observations of shape "
                 f"{self._space.shape}, and saliency is of images; --what filters shows its weights"
             )
-        game = moments.play_one(self._envs, self._agent, self._ground.seed)
-        shown = [self._moment(decision) for decision in moments.telling(game, NUM_MOMENTS)]
+        game = play_one(self._envs, self._agent, self._ground.seed)
+        shown = [self._moment(decision) for decision in largest_value_changes(game, NUM_MOMENTS)]
         method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
         title = f"What the network sees: {self._game}"
         return saliency_figure(shown, title, f"{self._when} · {method}")
@@ -99,7 +97,7 @@ class Pictures:
             choices = [row for row in rows if isinstance(row, Choice)]
             caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
         found = saliency(self._agent, self._space, decision)
-        frames = observations.frames(decision.observations[0], self._space).astype(np.float64)
+        frames = image_frames(decision.observations[0], self._space).astype(np.float64)
         highest = 255.0 if self._space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
         return Moment(" · ".join(caption), frames / highest, found.policy, found.value)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box
 
 from a3c.net import observations
-from a3c.net.frames import as_given
+from a3c.net.observations import as_given
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from a3c.config.learning import LearningConfig
+from a3c.config import LearningConfig
 from a3c.server.layout import COUNTERS
 
 

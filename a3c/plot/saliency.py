@@ -8,8 +8,9 @@ whether it judges this place as good or bad.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +18,16 @@ from gymnasium.spaces import Box
 from PIL import Image
 
 from a3c.learn.agent import Agent
-from a3c.net import observations
-from a3c.play.evaluation import Decision
+from a3c.net.observations import channels_first
+from a3c.play.evaluation import Decision, Envs, Games, decisions
 
 # From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
 POINTS = 17  # along the shorter side
 BLUR = 3 / 80
 FADE = 5 / 80
 _BATCH = 64
+
+MAX_STEPS = 2000  # of a game; the observations of all these steps are kept in memory
 
 
 class Saliency(NamedTuple):
@@ -37,7 +40,7 @@ class Saliency(NamedTuple):
 def saliency(agent: Agent, space: Box, decision: Decision) -> Saliency:
     """The saliency of a decision, for observations of one image."""
     observation = decision.observations[0]
-    axes = observations.image_axes(space)
+    axes = image_axes(space)
     size = observation.shape[axes[0]], observation.shape[axes[1]]
     points = grid(size)
     changed = np.stack(list(perturbed(observation, axes, points.reshape(-1, 2))))
@@ -111,3 +114,42 @@ def _think(agent: Agent, images: np.ndarray, decision: Decision) -> tuple[np.nda
 def _enlarged(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     image = Image.fromarray(points.astype(np.float32)).resize(size[::-1], Image.Resampling.BILINEAR)
     return np.asarray(image)
+
+
+# --- moments of a game --------------------------------------------------------------------------
+
+
+def play_one(envs: Envs, agent: Agent, seed: int) -> list[Decision]:
+    """The decisions of a game's first `MAX_STEPS` env steps."""
+    return list(itertools.islice(decisions(envs, agent, Games(1), seed=seed), MAX_STEPS))
+
+
+def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision]:
+    """Of each of `count` equal parts of a game, the moment just after the largest value change."""
+    values = np.array([decision.action.values[0] for decision in game])
+    change = np.abs(np.diff(values, prepend=values[:1]))
+    parts = np.array_split(np.arange(len(game)), min(count, len(game)))
+    return [game[int(part[np.argmax(change[part])])] for part in parts]
+
+
+# --- observations as images -----------------------------------------------------------------------
+
+
+def image_axes(space: Box) -> tuple[int, int]:
+    """The axes of an image's rows and columns, counted from the end."""
+    return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
+
+
+def image_frames(observation: np.ndarray, space: Box) -> np.ndarray:
+    """The frames of one image observation, oldest first, `[N, height, width, channels]`.
+
+    Three colour channels stay together as the last axis of one frame. Every other channel becomes a
+    frame with one channel.
+    """
+    if len(space.shape) == 2:
+        return observation[None, :, :, None]
+    stacks = np.moveaxis(observation, image_axes(space), (-3, -2))  # [..., height, width, channels]
+    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not channels_first(space))
+    if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
+        return stacks.reshape(-1, *stacks.shape[-3:])
+    return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)

@@ -14,8 +14,9 @@ from gymnasium.spaces import Box, Discrete
 import envs
 from a3c.config import EnvConfig
 from a3c.errors import UserError
-from a3c.play import stage
-from a3c.play.stage import frames_per_second, open_stage, prepare_pygame
+from a3c.play import playground
+from a3c.play.evaluation import Envs
+from a3c.play.playground import frames_per_second, make_rendered
 from tests.clusters import REPOSITORY
 
 
@@ -26,12 +27,7 @@ class Unseen(gymnasium.Env[np.ndarray, np.int64]):
     action_space = Discrete(2)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start."""
         return np.zeros(1, np.float32), {}
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Stay."""
-        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 class Promising(Unseen):
@@ -44,28 +40,22 @@ class Promising(Unseen):
         self._picture = picture
 
     def render(self) -> Any:
-        """What was promised, or not."""
         if isinstance(self._picture, Exception):
             raise self._picture
         return self._picture
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _prepared() -> None:
-    prepare_pygame()
-
-
-def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> stage.Envs:
-    """The stage of an environment, which is registered first where there is a maker."""
+def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
+    """The rendered environment, which is registered first where there is a maker."""
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
-    return open_stage(envs.make, EnvConfig(env_id=env_id, env_kwargs=env_kwargs), seed=1)
+    return make_rendered(envs.make, EnvConfig(env_id=env_id, env_kwargs=env_kwargs), seed=1)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
 def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
     found = opened(env_id)
-    picture = stage.screen(found, env_id)
+    picture = playground.screen(found, env_id)
     assert picture.shape[2] == 3
     assert len(np.unique(picture)) > 2
     found.close()
@@ -73,9 +63,9 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
 
 def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
-        "import envs; from a3c.config import EnvConfig; from a3c.play import stage;"
-        "stage.prepare_pygame();"
-        "stage.open_stage(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
+        "from a3c.process.import_tensorflow import import_tensorflow; import_tensorflow();"
+        "import envs; from a3c.config import EnvConfig; from a3c.play import playground;"
+        "playground.make_rendered(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )
     command = [sys.executable, "-W", "error", "-c", code]
     nowhere = {"PATH": "/usr/bin:/bin"}

@@ -1,0 +1,229 @@
+"""The checks of settings: of each option's value, and of several settings against each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from typing import Any, Literal
+
+from a3c.config import SECTIONS, Config
+from a3c.config.own_code import networks
+from a3c.errors import UserError
+
+MAX_TABLE_DEPTH = 32
+OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+class Option(typing.NamedTuple):
+    """One setting: its section, name, type and allowed values."""
+
+    section: str
+    name: str
+    kind: Any  # int, float, str, bool, dict, or a tuple (item kind, ...)
+    choices: tuple[str, ...]
+    optional: bool
+    field: dataclasses.Field[Any]
+
+    @property
+    def flag(self) -> str:
+        """The flag on the command line: the name without its unit."""
+        return "--" + self.name.removesuffix("_s").removesuffix("_mb").replace("_", "-")
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        if self.choices:
+            own = ", or package.module:function" if self.field.metadata["choices"] else ""
+            return "one of " + ", ".join(self.choices) + own
+        if self.kind is bool:
+            return "true or false"
+        if self.kind is dict:
+            return (
+                "a table (as a flag: a JSON object) of texts, finite numbers, booleans, lists and "
+                f"tables, at most {MAX_TABLE_DEPTH} deep"
+            )
+        item = self.kind[0] if isinstance(self.kind, tuple) else self.kind
+        words = {int: "a whole number", float: "a number", str: "a text"}[item]
+        if isinstance(self.kind, tuple):
+            words = f"a list, each {words}"
+        low, high, above = self.limits
+        if above is not None:
+            words += f" above {above}" + (f", at most {high}" if high is not None else "")
+        elif low is not None:
+            words += f" of at least {low}" if high is None else f" from {low} to {high}"
+        return words + (" (or unset)" if self.optional else "")
+
+    @property
+    def limits(self) -> tuple[Any, Any, Any]:
+        """The lowest and the highest value, and the number that all values are above."""
+        limits = self.field.metadata
+        return limits["low"], limits["high"], limits["above"]
+
+
+def _all_options() -> dict[str, Option]:
+    found: dict[str, Option] = {}
+    for section, cls in SECTIONS.items():
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            assert field.name not in found, f"two options are named {field.name}"
+            kind, choices = hints[field.name], field.metadata["choices"]
+            optional = typing.get_origin(kind) in (typing.Union, types.UnionType)
+            if optional:
+                kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+            origin, parts = typing.get_origin(kind), typing.get_args(kind)
+            if origin is Literal:
+                choices, kind = parts, str
+            elif origin is tuple:
+                kind = (parts[0], ...)
+            elif origin is dict:
+                kind = dict
+            found[field.name] = Option(section, field.name, kind, choices, optional, field)
+    return found
+
+
+OPTIONS: dict[str, Option] = _all_options()
+
+
+# --- checking one value -------------------------------------------------------------------------
+
+
+def coerce(option: Option, value: Any, source: str) -> Any:
+    """Convert a value to the field's type; raises UserError with the allowed values."""
+    if value is None and option.optional:
+        return None
+    try:
+        if isinstance(option.kind, tuple):
+            if not isinstance(value, list | tuple):
+                raise ValueError
+            return tuple(_coerce_item(option, option.kind[0], item) for item in value)
+        return _coerce_item(option, option.kind, value)
+    except (ValueError, OverflowError):
+        raise UserError(f"{source} = {shown(value)} is refused: give {option.allowed}") from None
+
+
+def shown(value: Any) -> str:
+    try:
+        text = json.dumps(value, default=repr)
+    except RecursionError:
+        text = "a bottomless list or table"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
+    """Whether JSON can store the value unchanged; not so for dates, NaN and too deep lists."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in items)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
+
+
+def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
+    """Convert one item; raises ValueError if it isn't allowed. A bool is never a number."""
+    if kind in (dict, bool, str):
+        if not isinstance(value, kind) or not _is_plain(value):
+            raise ValueError
+        own = option.field.metadata["choices"] and OWN_FUNCTION.fullmatch(str(value))
+        if option.choices and value not in option.choices and not own:
+            raise ValueError
+        if isinstance(value, str) and not (value and value.isprintable()):
+            raise ValueError
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    number = kind(value)
+    low, high, above = option.limits
+    in_range = (low is None or number >= low) and (high is None or number <= high)
+    if not in_range or (above is not None and number <= above):
+        raise ValueError
+    if kind is int and number != value:
+        raise ValueError
+    return number
+
+
+def parse_text(option: Option, text: Any) -> Any:
+    """Convert a flag's text to the plain value that `coerce` checks."""
+    if isinstance(text, list):
+        return [parse_text(option._replace(kind=option.kind[0]), item) for item in text]
+    if option.kind is str or isinstance(text, bool):
+        return text
+    if option.optional and text == "none":
+        return None
+    try:
+        if option.kind is dict:
+            return json.loads(text)
+        return int(text) if option.kind is int else float(text)
+    except (ValueError, RecursionError):
+        try:  # allow 1e6 for a whole number
+            return float(text)
+        except ValueError:
+            return text
+
+
+# --- checks that involve several settings ---------------------------------------------------------
+
+
+def validate(config: Config) -> Config:
+    """Check settings against each other; returns `config` or raises UserError."""
+    learning, cluster, network = config.learning, config.cluster, config.network.network
+    rates = learning.learning_rate_range
+    if rates and (len(rates) != 2 or rates[0] > rates[1]):
+        raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
+    if learning.epochs > 1 and not learning.ratio_limit:
+        raise UserError(
+            f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "
+            "than once needs one, for example --ratio-limit 0.2"
+        )
+    if learning.ratio_limit_final is not None and not learning.ratio_limit:
+        raise UserError(
+            f"ratio_limit_final {learning.ratio_limit_final:g} without a ratio_limit to begin "
+            "with: give one, for example --ratio-limit 0.2"
+        )
+    check_minibatches(config, recurrent=network in networks() and networks()[network].recurrent)
+    most = cluster.max_workers
+    if most is not None and most < cluster.workers:
+        raise UserError(
+            f"max_workers {most} is below workers {cluster.workers}: give more, or fewer --workers"
+        )
+    silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
+    if silence_s is not None and silence_s <= ps_timeout_s:
+        raise UserError(
+            f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}: a "
+            "worker that waits for the ps would count as hung; give more, or a shorter --ps-timeout"
+        )
+    if not config.network.hidden_sizes and network in ("mlp", "mlp-lstm"):
+        raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
+    if len(set(config.env.actions)) != len(config.env.actions):
+        raise UserError(f"actions {list(config.env.actions)}: name each action once")
+    if learning.anneal_start >= config.anneal_steps:
+        raise UserError(
+            f"anneal_start {learning.anneal_start} is not below the end of the schedules, "
+            f"{config.anneal_steps}: give less, or more --anneal-steps"
+        )
+    target = config.run.stop_at_return
+    if target is not None and not math.isfinite(target):
+        raise UserError(f"stop_at_return {target}: give a finite number")
+    return config
+
+
+def check_minibatches(config: Config, *, recurrent: bool) -> None:
+    """Refuse too many minibatches: at most one per sample, or per environment if recurrent.
+
+    Whether a user's own network is recurrent is known only when it is built.
+    """
+    minibatches, share = config.learning.minibatches or 1, config.share
+    if recurrent and minibatches > share.envs:
+        raise UserError(
+            f"minibatches {minibatches} is more than envs_per_worker {share.envs}: each "
+            "minibatch of a network with a memory needs environments of its own"
+        )
+    if minibatches > share.samples:
+        raise UserError(
+            f"minibatches {minibatches} is more than a rollout has samples, {share.samples}: give "
+            "at most so many, or more --envs-per-worker or --rollout-length"
+        )
