@@ -23,8 +23,8 @@ from a3c.cluster.placement import Placement
 from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line, sources
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.launch import hosts, isolation, network_trial, preflight, report, run_view, verbs
-from a3c.launch.keepers import ChildKeepers
+from a3c.launch import hosts, isolation, network_trial, preflight, report, run_summary, verbs
+from a3c.launch.supervisor import ChildKeepers
 from a3c.process import console
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -191,7 +191,8 @@ def start(arguments: list[str]) -> int:
         if changes:
             log.info("changed since then: %s", ", ".join(changes))
         if not in_tmux:
-            return _in_foreground(planned, run, config)
+            keepers = ChildKeepers(run, planned.processes)
+            return run_summary.see_through(planned, keepers, run, config)
     from a3c.launch import session
 
     return session.start(planned, run, script=Path(__file__).resolve())
@@ -295,13 +296,6 @@ def _show(planned: Plan, *, as_json: bool) -> int:
         for process in planned.reserved:
             print("# may come later:", planned.shell(process))
     return EXIT_OK
-
-
-def _in_foreground(planned: Plan, run: RunDir, config: Config) -> int:
-    """Child mode: all processes are children of this process and end with it."""
-    keepers = ChildKeepers(run)
-    keepers.start(planned.processes)
-    return run_view.see_through(planned, keepers, run, config)
 
 
 if __name__ == "__main__":

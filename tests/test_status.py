@@ -20,13 +20,13 @@ from rich.console import Console
 import evaluate
 import launch_cluster
 from a3c.errors import UserError
-from a3c.launch import report
+from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, gone, living
-from tests.test_report import SCORES
+from tests.test_run_summary import SCORES
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_run_that_ended_is_what_its_summary_says(tmp_path: Path, state: str) -
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
-    report.summarise(made.run, state, None, None)
+    run_summary.summarise(made.run, state, None, None)
     assert status.read(made.run).state == state
 
 
@@ -248,7 +248,7 @@ def test_watching_a_run_that_has_ended_shows_it_and_returns(tmp_path: Path) -> N
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
-    report.summarise(made.run, "done", None, None)
+    run_summary.summarise(made.run, "done", None, None)
     stream = io.StringIO()
     assert dashboard.watch(made.run, stream=stream).state == "done"
     assert "worker-0" in stream.getvalue()

@@ -158,13 +158,13 @@ def _start(command: Sequence[str], record: Path) -> str | None:
     return lines[-1] if lines else f"its keeper wrote no record, and left with {keeper.poll()}"
 
 
-def end(records: Sequence[ProcessRecord], *, now: bool) -> list[str]:
-    """End keepers, by force if `now`, and wait; return the names of those that still run."""
+def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = _END_S) -> list[str]:
+    """End keepers, by force if `now` or after `grace_s`; return the names of those that remain."""
     for insist in [True] if now else [False, True]:
         alive = [r for r in records if process_records.keeper_lives(r)]
         for record in alive:
             process_records.terminate(record, now=insist)
-        deadline = time.monotonic() + (_KILL_S if insist else _END_S)
+        deadline = time.monotonic() + (_KILL_S if insist else grace_s)
         while time.monotonic() < deadline and any(map(process_records.keeper_lives, alive)):
             time.sleep(0.05)
     return [r.name for r in records if process_records.keeper_lives(r)]
