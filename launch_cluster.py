@@ -193,9 +193,9 @@ def start(arguments: list[str]) -> int:
         if not in_tmux:
             keepers = ChildKeepers(run, planned.processes)
             return run_summary.see_through(planned, keepers, run, config)
-    from a3c.launch import session
+    from a3c.launch import tmux
 
-    return session.start(planned, run, script=Path(__file__).resolve())
+    return tmux.start(planned, run, script=Path(__file__).resolve())
 
 
 def _refuse_without_effect(chosen: argparse.Namespace) -> None:
@@ -226,11 +226,11 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
     """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False
-    from a3c.launch import session  # imports libtmux, which only tmux mode needs
+    from a3c.launch import tmux  # imports libtmux, which only tmux mode needs
 
-    if chosen.mode == "auto" and not session.is_at_hand():
+    if chosen.mode == "auto" and not tmux.is_at_hand():
         return False
-    session.check_free(label, replace=chosen.replace or chosen.resume)
+    tmux.check_free(label, replace=chosen.replace or chosen.resume)
     return True
 
 

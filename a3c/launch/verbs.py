@@ -159,14 +159,14 @@ def stop(arguments: argparse.Namespace) -> int:
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
     if shutil.which("tmux"):
-        from a3c.launch import panes, session
+        from a3c.launch import tmux
 
-        server = session.server_of(found)
-        if panes.find_session(server, found.label):
+        server = tmux.server_of(found)
+        if tmux.find_session(server, found.label):
             deadline = time.monotonic() + SUMMARY_TIMEOUT_S
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            panes.close_session(server, found.label)
+            tmux.close_session(server, found.label)
     sweep.end_left(found, now=arguments.now)
     print(f"{found.name} is stopped")
     return EXIT_OK
@@ -267,26 +267,26 @@ def remove(arguments: argparse.Namespace) -> int:
 
 def attach(arguments: argparse.Namespace) -> int:
     """Replace this process by tmux, attached to the run's session in its own tmux server."""
-    from a3c.launch import panes, session
+    from a3c.launch import tmux
 
     found = rundir.find(arguments.run)
-    panes.require_tmux()
-    server = session.server_of(found)
-    if not panes.find_session(server, found.label):
+    tmux.require()
+    server = tmux.server_of(found)
+    if not tmux.find_session(server, found.label):
         raise UserError(f"{found.name} has no tmux session: use `watch`, which needs none")
-    command = panes.attach_command(found.label, os.environ, panes.socket_of(server))
+    command = tmux.attach_command(found.label, os.environ, tmux.socket_of(server))
     os.execvp(command[0], command)
 
 
 def cockpit(arguments: argparse.Namespace) -> int:
     """Supervise a run in tmux mode; this verb runs in the session's first pane."""
-    from a3c.launch import session
+    from a3c.launch import tmux
     from a3c.launch.run_summary import see_through
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):
         config = rundir.read_config(found)
-        keepers = supervisor.RecordedKeepers(found, partial(session.restart, found))
+        keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
         return see_through(Plan.load(found), keepers, found, config)
 
 

@@ -17,8 +17,8 @@ import libtmux
 import pytest
 
 from a3c.errors import UserError
-from a3c.launch import panes
-from a3c.launch.panes import Pane, Window
+from a3c.launch import tmux
+from a3c.launch.tmux import Pane, Window
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def opened(
     server: libtmux.Server, run: str, windows: list[Window], folder: Path, **variables: str
 ) -> None:
     """A session for a run, with the environment of this test and more."""
-    panes.open_session(
+    tmux.open_session(
         server, run, windows, directory=folder, environment={**os.environ, **variables}
     )
 
@@ -87,11 +87,11 @@ def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_pa
     opened(server, "run", [Window("cockpit", (sleeper("cockpit"), dying))], tmp_path)
     wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"])
     before = listed(server, "#{pane_id} #{@a3c_title}")
-    assert panes.respawn(server, "run", sleeper("ps-0"))
+    assert tmux.respawn(server, "run", sleeper("ps-0"))
     wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "0"])
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
-    assert not panes.respawn(server, "run", sleeper("ps-0"))  # it lives
-    assert not panes.respawn(server, "another", sleeper("ps-0"))
+    assert not tmux.respawn(server, "run", sleeper("ps-0"))  # it lives
+    assert not tmux.respawn(server, "another", sleeper("ps-0"))
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_any_name_makes_a_session_of_its_own(
     server: libtmux.Server, tmp_path: Path, name: str
 ) -> None:
     opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
-    assert panes.find_session(server, name)
-    assert panes.find_session(server, name[:-1]) is None
-    with pytest.raises(UserError, match="--replace"):
+    assert tmux.find_session(server, name)
+    assert tmux.find_session(server, name[:-1]) is None
+    with pytest.raises(UserError, match="duplicate session"):
         opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
-    assert panes.close_session(server, name)
+    assert tmux.close_session(server, name)
     assert server.cmd("list-sessions", "-F", "#{session_name}").stdout == ["somebody-elses"]
 
 
 def test_names_that_look_alike_are_kept_apart() -> None:
     names = ["a.b", "a:b", "a b", "a_b"]
-    assert len({panes.session_name(name) for name in names}) == len(names)
+    assert len({tmux.session_name(name) for name in names}) == len(names)
 
 
 def test_arguments_arrive_as_they_are(server: libtmux.Server, tmp_path: Path) -> None:
@@ -175,28 +175,28 @@ def test_closing_one_run_leaves_the_other_and_the_users_options(
     for run in ("run", "run-2"):
         opened(server, run, [Window("cockpit", (sleeper("x"),))], tmp_path)
     (pid, other) = (int(line) for line in listed(server, "#{pane_pid}"))
-    assert panes.close_session(server, "run")
-    assert not panes.close_session(server, "run")
+    assert tmux.close_session(server, "run")
+    assert not tmux.close_session(server, "run")
     wait_until(lambda: subprocess.run(["kill", "-0", str(pid)], check=False).returncode != 0)
-    assert panes.find_session(server, "run-2")
+    assert tmux.find_session(server, "run-2")
     assert subprocess.run(["kill", "-0", str(other)], check=False).returncode == 0
     after = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
     assert before == after
 
 
 def test_a_session_of_another_server_is_attached_to_there() -> None:
-    assert panes.attach_command("run", {}, "/tmp/y")[:4] == [
+    assert tmux.attach_command("run", {}, "/tmp/y")[:4] == [
         "tmux",
         "-S",
         "/tmp/y",
         "attach-session",
     ]
     inside = {"TMUX": "/tmp/x,1,0"}
-    assert panes.attach_command("run", inside, "/tmp/x")[1] == "switch-client"
-    elsewhere = panes.attach_command("run", inside, "/tmp/y")
+    assert tmux.attach_command("run", inside, "/tmp/x")[1] == "switch-client"
+    elsewhere = tmux.attach_command("run", inside, "/tmp/y")
     assert elsewhere[:6] == ["env", "-u", "TMUX", "tmux", "-S", "/tmp/y"]
 
 
 def test_from_inside_tmux_the_client_is_switched() -> None:
-    assert panes.attach_command("run", {})[1] == "attach-session"
-    assert panes.attach_command("run", {"TMUX": "/tmp/x,1,0"})[1] == "switch-client"
+    assert tmux.attach_command("run", {})[1] == "attach-session"
+    assert tmux.attach_command("run", {"TMUX": "/tmp/x,1,0"})[1] == "switch-client"

@@ -1,4 +1,4 @@
-"""A run's processes as tmux panes, in a session of the user's own tmux server.
+"""tmux mode: a run in panes of the user's own tmux server; the first pane supervises it.
 
 Commands address sessions, windows and panes by tmux's ids ($1, @2, %3), because a name might match
 another session. Only options of our own session, windows and panes are set.
@@ -11,14 +11,19 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import libtmux
 
-from a3c.errors import UserError
+from a3c.cluster import plan as planning
+from a3c.cluster.plan import Plan, Process
+from a3c.errors import EXIT_OK, UserError
 from a3c.process.unwanted_variables import is_unwanted
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
 
 PANES_A_WINDOW = 8
 MIN_VERSION = (3, 2)  # the first with -e
@@ -26,7 +31,6 @@ SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
 _NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
-_REPORT = ("-P", "-F", "#{window_id} #{pane_id}")
 _WINDOW_OPTIONS = {
     "remain-on-exit": "on",
     "pane-border-status": "top",
@@ -36,41 +40,95 @@ _WINDOW_OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Pane:
+class Pane(NamedTuple):
     """One process: its title and its command, which runs without a shell."""
 
     title: str
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A named window with tiled panes."""
 
     name: str
     panes: tuple[Pane, ...]
 
 
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def start(plan: Plan, run: RunDir, script: Path) -> int:
+    """Open the session, and attach to it if this is a terminal.
+
+    Its windows are the cockpit with the ps, the workers, the evaluator and TensorBoard.
+    """
+    cockpit = Pane("cockpit", (sys.executable, str(script), "cockpit", str(run.path)))
+    windows = [Window("cockpit", (cockpit, *(pane_of(p, run) for p in plan.of_role("ps"))))]
+    workers = tuple(pane_of(process, run) for process in plan.of_role("worker"))
+    for number, first in enumerate(range(0, len(workers), PANES_A_WINDOW), start=1):
+        windows.append(Window(f"workers-{number}", workers[first : first + PANES_A_WINDOW]))
+    for role in ("evaluator", "tensorboard"):
+        windows += [Window(role, (pane_of(process, run),)) for process in plan.of_role(role)]
+    close_session(server_of(run), run.label)  # a session from before a resume
+    server = libtmux.Server()
+    close_session(server, run.label)
+    environment = planning.keeper_environment()
+    open_session(server, run.label, windows, directory=Path.cwd(), environment=environment)
+    with rundir.refusing(run.path):
+        run.tmux_socket.write_text(socket_of(server))
+    command = attach_command(run.label, os.environ)
+    if os.environ.get("TMUX"):
+        print(f"switch to it with: {' '.join(command)}")
+    elif is_at_hand():
+        os.execvp(command[0], command)
+    else:
+        print(f"attach to it with: {' '.join(command)}")
+    return EXIT_OK
+
+
+def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
+    """The pane of a keeper, which shows its process's output; closing the pane ends both."""
+    command = planning.keeper_command(process, run, echo=True, restarts=restarts)
+    return Pane(process.name, tuple(command))
+
+
+def restart(run: RunDir, process: Process, restarts: int) -> None:
+    """Start a keeper in the pane of its dead predecessor, or in a new pane."""
+    server, pane = libtmux.Server(), pane_of(process, run, restarts)
+    if not respawn(server, run.label, pane):
+        add(server, run.label, pane, window="workers")
+
+
 # --- availability and names -----------------------------------------------------------------------
 
 
-def is_available() -> bool:
-    """Whether tmux is installed and new enough."""
-    return shutil.which("tmux") is not None and _version() >= MIN_VERSION
+def is_at_hand() -> bool:
+    """Whether stdin and stdout are terminals and tmux is installed and new enough."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and _why_unusable() is None
 
 
-def require_tmux() -> None:
+def require() -> None:
     """Raise UserError if tmux is missing or too old."""
+    if why := _why_unusable():
+        raise UserError(f"--mode tmux: {why}, or give --mode child")
+
+
+def _why_unusable() -> str | None:
     if shutil.which("tmux") is None:
-        raise UserError("--mode tmux: there is no tmux: install it, or give --mode child")
-    if _version() < MIN_VERSION:
-        raise UserError("--mode tmux: needs tmux 3.2 or newer: update it, or give --mode child")
-
-
-def _version() -> tuple[int, ...]:
+        return "there is no tmux: install it"
     said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
-    return tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+    version = tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+    return None if version >= MIN_VERSION else "needs tmux 3.2 or newer: update it"
+
+
+def check_free(label: str, *, replace: bool) -> None:
+    """Raise UserError if tmux is not available or the session's name is taken."""
+    require()
+    if not replace and find_session(libtmux.Server(), label):
+        raise UserError(
+            f"tmux session {session_name(label)} is there already: "
+            "give --replace to end it, or another --run-dir"
+        )
 
 
 def session_name(label: str) -> str:
@@ -94,6 +152,14 @@ def find_session(server: libtmux.Server, label: str) -> str | None:
     return None
 
 
+def server_of(run: RunDir) -> libtmux.Server:
+    """The tmux server that a run was started in; the default server if that isn't known."""
+    try:
+        return libtmux.Server(socket_path=run.tmux_socket.read_text())
+    except (OSError, ValueError):
+        return libtmux.Server()
+
+
 def socket_of(server: libtmux.Server) -> str:
     """The socket path of a running server."""
     return _said(server, "display-message", "-p", "#{socket_path}")
@@ -104,19 +170,16 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
 
     Inside that server, the command switches the current client to the session.
     """
+    target = ("-t", f"={session_name(label)}")
     around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     if around and socket not in (None, around):
-        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), *_attach(label)]
+        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), "attach-session", *target]
     if around:
-        return ["tmux", "switch-client", "-t", f"={session_name(label)}"]
-    return ["tmux", *(("-S", socket) if socket else ()), *_attach(label)]
+        return ["tmux", "switch-client", *target]
+    return ["tmux", *(("-S", socket) if socket else ()), "attach-session", *target]
 
 
-def _attach(label: str) -> tuple[str, ...]:
-    return ("attach-session", "-t", f"={session_name(label)}")
-
-
-# --- opening and closing --------------------------------------------------------------------------
+# --- sessions and panes ---------------------------------------------------------------------------
 
 
 def open_session(
@@ -131,16 +194,10 @@ def open_session(
 
     The processes get `environment`, not the environment of the tmux server.
     """
-    if find_session(server, label):
-        raise UserError(
-            f"tmux session {session_name(label)} is there already: "
-            "give --replace to end it, or another --run-dir"
-        )
-    name = session_name(label)
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _said(
         server,
-        *("new-session", "-d", "-s", name, "-c", str(directory), *SIZE),
+        *("new-session", "-d", "-s", session_name(label), "-c", str(directory), *SIZE),
         *("-P", "-F", "#{session_id} #{window_id}", "cat"),
     ).split()
     try:
@@ -156,8 +213,10 @@ def open_session(
 
 def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
     """Set a session's environment through stdin, because every user can read command lines."""
+    # Quoted so that tmux takes it literally; a raw byte 255 would end the file.
+    special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
     lines = [
-        " ".join(map(_quoted, ("set-environment", "-t", session, key, value)))
+        " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
         for key, value in environment.items()
         if key not in _NOT_PASSED_ON and not is_unwanted(key)
     ]
@@ -165,7 +224,7 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
     which = [word for flag, value in place.items() if value for word in (flag, str(value))]
     done = subprocess.run(
         ["tmux", *which, "source-file", "-"],
-        input=os.fsencode("\n".join(lines) + "\n"),
+        input=os.fsencode("".join(f"set-environment {line}\n" for line in lines)),
         capture_output=True,
         check=False,
     )
@@ -174,44 +233,42 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
         raise UserError(f"tmux refuses the environment: {said or done.returncode}")
 
 
-def _quoted(word: str) -> str:
-    """A word quoted for tmux's configuration language, so that tmux takes it literally."""
-    # A raw byte 255 would end the file.
-    special = {"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"}
-    return "'" + "".join(special.get(character, character) for character in word) + "'"
-
-
 def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:
     first, *others = window.panes
-    report = (*_REPORT, "-c", str(directory))
-    place = ("-d", "-t", f"{session}:", "-n", window.name)
-    window_id, pane_id = _run_in(server, ("new-window", *place, *report), first, "").split()
-    _set_title(server, pane_id, first.title)
+    # Without -d the new window is current, and the options of `_run_in` apply to it.
+    command = ("new-window", "-t", f"{session}:", "-n", window.name)
+    window_id, pane_id = _run_in(server, command, first, directory)
     for pane in others:
-        split = ("split-window", "-d", "-t", pane_id, *report)  # after the last pane
-        _, pane_id = _run_in(server, split, pane, window_id).split()
-        _set_title(server, pane_id, pane.title)
-        _said(server, "select-layout", "-t", window_id, "tiled")  # else the next split has no room
+        pane_id = _split(server, window_id, pane_id, pane, directory)
 
 
-def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, window: str) -> str:
-    """Start a pane, and set its window's options in the same call, before its process can end."""
-    # tmux runs a single word in a shell.
-    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)
+def _split(server: libtmux.Server, window: str, last: str, pane: Pane, directory: Path) -> str:
+    """Start a pane after the last pane of a window; return its id."""
+    command = ("split-window", "-d", "-t", last)
+    _, pane_id = _run_in(server, command, pane, directory, window)
+    _said(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
+    return pane_id
+
+
+def _run_in(
+    server: libtmux.Server, command: Sequence[str], pane: Pane, directory: Path, window: str = ""
+) -> list[str]:
+    """Start a pane by this command of tmux; return the ids of its window and of itself.
+
+    The same call sets the window's options, before the pane's process can end.
+    """
+    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # no single word: no shell
     options = [
         word
         for key, value in _WINDOW_OPTIONS.items()
         for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
     ]
-    if not window:  # without -d the new window is current, and the options apply to it
-        command = [word for word in command if word != "-d"]
-    return _said(server, *command, *(_escaped(word) for word in argv), *options)
-
-
-def _set_title(server: libtmux.Server, pane: str, title: str) -> None:
-    """Set tmux's title and our own option, because a program may change tmux's title."""
-    _said(server, "set-option", "-p", "-t", pane, "@a3c_title", title)
-    _said(server, "select-pane", "-t", pane, "-T", title)
+    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", str(directory))
+    ids = _said(server, *command, *report, *map(_escaped, argv), *options).split()
+    # Our own option too, because a program may change tmux's title.
+    _said(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
+    _said(server, "select-pane", "-t", ids[1], "-T", pane.title)
+    return ids
 
 
 def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
@@ -223,8 +280,7 @@ def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
     for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
         is_dead, pane_id, title = line.split(" ", 2)
         if is_dead == "1" and title == pane.title:
-            argv = (_escaped(word) for word in pane.argv)
-            _said(server, "respawn-pane", "-t", pane_id, *argv)
+            _said(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
             return True
     return False
 
@@ -239,15 +295,12 @@ def add(server: libtmux.Server, label: str, pane: Pane, *, window: str) -> None:
     windows = [line.split(" ", 2) for line in lines if f" {window}-" in line]
     directory = Path(lines[0].split(" ", 2)[2].rpartition(" ")[0])
     room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
-    if not room:
+    if room:
+        last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
+        _split(server, room[-1], last, pane, directory)
+    else:
         more = Window(f"{window}-{len(windows) + 1}", (pane,))
         _open_window(server, session, more, directory)
-        return
-    last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
-    split = ("split-window", "-d", "-t", last, *_REPORT, "-c", str(directory))
-    _, pane_id = _run_in(server, split, pane, room[-1]).split()
-    _set_title(server, pane_id, pane.title)
-    _said(server, "select-layout", "-t", room[-1], "tiled")
 
 
 def close_session(server: libtmux.Server, label: str) -> bool:
