@@ -14,6 +14,8 @@ import yaml
 
 import launch_cluster
 from a3c.cluster.topology import split_address
+from a3c.run import rundir
+from tests.fake_runs import configure
 from tests.runs import REPOSITORY
 
 DOCKER = REPOSITORY / "docker"
@@ -314,3 +316,15 @@ def test_a_host_file_gives_the_same_plan(
     assert stripped(cast) == reference
     assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
     assert cast[-1]["address"] == "10.77.0.2:2233"
+
+
+def test_a_resumed_run_uses_its_hosts_again_whether_its_directory_is_given_or_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "runs" / "pong"
+    rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)
+    (path / "hosts.toml").write_text(HOSTS)
+    for more in ((), ("--run-dir", "runs/pong")):
+        assert launch_cluster.main(["--resume", "--dry-run", *more]) == 0
+        assert "ssh " in capsys.readouterr().out
