@@ -16,7 +16,7 @@ import pytest
 from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import UserError
-from a3c.hosts import asking, elsewhere, sweep
+from a3c.hosts import asking, elsewhere
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
@@ -175,12 +175,12 @@ def test_what_is_left_on_a_host_that_was_cut_off_is_ended_later(
     assert "worker-1 may be at work there still" in far.said.read_text()
 
     with pytest.raises(UserError, match=r"beta can't be reached \(ssh: no route\)"):
-        sweep.end_left(far.run, now=False)
+        elsewhere.end_left(far.run, now=False)
     assert far.record()
     far.cut.unlink()
-    assert sweep.end_left(far.run, now=False) == ["worker-1"]
+    assert elsewhere.end_left(far.run, now=False) == ["worker-1"]
     assert far.record() is None
-    assert sweep.end_left(far.run, now=False) == []
+    assert elsewhere.end_left(far.run, now=False) == []
 
 
 def test_a_keeper_that_can_not_start_says_why(far: Far) -> None:
@@ -197,12 +197,10 @@ def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    answer = asking.Answer(Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path)), [])
-    link = asking._Link(answer)
+    monkeypatch.setattr(asking, "FACTS_TIMEOUT_S", 1.0)
+    host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
+    worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
     began = time.monotonic()
-    try:
-        link.hear("facts", 1.0)
-    finally:
-        link.close()
+    (answer,) = asking.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"

@@ -15,7 +15,7 @@ import pytest
 
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
-from a3c.hosts import sweep
+from a3c.hosts import elsewhere
 from a3c.launch import run_summary
 from a3c.launch.run_summary import closing, newest_checkpoint, summarise
 from a3c.launch.supervisor import Interruption, Outcome
@@ -75,7 +75,9 @@ def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
     made.checkpoint(900, 20.0, reason="max_env_steps")
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
-    monkeypatch.setattr(sweep, "end_left", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(
+        elsewhere, "end_left", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
     run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
     plan = Plan(str(made.run.path), ())

@@ -18,7 +18,7 @@ from a3c.cluster.plan import Plan, Process
 from a3c.config import Config, command_line
 from a3c.config.rules import validate
 from a3c.errors import UserError
-from a3c.hosts import asking, probe, sweep
+from a3c.hosts import asking, elsewhere, probe
 from a3c.hosts.asking import Answer
 from a3c.launch.preflight import PROCESS_MB
 from a3c.process.console import command, count
@@ -89,7 +89,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
         log.warning("warning: %s", line)
     found = [line for answer in answers for line in faults(answer, answers[0])]
     run = RunDir(Path(plan.run_dir))
-    doubtful = [] if at_work else [host.name for host in sweep.hosts_in_doubt(run)]
+    doubtful = [] if at_work else [host.name for host in elsewhere.hosts_in_doubt(run)]
     if doubtful:  # of an earlier session, as after a crash here
         stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(run.path))}"
         names = ", ".join(doubtful)

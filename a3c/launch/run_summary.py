@@ -18,7 +18,7 @@ from typing import Any
 from a3c.cluster.plan import Plan
 from a3c.config import Config
 from a3c.errors import UserError
-from a3c.hosts import sweep
+from a3c.hosts import elsewhere
 from a3c.launch import report
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import best
@@ -48,7 +48,7 @@ def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> in
                 os.dup2(nowhere, stream.fileno())
                 os.close(nowhere)
         try:
-            ended = sweep.end_left(run, now=True)  # such as after a second Ctrl-C
+            ended = elsewhere.end_left(run, now=True)  # such as after a second Ctrl-C
         except UserError as error:
             log.error("%s", error)
         else:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from a3c.cluster.plan import FAR_GRACE_S, Plan, Process
 from a3c.config.command_line import Parser, add_version
 from a3c.errors import EXIT_OK, UserError
-from a3c.hosts import far_end, sweep
+from a3c.hosts import elsewhere, far_end
 from a3c.launch import hosts, supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES
@@ -144,7 +144,7 @@ def stop(arguments: argparse.Namespace) -> int:
     rundir.refuse_copy(found)
     alive = [r for r in process_records.read_records(found.path) if process_records.keeper_lives(r)]
     if not alive:
-        ended = sweep.end_left(found, now=arguments.now)
+        ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return EXIT_OK
     last = (supervisor.CHIEF, *(r.name for r in alive if r.role == "ps"))
@@ -167,7 +167,7 @@ def stop(arguments: argparse.Namespace) -> int:
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
-    sweep.end_left(found, now=arguments.now)
+    elsewhere.end_left(found, now=arguments.now)
     print(f"{found.name} is stopped")
     return EXIT_OK
 
