@@ -11,7 +11,14 @@ import pytest
 
 from a3c.cluster.plan import Plan, Process
 from a3c.launch import supervisor
-from a3c.launch.supervisor import ChildKeepers, Interruption, Keepers, Outcome, Supervisor
+from a3c.launch.supervisor import (
+    ChildKeepers,
+    Interruption,
+    Keepers,
+    Outcome,
+    RecordedKeepers,
+    Supervisor,
+)
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.runs import everything_ended
@@ -70,10 +77,11 @@ def test_a_signal_from_before_it_was_supervised_stops_the_run(tmp_path: Path) ->
     assert all(keepers.exit_code(process.name) is not None for process in plan(run).processes)
 
 
-class Scripted:
+class Scripted(RecordedKeepers):
     """Keepers that leave with 0 at a given look of the supervisor."""
 
-    def __init__(self, leaves: dict[str, int]) -> None:
+    def __init__(self, run: RunDir, leaves: dict[str, int]) -> None:
+        super().__init__(run)
         self._leaves = leaves
         self.looks = 0
         self.told: list[str] = []
@@ -86,13 +94,6 @@ class Scripted:
         """Take note of it."""
         self.told.append(name)
 
-    def is_killed(self, name: str) -> bool:
-        """Nobody is."""
-        return False
-
-    def start_again(self, process: Process, restarts: int) -> None:
-        """Nothing has to."""
-
 
 def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_chief(
     tmp_path: Path,
@@ -100,7 +101,7 @@ def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_ch
     run = RunDir(tmp_path)
     evaluator = Process("evaluator-0", "evaluator", 0, "", ("sleep", "1"), {}, "")
     planned = Plan(str(tmp_path), (*plan(run).processes, evaluator))
-    keepers = Scripted({"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
+    keepers = Scripted(run, {"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
 
     def look() -> None:
         keepers.looks += 1

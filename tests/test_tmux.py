@@ -87,11 +87,13 @@ def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_pa
     opened(server, "run", [Window("cockpit", (sleeper("cockpit"), dying))], tmp_path)
     wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"])
     before = listed(server, "#{pane_id} #{@a3c_title}")
-    assert tmux.respawn(server, "run", sleeper("ps-0"))
+    tmux.start_again(server, "run", sleeper("ps-0"))
     wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "0"])
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
-    assert not tmux.respawn(server, "run", sleeper("ps-0"))  # it lives
-    assert not tmux.respawn(server, "another", sleeper("ps-0"))
+    tmux.start_again(server, "another", sleeper("ps-0"))  # has no session
+    assert len(listed(server, "#{pane_id}")) == 2
+    tmux.start_again(server, "run", sleeper("worker-1"))  # has no pane yet
+    assert "workers-1 worker-1" in listed(server, "#{window_name} #{@a3c_title}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ The check shows a table of the probes' answers, warnings, and the errors that pr
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import shlex
 from collections.abc import Iterator, Sequence
@@ -75,13 +74,11 @@ def keep(run: RunDir, text: bytes | None) -> None:
 # --- the check ------------------------------------------------------------------------------------
 
 
-def check_more(plan: Plan, added: Sequence[Process], config: Config) -> None:
-    """Check the hosts for workers that are added to a running run; these must reach its ps."""
-    check(dataclasses.replace(plan, processes=tuple(added)), config, at_work=plan.of_role("ps"))
-
-
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
-    """Probe the hosts and show their answers; UserError if anything prevents the run."""
+    """Probe the hosts and show their answers; UserError if anything prevents the run.
+
+    `at_work` are the running ps that the processes of the plan, added workers, must reach.
+    """
     answers = asking.ask(plan, at_work)
     for line in table(answers):
         log.info("%s", line)

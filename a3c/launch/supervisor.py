@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan, Process
@@ -92,22 +91,6 @@ class Interruption:
 
 
 # --- keepers --------------------------------------------------------------------------------------
-
-
-class Keepers(Protocol):
-    """The keepers of a run, by process name."""
-
-    def exit_code(self, name: str) -> int | None:
-        """The exit code of a keeper; None while it runs."""
-
-    def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and exit, at once if `now`."""
-
-    def is_killed(self, name: str) -> bool:
-        """Whether a keeper was killed, so that it recorded no end."""
-
-    def start_again(self, process: Process, restarts: int) -> None:
-        """Start a keeper; `restarts` counts the previous restarts of its process."""
 
 
 class ChildKeepers:
@@ -209,6 +192,9 @@ class RecordedKeepers:
         record = process_records.read_record(self._run.record(name))
         if record:
             process_records.terminate(record, now=now)
+
+
+Keepers = ChildKeepers | RecordedKeepers
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -358,30 +344,30 @@ class Supervisor:
         if self._is_over or now - self._polled_at < RESTART_POLL_S:
             return
         self._polled_at = now
-        for name, kept in self._kept.items():
-            if kept.is_given_up or not self._keepers.is_killed(name):
-                continue
-            if kept.due_at is None:
-                self._decide(kept, now)
-            elif now >= kept.due_at:
-                kept.due_at, kept.started_at = None, now
-                record = process_records.read_record(self._run.record(name))
-                self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
+        for kept in self._kept.values():
+            if not kept.is_given_up and self._keepers.is_killed(kept.process.name):
+                self._restart(kept, now)
         for process in take_requests(self._run):
             log.info("%s comes in, at %s", process.name, process.address)
             self._add(process)
             self._keepers.start_again(process, restarts=0)
 
-    def _decide(self, kept: _Kept, now: float) -> None:
-        name, lived_s = kept.process.name, now - kept.started_at
-        decision = kept.patience.decide(Verdict.CRASH, lived_s, beat=False)
-        if decision.again:
-            delay_s = decision.delay_s
-            log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)
-            kept.due_at = now + delay_s
-        else:
-            log.error("the keeper of %s is killed again and again: given up", name)
-            kept.is_given_up = True
+    def _restart(self, kept: _Kept, now: float) -> None:
+        """Restart a keeper that was killed, after a delay; give it up if that happens too often."""
+        name = kept.process.name
+        if kept.due_at is None:
+            decision = kept.patience.decide(Verdict.CRASH, now - kept.started_at, beat=False)
+            if decision.again:
+                delay_s = decision.delay_s
+                log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)
+                kept.due_at = now + delay_s
+            else:
+                log.error("the keeper of %s is killed again and again: given up", name)
+                kept.is_given_up = True
+        elif now >= kept.due_at:
+            kept.due_at, kept.started_at = None, now
+            record = process_records.read_record(self._run.record(name))
+            self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
 
 
 def requests(run: RunDir) -> Path:

@@ -94,9 +94,7 @@ def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
     """Start a keeper in the pane of its dead predecessor, or in a new pane."""
-    server, pane = libtmux.Server(), pane_of(process, run, restarts)
-    if not respawn(server, run.label, pane):
-        add(server, run.label, pane, window="workers")
+    start_again(libtmux.Server(), run.label, pane_of(process, run, restarts))
 
 
 # --- availability and names -----------------------------------------------------------------------
@@ -271,36 +269,30 @@ def _run_in(
     return ids
 
 
-def respawn(server: libtmux.Server, label: str, pane: Pane) -> bool:
-    """Run a command in the dead pane with the same title; False if there is none."""
+def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
+    """Run a command in the dead pane with the same title, or in a new pane of a worker.
+
+    A new pane goes into the last window of workers that has room, or into a new window.
+    """
     session = find_session(server, label)
     if session is None:
-        return False
+        return
     form = "#{pane_dead} #{pane_id} #{@a3c_title}"
     for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
         is_dead, pane_id, title = line.split(" ", 2)
         if is_dead == "1" and title == pane.title:
             _said(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
-            return True
-    return False
-
-
-def add(server: libtmux.Server, label: str, pane: Pane, *, window: str) -> None:
-    """Add a pane to the last window of a kind that has room, or to a new window."""
-    session = find_session(server, label)
-    if session is None:
-        return
+            return
     form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
     lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
-    windows = [line.split(" ", 2) for line in lines if f" {window}-" in line]
+    windows = [line.split(" ", 2) for line in lines if " workers-" in line]
     directory = Path(lines[0].split(" ", 2)[2].rpartition(" ")[0])
     room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
     if room:
         last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
         _split(server, room[-1], last, pane, directory)
     else:
-        more = Window(f"{window}-{len(windows) + 1}", (pane,))
-        _open_window(server, session, more, directory)
+        _open_window(server, session, Window(f"workers-{len(windows) + 1}", (pane,)), directory)
 
 
 def close_session(server: libtmux.Server, label: str) -> bool:

@@ -211,7 +211,8 @@ def add(arguments: argparse.Namespace) -> int:
         )
     chosen = free[:wanted]
     if any(not process.is_here for process in chosen):
-        hosts.check_more(plan, chosen, rundir.read_config(run))
+        added = dataclasses.replace(plan, processes=tuple(chosen))
+        hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
     with_added(plan, chosen).save(run)
     requests = supervisor.requests(run)
     requests.mkdir(mode=0o700, exist_ok=True)
