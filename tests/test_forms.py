@@ -220,6 +220,8 @@ def test_a_host_file_is_the_same_plan_task_by_task(
     assert stripped(cast) == reference
     hosts = [split_address(p["address"])[0] for p in cast]
     assert hosts == ["10.9.0.1"] * 5 + ["10.9.0.2"] * 12
+    assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
+    assert cast[-1]["address"] == "10.9.0.2:2233"
 
 
 def test_every_host_with_containers_works_out_the_same_plan(
@@ -301,21 +303,6 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert service["init"]
         published = [str(port) for port in service.get("ports", [])]
         assert all(port.startswith("127.0.0.1:") for port in published)
-
-
-def test_a_host_file_gives_the_same_plan(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, reference: dict[str, Planned]
-) -> None:
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text(
-        '[[host]]\nhost = "here"\naddress = "10.77.0.1"\nslots = 4\n'
-        '[[host]]\nhost = "beta"\naddress = "10.77.0.2"\nslots = 12\ndirectory = "/opt/a3c"\n'
-    )
-    run = str(tmp_path / "pong")
-    cast = dry_run(capsys, *SETTINGS, "--hosts", str(hosts), "--trusted-network", "--run-dir", run)
-    assert stripped(cast) == reference
-    assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
-    assert cast[-1]["address"] == "10.77.0.2:2233"
 
 
 def test_a_resumed_run_uses_its_hosts_again_whether_its_directory_is_given_or_not(

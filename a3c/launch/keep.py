@@ -175,39 +175,29 @@ def _is_done(run: RunDir, name: str) -> bool:
 
 
 def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
-    """Supervise these processes; return the exit code."""
+    """Supervise these processes; return the exit code.
+
+    The chief's host writes the run's configuration before the chief and the summary after it.
+    """
     run = RunDir(Path(planned.run_dir))
-    if any(process.name == CHIEF for process in mine):
-        with rundir.hold(run.path), Interruption() as interruption:
-            return _keep_chief(mine, planned, config, chosen, interruption)
-    if mine[0].role not in ("ps", "worker") and not run.config.exists():
-        log.info("waiting for %s to write %s", CHIEF, run.config)
-        while not run.config.exists():
-            time.sleep(POLL_S)
-    with Interruption() as interruption:
-        return PartSupervisor(mine, run, interruption).run().exit_code
-
-
-def _keep_chief(
-    mine: list[Process],
-    planned: Plan,
-    config: Config,
-    chosen: argparse.Namespace,
-    interruption: Interruption,
-) -> int:
-    """Supervise the chief; write the run's configuration before it and the summary after it."""
-    path = Path(planned.run_dir)
-    run = RunDir(path)
-    if _is_done(run, CHIEF) and not chosen.resume:  # ended before its summary was written
-        return run_summary.conclude(run, config, Outcome(EXIT_OK), interruption)
-    again = run.config.exists()
-    if again:
-        rundir.check_resumable(path, config)
-    run = rundir.create(path, config, chosen.preset, resume=again)
-    planned.save(run)
-    log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
-    outcome = PartSupervisor(mine, run, interruption).run()
-    return run_summary.conclude(run, config, outcome, interruption)
+    if all(process.name != CHIEF for process in mine):
+        if mine[0].role not in ("ps", "worker") and not run.config.exists():
+            log.info("waiting for %s to write %s", CHIEF, run.config)
+            while not run.config.exists():
+                time.sleep(POLL_S)
+        with Interruption() as interruption:
+            return PartSupervisor(mine, run, interruption).run().exit_code
+    with rundir.hold(run.path), Interruption() as interruption:
+        outcome = Outcome(EXIT_OK)
+        if chosen.resume or not _is_done(run, CHIEF):  # else it only lacks its summary
+            again = run.config.exists()
+            if again:
+                rundir.check_resumable(run.path, config)
+            run = rundir.create(run.path, config, chosen.preset, resume=again)
+            planned.save(run)
+            log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
+            outcome = PartSupervisor(mine, run, interruption).run()
+        return run_summary.conclude(run, config, outcome, interruption)
 
 
 class PartSupervisor(Supervisor):
@@ -223,10 +213,9 @@ class PartSupervisor(Supervisor):
         interruption: Interruption,
         late_s: float = AFTER_CHIEF_S,
     ) -> None:
+        self._since = now_text()
         keepers = ChildKeepers(run, mine, echo=True)
         super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
-        self._chief = run.record(CHIEF)
-        self._since = now_text()
         self._late_s = late_s if mine[0].role in ("ps", "worker") else math.inf
 
     def run(self) -> Outcome:
@@ -245,9 +234,9 @@ class PartSupervisor(Supervisor):
         while not self._ended(self._kept) and time.monotonic() < late_at:
             if self._interruption.count:
                 return Outcome(128 + self._interruption.signal, stopped=True)
-            chief = process_records.read_record(self._chief)  # of this session
+            chief = process_records.read_record(self._run.record(CHIEF))
             is_over = chief and chief.state == "done" and chief.updated_at > self._since
-            if is_over and late_at == math.inf:
+            if is_over and late_at == math.inf:  # the end of this session, not of an earlier one
                 late_at = time.monotonic() + self._late_s
             self._pause()
         return Outcome(EXIT_OK)
