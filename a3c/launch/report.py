@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from a3c.cluster.placement import directory_of
 from a3c.cluster.plan import Plan
 from a3c.config import Config
+from a3c.errors import A3CError
 from a3c.process import process_records
 from a3c.process.console import count, from_here
 from a3c.run import resume, rundir
@@ -43,10 +44,11 @@ def showing(run: RunDir) -> Iterator[Callable[[], None]]:
 
 def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     """The lines at the start: the task, the cluster, the directories, the URL of TensorBoard."""
-    cluster, env = config.cluster, config.env
+    cluster, env, mark = config.cluster, config.env, config.run.stop_at_return
+    goal = "" if mark is None else f", goal {mark:g}"
     lines = [
         f"training {env.env_id}: {cluster.ps} ps, {count(cluster.workers, 'worker')}, "
-        f"{f'preset {preset}' if preset else 'no preset'}",
+        f"{f'preset {preset}' if preset else 'no preset'}{goal}",
         sharing(config),
         f"run directory {from_here(run.path)}",
     ]
@@ -110,13 +112,12 @@ class Progress:
         """Print the progress; if there is none, print once which peer each process waits for."""
         from a3c.watch.dashboard import one_line  # imports rich
 
-        status = self._reader.read()
-        if status.global_step != self._last_step:
-            self._last_step = status.global_step
-            goal = status.stop_at_return
-            goal_text = "" if goal is None else f" (goal {goal:g})"
-            self._say("%s%s", one_line(status), goal_text)
-            return
+        with contextlib.suppress(A3CError, OSError):  # such as a deleted run directory
+            status = self._reader.read()
+            if status.global_step != self._last_step:
+                self._last_step = status.global_step
+                self._say("%s", one_line(status))
+                return
         for record in records:
             said = [line for line in record.output_tail if " keeper: " not in line]
             peer = said[-1].partition(" waiting for ")[2] if said else ""
