@@ -37,7 +37,7 @@ DESCRIPTION = "\n".join(
     [
         "Train an A3C cluster, or look after one that was started:",
         *(f"  {name:12}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
-        f"  {'keep':10}be the keeper of processes of a run on many hosts; `keep --help`",
+        f"  {'keep':10}supervise some processes of a run on many hosts; `keep --help`",
     ]
 )
 LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -161,7 +161,7 @@ def start(arguments: list[str]) -> int:
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
     idle = _check(config, path, chosen)
-    config, placement = hosts.take(config, chosen)
+    config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
     planned, warnings = _plan(config, run, chosen, placement)
     for line in (*idle, *warnings):
@@ -178,13 +178,13 @@ def start(arguments: list[str]) -> int:
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         with rundir.refusing(path):
             planned.save(run)
-            hosts.keep(run, copy)
+            hosts.save_copy(run, copy)
         log.info("%s", report.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))
         if not in_tmux:
             keepers = ChildKeepers(run, planned.processes)
-            return run_summary.see_through(planned, keepers, run, config)
+            return run_summary.supervise(planned, keepers, run, config)
     from a3c.launch import tmux
 
     return tmux.start(planned, run, script=Path(__file__).resolve())
@@ -281,7 +281,7 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
         return False
     from a3c.launch import tmux  # imports libtmux, which only tmux mode needs
 
-    if chosen.mode == "auto" and not tmux.is_at_hand():
+    if chosen.mode == "auto" and not tmux.is_usable():
         return False
     tmux.check_free(label, replace=chosen.replace or chosen.resume)
     return True
@@ -294,7 +294,7 @@ def _show(planned: Plan, *, as_json: bool) -> int:
         for process in planned.processes:
             print(planned.shell(process))
         for process in planned.reserved:
-            print("# may come later:", planned.shell(process))
+            print("# reserved for `add`:", planned.shell(process))
     return EXIT_OK
 
 

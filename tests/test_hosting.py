@@ -16,7 +16,7 @@ import pytest
 from a3c.cluster.hostfile import HERE, Host
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import UserError
-from a3c.hosts import asking, elsewhere
+from a3c.hosts import elsewhere, probing
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
@@ -44,7 +44,7 @@ sys.exit(int(code.read_text()))
 FOLLOW = """
 import sys
 from a3c.hosts import near_end
-near_end.FAREWELL_S = 1.0
+near_end.LAST_RETRIES_S = 1.0
 sys.exit(near_end.main())
 """
 
@@ -199,11 +199,11 @@ def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(asking, "FACTS_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(probing, "FACTS_TIMEOUT_S", 1.0)
     host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
     worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
     began = time.monotonic()
-    (answer,) = asking.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
+    (answer,) = probing.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
 
@@ -214,6 +214,6 @@ def test_a_host_that_closes_its_output_and_stays_is_not_waited_for(tmp_path: Pat
     python.chmod(0o700)
     host = Host(HERE, "127.0.0.1", 1, str(python), str(tmp_path))
     began = time.monotonic()
-    (answer,) = asking.ask(Plan(str(tmp_path), (), hosts=(host,)))
+    (answer,) = probing.ask(Plan(str(tmp_path), (), hosts=(host,)))
     assert "give the python there" in answer.trouble
     assert time.monotonic() - began < 30

@@ -82,7 +82,7 @@ def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
     plan = Plan(str(made.run.path), ())
     keepers: Any = None
-    assert run_summary.see_through(plan, keepers, made.run, config) == 128 + signal.SIGTERM
+    assert run_summary.supervise(plan, keepers, made.run, config) == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
 
 

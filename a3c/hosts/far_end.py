@@ -26,7 +26,7 @@ from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
 TICK_S = 0.25
 FILES_INTERVAL_S = 1.0
-PATIENCE_S = 60.0  # without a ping: the connection counts as lost
+PING_TIMEOUT_S = 60.0  # without a ping: the connection counts as lost
 CHUNK = 1 << 16
 _FIRST_RECORD_S = 30.0
 _END_S = 20.0  # wait for a keeper after the first request to end
@@ -47,16 +47,16 @@ class Reporter:
 
     def run(self) -> None:
         """Report until the keeper or the connection ends."""
-        requests, heard_at = Lines(0), time.monotonic()
-        while not requests.closed and time.monotonic() - heard_at <= PATIENCE_S:
+        requests, pinged_at = Lines(0), time.monotonic()
+        while not requests.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
             is_over = not process_records.is_kept(self._record)
             self._report(everything=is_over)
             if is_over:
                 state = self._reported.state if self._reported else None
-                say({"over": state if state in ENDED_STATES else None})
+                send({"over": state if state in ENDED_STATES else None})
                 return
             for request in map(json.loads, requests.read(TICK_S)):
-                heard_at = time.monotonic()
+                pinged_at = time.monotonic()
                 if request.get("do") == "stop" and self._reported:
                     process_records.terminate(self._reported)
 
@@ -65,7 +65,7 @@ class Reporter:
         record = process_records.read_record(self._record)
         if record and record != self._reported:
             self._reported = record
-            say({"record": json.loads(record.to_json())})
+            send({"record": json.loads(record.to_json())})
         self._report_file("log", self._log)
         now = time.monotonic()
         if not everything and now - self._files_at < FILES_INTERVAL_S:
@@ -74,7 +74,7 @@ class Reporter:
         with contextlib.suppress(OSError):
             touched = Path(record.heartbeat).stat().st_mtime if record and record.heartbeat else 0
             if touched:
-                say({"beat": max(0.0, time.time() - touched)})
+                send({"beat": max(0.0, time.time() - touched)})
         for root in (self._run / name for name in self._roots):
             for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
                 if path.is_file():
@@ -90,14 +90,14 @@ class Reporter:
             with path.open("rb") as file:
                 file.seek(place)
                 while data := file.read(min(CHUNK, size - place)):
-                    say({"file": name, "data": base64.b64encode(data).decode()})
+                    send({"file": name, "data": base64.b64encode(data).decode()})
                     place += len(data)
         except OSError:
             return  # the file does not exist yet
         self._places[name] = place
 
 
-def say(message: dict[str, Any]) -> None:
+def send(message: dict[str, Any]) -> None:
     """Send one JSON object; if the connection is closed, end this process."""
     try:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
@@ -119,7 +119,7 @@ def attach(request: dict[str, Any]) -> str | None:
     record = process_records.read_record(path)
     if record and process_records.keeper_lives(record):
         if list(record.argv) == request["argv"]:
-            say({"attached": record.keeper.pid})
+            send({"attached": record.keeper.pid})
             return None
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
@@ -136,7 +136,7 @@ def attach(request: dict[str, Any]) -> str | None:
         while time.monotonic() < deadline and keeper.poll() is None:
             record = process_records.read_record(path)
             if record and record.keeper.pid == keeper.pid:
-                say({"started": keeper.pid})
+                send({"started": keeper.pid})
                 return None
             time.sleep(0.02)
         said.seek(0)
@@ -164,13 +164,13 @@ def main() -> int:
         records = process_records.read_records(Path(request["sweep"]))
         alive = [record for record in records if process_records.keeper_lives(record)]
         left = end(alive, now=request["now"])
-        say({"ended": [r.name for r in alive if r.name not in left], "left": left})
+        send({"ended": [r.name for r in alive if r.name not in left], "left": left})
         return 0
     log = Path(request["log"])
     request["places"].setdefault("log", log.stat().st_size if log.exists() else 0)
     trouble = attach(request)
     if trouble:
-        say({"trouble": trouble})
+        send({"trouble": trouble})
     else:
         Reporter(request).run()
     return 0

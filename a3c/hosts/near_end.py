@@ -33,9 +33,9 @@ from a3c.run.rundir import RunDir
 
 TICK_S = 0.25
 PING_INTERVAL_S = 5.0
-FIRST_WORD_S = 60.0  # from the start of ssh, which includes starting Python on the host
+FIRST_ANSWER_S = 60.0  # from the start of ssh, which includes starting Python on the host
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
-FAREWELL_S = 12.0  # retries of a lost connection while the run ends
+LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 
 class Follower:
@@ -72,14 +72,14 @@ class Follower:
             self._asked_at = time.monotonic()
 
     def _wait(self, delay_s: float) -> None:
-        """Wait before the next retry; while the run ends, give up after FAREWELL_S."""
+        """Wait before the next retry; while the run ends, give up after LAST_RETRIES_S."""
         until = time.monotonic() + delay_s
         while time.monotonic() < until:
             time.sleep(TICK_S)
-            if self._asked_at is not None and time.monotonic() - self._asked_at > FAREWELL_S:
+            if self._asked_at is not None and time.monotonic() - self._asked_at > LAST_RETRIES_S:
                 name, host = self._process.name, self._host.name
                 stop = f"{console.command('launch_cluster.py')} stop {self._run.name}"
-                tell(
+                print_line(
                     f"{host} can't be reached: {name} may be at work there still; "
                     f"`{stop}` ends it once {host} is back"
                 )
@@ -96,15 +96,15 @@ class Follower:
             on_other=lambda line: write_all(1, line + b"\n"),
         )
         began = pinged = time.monotonic()
-        heard = asked = False
+        answered = asked = False
         try:
             link.send(self._request())
             while not link.closed and self._status < 0:
                 for message in link.receive(TICK_S):
-                    heard = True
-                    self._take(message)
+                    answered = True
+                    self._handle(message)
                 now = time.monotonic()
-                if not heard and now - began > FIRST_WORD_S:
+                if not answered and now - began > FIRST_ANSWER_S:
                     break
                 if self._asked_at is not None and not asked:
                     asked = True
@@ -116,9 +116,9 @@ class Follower:
             code, words = link.close()
         if self._status < 0 and self._seen.cut_off_at is None:
             reason = words or f"ssh left with {code}"
-            tell(f"no connection to {self._host.name} ({reason}): trying on")
+            print_line(f"no connection to {self._host.name} ({reason}): trying on")
             self._note(cut_off_at=time.time(), reason=reason)
-        return heard
+        return answered
 
     def _request(self) -> dict[str, Any]:
         there = RunDir(Path(directory_of(self._host, self._run.label)))
@@ -141,7 +141,7 @@ class Follower:
 
     # --- messages from the host -------------------------------------------------------------------
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "record" in message:
             self._note(record=process_records.parse_record(message["record"]))
         elif "file" in message:
@@ -155,14 +155,14 @@ class Follower:
             started = "started" in message
             if self._seen.cut_off_at is not None or self._log_place is None:
                 word = "started" if started else "at work already"
-                tell(f"connected to {self._host.name}: {self._process.name} is {word}")
+                print_line(f"connected to {self._host.name}: {self._process.name} is {word}")
             if started:
                 self._started_at = time.monotonic()
             self._unless_ended = True
             self._log_place = self._log_place or 0
             self._note(cut_off_at=None, reason="")
         elif "trouble" in message:
-            tell(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
+            print_line(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
             self._status = EXIT_FATAL
         elif "over" in message:
             self._end(message["over"])
@@ -200,15 +200,15 @@ class Follower:
             decision = self._patience.decide(Verdict.CRASH, lived_s, beat=False)
             how = "was stopped there" if state == "stopped" else "went with its keeper"
             if decision.again:
-                tell(f"{name} {how}; it starts again in {decision.delay_s:g} s")
+                print_line(f"{name} {how}; it starts again in {decision.delay_s:g} s")
                 self._unless_ended = False
                 self._wait(decision.delay_s)
             else:
-                tell(f"{name} {how}, again and again: given up")
+                print_line(f"{name} {how}, again and again: given up")
                 self._status = EXIT_FATAL
 
 
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of the launcher within the process's output."""
     write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
 
@@ -219,7 +219,7 @@ def main() -> int:
     try:
         plan = Plan.load(run)
     except UserError as error:
-        tell(str(error))
+        print_line(str(error))
         return EXIT_USAGE
     known = {process.name: process for process in (*plan.processes, *plan.reserved)}
     return Follower(run, known[sys.argv[2]], plan).run()

@@ -17,8 +17,8 @@ from a3c.cluster.plan import Plan, Process
 from a3c.config import Config, command_line
 from a3c.config.rules import validate
 from a3c.errors import UserError
-from a3c.hosts import asking, elsewhere, probe
-from a3c.hosts.asking import Answer
+from a3c.hosts import elsewhere, probe, probing
+from a3c.hosts.probing import Answer
 from a3c.launch.preflight import PROCESS_MB
 from a3c.process.console import command, count
 from a3c.run import rundir
@@ -35,7 +35,7 @@ _PLACES = 4
 _OLDEST_PYTHON = (3, 11)
 
 
-def take(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement | None]:
+def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement | None]:
     """The configuration and the placement; without a host file the placement is None.
 
     If the user gives no number of workers, every slot gets one. A resumed run uses its previous
@@ -61,7 +61,7 @@ def file_of(chosen: argparse.Namespace) -> Path | None:
     return given
 
 
-def keep(run: RunDir, text: bytes | None) -> None:
+def save_copy(run: RunDir, text: bytes | None) -> None:
     """Copy the host file into the run directory, for `--resume`; without one, delete the copy."""
     copy = run.path / COPY
     with rundir.refusing(run.path):
@@ -79,7 +79,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
 
     `at_work` are the running ps that the processes of the plan, added workers, must reach.
     """
-    answers = asking.ask(plan, at_work)
+    answers = probing.ask(plan, at_work)
     for line in table(answers):
         log.info("%s", line)
     for line in warnings(answers, config):

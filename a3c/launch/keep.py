@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--resume", action="store_true", help="go on with a run that was over")
     group.add_argument(
-        "--spares", action="store_true", help="a process too many leaves with 0 instead of 2"
+        "--spares", action="store_true", help="exit with 0, not 2, if the run has no such process"
     )
     group.add_argument("--stay", action="store_true", help="wait for SIGTERM when the run is over")
     group.add_argument(

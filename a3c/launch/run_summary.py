@@ -33,8 +33,8 @@ from a3c.run.scores import beside
 log = logging.getLogger("a3c")
 
 
-def see_through(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
-    """Show a run until it ends, then evaluate it, write its summary and return its exit code.
+def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
+    """Supervise and show a run, evaluate it, write its summary, and return its exit code.
 
     In child mode this runs in the foreground, in tmux mode in the first pane.
     """

@@ -348,7 +348,7 @@ class Supervisor:
             if not kept.is_given_up and self._keepers.is_killed(kept.process.name):
                 self._restart(kept, now)
         for process in take_requests(self._run):
-            log.info("%s comes in, at %s", process.name, process.address)
+            log.info("%s is added, at %s", process.name, process.address)
             self._add(process)
             self._keepers.start_again(process, restarts=0)
 

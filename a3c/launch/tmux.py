@@ -79,7 +79,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     command = attach_command(run.label, os.environ)
     if os.environ.get("TMUX"):
         print(f"switch to it with: {' '.join(command)}")
-    elif is_at_hand():
+    elif is_usable():
         os.execvp(command[0], command)
     else:
         print(f"attach to it with: {' '.join(command)}")
@@ -100,7 +100,7 @@ def restart(run: RunDir, process: Process, restarts: int) -> None:
 # --- availability and names -----------------------------------------------------------------------
 
 
-def is_at_hand() -> bool:
+def is_usable() -> bool:
     """Whether stdin and stdout are terminals and tmux is installed and new enough."""
     return sys.stdin.isatty() and sys.stdout.isatty() and _why_unusable() is None
 
@@ -160,7 +160,7 @@ def server_of(run: RunDir) -> libtmux.Server:
 
 def socket_of(server: libtmux.Server) -> str:
     """The socket path of a running server."""
-    return _said(server, "display-message", "-p", "#{socket_path}")
+    return _output(server, "display-message", "-p", "#{socket_path}")
 
 
 def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
@@ -193,7 +193,7 @@ def open_session(
     The processes get `environment`, not the environment of the tmux server.
     """
     # A session needs a window: the first one stays until the environment is set.
-    session, waiting = _said(
+    session, waiting = _output(
         server,
         *("new-session", "-d", "-s", session_name(label), "-c", str(directory), *SIZE),
         *("-P", "-F", "#{session_id} #{window_id}", "cat"),
@@ -202,8 +202,8 @@ def open_session(
         _set_environment(server, session, environment)
         for window in windows:
             _open_window(server, session, window, directory)
-        _said(server, "kill-window", "-t", waiting)
-        _said(server, "select-window", "-t", f"{session}:{windows[0].name}")
+        _output(server, "kill-window", "-t", waiting)
+        _output(server, "select-window", "-t", f"{session}:{windows[0].name}")
     except BaseException:
         server.cmd("kill-session", "-t", session)
         raise
@@ -244,7 +244,7 @@ def _split(server: libtmux.Server, window: str, last: str, pane: Pane, directory
     """Start a pane after the last pane of a window; return its id."""
     command = ("split-window", "-d", "-t", last)
     _, pane_id = _run_in(server, command, pane, directory, window)
-    _said(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
+    _output(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
     return pane_id
 
 
@@ -262,10 +262,10 @@ def _run_in(
         for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
     ]
     report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", str(directory))
-    ids = _said(server, *command, *report, *map(_escaped, argv), *options).split()
+    ids = _output(server, *command, *report, *map(_escaped, argv), *options).split()
     # Our own option too, because a program may change tmux's title.
-    _said(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
-    _said(server, "select-pane", "-t", ids[1], "-T", pane.title)
+    _output(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
+    _output(server, "select-pane", "-t", ids[1], "-T", pane.title)
     return ids
 
 
@@ -281,7 +281,7 @@ def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
     for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
         is_dead, pane_id, title = line.split(" ", 2)
         if is_dead == "1" and title == pane.title:
-            _said(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
+            _output(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
             return
     form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
     lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
@@ -309,7 +309,7 @@ def _escaped(word: str) -> str:
     return word[:-1] + "\\;" if word.endswith(";") else word
 
 
-def _said(server: libtmux.Server, *command: str) -> str:
+def _output(server: libtmux.Server, *command: str) -> str:
     done = server.cmd(*command)
     if done.stderr:
         raise UserError(f"tmux refuses {command[0]}: {' '.join(done.stderr)}")

@@ -51,7 +51,7 @@ def make_parser(prog: str, verb: str) -> Parser:
         parser.add_argument("--now", action="store_true", help="without a last checkpoint")
     if verb == "logs":
         parser.add_argument("process", nargs="?", metavar="PROCESS", help="worker-0; default: all")
-        parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+        parser.add_argument("-f", "--follow", action="store_true", help="follow new output")
     if verb in ("restart", "remove"):
         parser.add_argument("process", metavar="PROCESS", help="for example worker-3")
     if verb == "add":
@@ -282,13 +282,13 @@ def attach(arguments: argparse.Namespace) -> int:
 def cockpit(arguments: argparse.Namespace) -> int:
     """Supervise a run in tmux mode; this verb runs in the session's first pane."""
     from a3c.launch import tmux
-    from a3c.launch.run_summary import see_through
+    from a3c.launch.run_summary import supervise
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):
         config = rundir.read_config(found)
         keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
-        return see_through(Plan.load(found), keepers, found, config)
+        return supervise(Plan.load(found), keepers, found, config)
 
 
 def completion(_arguments: argparse.Namespace) -> int:
@@ -310,15 +310,15 @@ class Verb(NamedTuple):
 
 
 VERBS: dict[str, Verb] = {
-    "status": Verb(status, "how a run fares"),
-    "watch": Verb(watch, "the same live, until it ends"),
+    "status": Verb(status, "the state of a run"),
+    "watch": Verb(watch, "the state of a run live, until it ends"),
     "attach": Verb(attach, "its tmux session"),
     "cockpit": Verb(cockpit),
-    "logs": Verb(logs, "what its processes said; -f goes on with what comes"),
+    "logs": Verb(logs, "the output of its processes; -f follows it"),
     "stop": Verb(stop, "end it in order, with a last checkpoint"),
-    "restart": Verb(restart, "have a process of it end and start again"),
+    "restart": Verb(restart, "restart one of its processes"),
     "add": Verb(add, "start N more workers in it, up to --max-workers"),
-    "remove": Verb(remove, "have a worker leave it; `add` brings it back"),
+    "remove": Verb(remove, "end a worker in order; `add` starts it again"),
     "list": Verb(list_runs, "the runs of this folder"),
     "completion": Verb(completion, 'for bash: eval "$(... completion)"'),
 }

@@ -60,14 +60,14 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
             links.append(_connect(answer))
         deadline = time.monotonic() + FACTS_TIMEOUT_S
         for answer, link in zip(answers, links, strict=True):
-            answer.facts = _hear(answer, link, deadline) or {}
+            answer.facts = _receive(answer, link, deadline) or {}
         tried = [list(_targets(answer, answers, at_work)) for answer in answers]
         for answer, link, targets in zip(answers, links, tried, strict=True):
             if not answer.trouble:
                 link.send({"targets": [(t.host, t.port, t.token) for t in targets]})
         deadline = time.monotonic() + REACH_TIMEOUT_S
         for answer, link, targets in zip(answers, links, tried, strict=True):
-            message = _hear(answer, link, deadline)
+            message = _receive(answer, link, deadline)
             for target, why in zip(targets, message["reached"], strict=True) if message else ():
                 if target.other is None and why:
                     answer.unreached[target.name] = why
@@ -90,7 +90,7 @@ def _connect(answer: Answer) -> Connection:
     return link
 
 
-def _hear(answer: Answer, link: Connection, deadline: float) -> dict[str, Any] | None:
+def _receive(answer: Answer, link: Connection, deadline: float) -> dict[str, Any] | None:
     """The next answer of a host; None if it has failed, with the reason as its trouble."""
     if answer.trouble:
         return None
