@@ -390,6 +390,8 @@ TOOL_PARTS = st.one_of(
 @example(plot, ["loop"])
 @example(plot, ["a" * 300])
 @example(evaluate, ["a" * 300])
+@example(evaluate, ["--record", "new/folder", "nothing"])
+@example(evaluate, ["--record", "loop"])
 def test_any_command_line_about_no_run_is_one_line(
     stage: Stage, tool: Any, arguments: list[str]
 ) -> None:
