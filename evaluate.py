@@ -135,8 +135,9 @@ def check_record(arguments: argparse.Namespace) -> None:
         arguments.video, arguments.format, arguments.record = path, form, path.parent
     arguments.format = arguments.format or "mp4"
     try:
-        arguments.record.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=arguments.record) as file:
+        folder = arguments.record.absolute()
+        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"\0" * 65_536)
     except OSError as error:
         raise UserError(

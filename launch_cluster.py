@@ -23,8 +23,8 @@ from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.launch import hosts, isolation, network_trial, preflight, report, run_view, verbs
-from a3c.launch.keepers import ChildKeepers
+from a3c.launch import hosts, preflight, report, run_summary, verbs
+from a3c.launch.supervisor import ChildKeepers
 from a3c.process import console
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -37,7 +37,7 @@ DESCRIPTION = "\n".join(
     [
         "Train an A3C cluster, or look after one that was started:",
         *(f"  {name:12}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
-        f"  {'keep':10}be the keeper of processes of a run on many hosts; `keep --help`",
+        f"  {'keep':10}supervise some processes of a run on many hosts; `keep --help`",
     ]
 )
 LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -136,8 +136,8 @@ def complete(line: str, point: str) -> int:
 
     starting = command_line.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
     shown = [name for name, verb in verbs.VERBS.items() if verb.help]
-    parsers = completion.Parsers({n: verbs.make_parser(PROG, n) for n in shown}, starting)
-    for word in completion.answer(line[: int(point or 0)], parsers):
+    parsers = {name: verbs.make_parser(PROG, name) for name in shown}
+    for word in completion.answer(line[: int(point or 0)], {**parsers, "start": starting}):
         print(word)
     return EXIT_OK
 
@@ -156,55 +156,65 @@ def keep_here(arguments: list[str]) -> int:
 
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
-    resumed = _resumed(arguments)
-    base = command_line.read_file(resumed.config, str(resumed.config)) if resumed else None
-    config, chosen = command_line.parse_config(
-        arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
-    )
-    if resumed and base is not None:
-        path, changes = resumed.path, command_line.changes(command_line.merge([base]), config)
-    else:
-        changes = []
-        path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
-    _refuse_without_effect(chosen)
+    config, chosen, changes = _parse(arguments)
+    path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
     idle = _check(config, path, chosen)
-    config, placement = hosts.take(config, chosen)
-    if chosen.resume:
-        chosen.preset = rundir.read_preset_name(RunDir(path))
+    config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
     planned, warnings = _plan(config, run, chosen, placement)
     for line in (*idle, *warnings):
         log.warning("warning: %s", line)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
-    across = hosts.prepare(planned, config, chosen)
+    host_file = hosts.file_of(chosen)
+    if host_file:
+        hosts.check(planned, config)
+    copy = host_file.read_bytes() if host_file else None
     in_tmux = _wants_tmux(chosen, run.label)
     with rundir.hold(path):
         rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         with rundir.refusing(path):
             planned.save(run)
-            hosts.keep(run, across)
+            hosts.save_copy(run, copy)
         log.info("%s", report.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))
         if not in_tmux:
-            return _in_foreground(planned, run, config)
-    from a3c.launch import session
+            keepers = ChildKeepers(run, planned.processes)
+            return run_summary.supervise(planned, keepers, run, config)
+    from a3c.launch import tmux
 
-    return session.start(planned, run, script=Path(__file__).resolve())
+    return tmux.start(planned, run, script=Path(__file__).resolve())
 
 
-def _refuse_without_effect(chosen: argparse.Namespace) -> None:
-    """Refuse flags that would have no effect."""
+def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]:
+    """The settings, the flags, and the settings that `--resume` changes.
+
+    With `--resume`, the settings of the run are the base, and its directory and preset are taken.
+    """
+    parser = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    add_arguments(parser)
+    known, _ = parser.parse_known_args(arguments)
+    resumed = base = None
+    if known.resume:
+        resumed = rundir.find(str(known.run_dir) if known.run_dir else None)
+        base = command_line.read_file(resumed.config, str(resumed.config))
+    config, chosen = command_line.parse_config(
+        arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
+    )
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too, or use `status --json`")
     if chosen.replace and chosen.mode in ("child", "compose"):
         raise UserError(f"--replace is of tmux: leave it out with --mode {chosen.mode}")
     if chosen.mode == "compose" and chosen.hosts:
         raise UserError("--mode compose: a compose file is for one host: take --hosts out")
+    if resumed is None or base is None:
+        return config, chosen, []
+    chosen.run_dir, chosen.preset = resumed.path, rundir.read_preset_name(resumed)
+    return config, chosen, command_line.changes(command_line.merge([base]), config)
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
@@ -216,21 +226,9 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
     config, planned = compose.make_plan(config, run_name, chosen)
     if chosen.dry_run:
         return _show(planned, as_json=chosen.json)
-    compose.write(planned, config)
+    print(compose.render(planned, config), end="")
     log.info("start it with: docker compose -f FILE up --detach")
     return EXIT_OK
-
-
-def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
-    """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
-    if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
-        return False
-    from a3c.launch import session  # imports libtmux, which only tmux mode needs
-
-    if chosen.mode == "auto" and not session.is_at_hand():
-        return False
-    session.check_free(label, replace=chosen.replace or chosen.resume)
-    return True
 
 
 def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
@@ -242,7 +240,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     rundir.check_free(path, resume=chosen.resume)
     if chosen.resume:
         rundir.check_resumable(path, config)
-    network_trial.check_network(config, observations)
+    preflight.check_network(config, observations)
     return command_line.idle(
         chosen,
         config,
@@ -255,8 +253,9 @@ def _plan(
     config: Config, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
 ) -> tuple[Plan, list[str]]:
     """The plan, and the warnings to show before the start."""
-    across = placement is not None
-    isolated, warning = isolation.decide(config.cluster.isolation, across_hosts=across)
+    isolated, danger = preflight.decide_isolation(
+        config.cluster.isolation, across_hosts=placement is not None
+    )
     here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
     planned = plan.make(
         config,
@@ -267,23 +266,25 @@ def _plan(
         tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
         placement=placement,
     )
-    too_little = preflight.warnings(planned, config, preflight.look(run.path))
+    warnings = preflight.warnings(planned, config, preflight.look(run.path))
     if chosen.preset and command_line.is_for_another_task(chosen.preset, config.env.env_id):
-        too_little.append(
+        warnings.append(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"
         )
-    return planned, [*too_little, *([warning] if warning else [])]
+    return planned, [*warnings, *([danger] if danger else [])]
 
 
-def _resumed(arguments: list[str]) -> RunDir | None:
-    """The run that `--resume` continues; None without `--resume`."""
-    parser = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
-    add_arguments(parser)
-    known, _ = parser.parse_known_args(arguments)
-    if not known.resume:
-        return None
-    return rundir.find(str(known.run_dir) if known.run_dir else None)
+def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
+    """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
+    if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
+        return False
+    from a3c.launch import tmux  # imports libtmux, which only tmux mode needs
+
+    if chosen.mode == "auto" and not tmux.is_usable():
+        return False
+    tmux.check_free(label, replace=chosen.replace or chosen.resume)
+    return True
 
 
 def _show(planned: Plan, *, as_json: bool) -> int:
@@ -293,15 +294,8 @@ def _show(planned: Plan, *, as_json: bool) -> int:
         for process in planned.processes:
             print(planned.shell(process))
         for process in planned.reserved:
-            print("# may come later:", planned.shell(process))
+            print("# reserved for `add`:", planned.shell(process))
     return EXIT_OK
-
-
-def _in_foreground(planned: Plan, run: RunDir, config: Config) -> int:
-    """Child mode: all processes are children of this process and end with it."""
-    keepers = ChildKeepers(run)
-    keepers.start(planned.processes)
-    return run_view.see_through(planned, keepers, run, config)
 
 
 if __name__ == "__main__":

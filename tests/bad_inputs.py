@@ -81,19 +81,19 @@ CASES: dict[str, list[Case]] = {
     "Flags": [
         *(
             Case(f"launch_cluster.py {flags}")
-            for flags in ("--wrokers 2", "--workers 0", "--gamma")
+            for flags in (
+                *("--wrokers 2", "--workers 0", "--gamma", "--workers two", "--workers 2.5"),
+                *("--gamma nan", "--learning-rate -1e-3", "--seed 99999999999", "--mode window"),
+                *("--preset cartpol", "--network resnet", "--optimizer Adam", "--env-id ''"),
+                *("--env-id CartPole-v7", "--env-id ALE/Pongg-v5"),
+            )
         ),
-        *(Case(f"launch_cluster.py {flags}") for flags in ("--workers two", "--workers 2.5")),
-        *(Case(f"launch_cluster.py {flags}") for flags in ("--gamma nan", "--learning-rate -1e-3")),
-        *(Case(f"launch_cluster.py {flags}") for flags in ("--seed 99999999999", "--mode window")),
-        *(Case(f"launch_cluster.py {flags}") for flags in ("--preset cartpol", "--network resnet")),
-        *(Case(f"launch_cluster.py {flags}") for flags in ("--optimizer Adam", "--env-id ''")),
-        *(Case(f"launch_cluster.py --env-id {name}") for name in ("CartPole-v7", "ALE/Pongg-v5")),
-        *(Case(f"{POLE} {flags}") for flags in ("--actions 0 9", "--env-kwargs '[1]'")),
-        *(Case(f"{POLE} {flags}") for flags in ("--base-port 65535", "--preprocessing atari")),
         *(
             Case(f"{POLE} {flags}")
-            for flags in ("--learning-rate-range 2 1", "--stop-at-return inf")
+            for flags in (
+                *("--actions 0 9", "--env-kwargs '[1]'", "--base-port 65535"),
+                *("--preprocessing atari", "--learning-rate-range 2 1", "--stop-at-return inf"),
+            )
         ),
     ],
     "Configuration files": [
@@ -167,12 +167,13 @@ CASES: dict[str, list[Case]] = {
     ],
     "Runs and paths": [
         *(
-            Case(f"launch_cluster.py {verb} nothing")
-            for verb in ("status", "watch", "attach", "stop")
+            Case(f"launch_cluster.py {words}")
+            for words in (
+                *("status nothing", "watch nothing", "attach nothing", "stop nothing"),
+                *("logs --run nothing", "restart worker-0 --run nothing"),
+                *("status file", "status folder", "status loop", "status ''"),
+            )
         ),
-        Case("launch_cluster.py logs --run nothing"),
-        Case("launch_cluster.py restart worker-0 --run nothing"),
-        *(Case(f"launch_cluster.py status {name}") for name in ("file", "folder", "loop", "''")),
         Case("launch_cluster.py status"),
         Case("launch_cluster.py --resume"),
         Case(f"{POLE} --resume --run-dir folder"),

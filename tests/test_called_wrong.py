@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -13,7 +15,6 @@ import a3c
 import evaluate
 import launch_cluster
 import plot
-from a3c.config import command_line
 from a3c.errors import UserError
 from a3c.net import layers
 from a3c.process import console
@@ -28,15 +29,14 @@ gymnasium.register("Mine-v0", Mine)
 """
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line with which the launcher refuses."""
+def refused(capsys: pytest.CaptureFixture[str], *words: str, by: Any = launch_cluster) -> str:
+    """The one line with which a script refuses."""
     try:
-        code = launch_cluster.main(list(words))
+        code = by.main(list(words))
     except SystemExit as left:
         code = int(left.code or 0)
     said = capsys.readouterr()
-    assert code == 2, said.err
-    assert said.out == ""
+    assert (code, said.out) == (2, ""), said.err
     (line,) = said.err.splitlines()
     return line
 
@@ -61,6 +61,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (("--env-id", "CartPole-v1", "--run-dir", "/proc/x", "--dry-run"), "nothing can be made"),
         (("--mode", "child", "--replace"), "--replace is of tmux"),
         (("keep", "ps-0", "--json"), "--json is for --dry-run"),
+        (("play",), f"did you mean {console.command('evaluate.py')}?"),
         (("frobnicate",), "unknown verb frobnicate: give one of start, status"),
         (("--env-id", "CartPole-v1", "--json"), "--json is for --dry-run"),
         (
@@ -96,11 +97,14 @@ def test_a_setting_outside_of_its_table_is_told_which(
     assert line.endswith("learning_rate belongs in a table: write [learning] above it")
 
 
-def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", [(), ("status",)])
+def test_the_version_is_that_of_the_project(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert project["version"] == a3c.__version__
     with pytest.raises(SystemExit) as left:
-        launch_cluster.main(["--version"])
+        launch_cluster.main([*verb, "--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
 
@@ -138,13 +142,7 @@ def test_a_video_that_can_not_be_written_is_refused_before_any_game(
     for name in ("README.md", "there.gif"):
         (tmp_path / name).write_text("mine")
     monkeypatch.setattr(evaluate, "play", lambda *_: pytest.fail("a game is played"))
-    try:
-        code = evaluate.main(list(words))
-    except SystemExit as left:
-        code = int(left.code or 0)
-    assert code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert said in refused(capsys, *words, by=evaluate)
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
@@ -160,20 +158,7 @@ def test_a_video_that_can_not_be_written_is_refused_before_any_game(
 def test_a_picture_that_would_not_be_what_was_asked_for_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises(SystemExit) as left:
-        plot.main(list(words))
-    assert left.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_verb_for_another_script_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "play").endswith(f"did you mean {console.command('evaluate.py')}?")
-
-
-def test_the_verbs_tell_the_version_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        launch_cluster.main(["status", "--version"])
-    assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
+    assert said in refused(capsys, *words, by=plot)
 
 
 def test_one_of_a_kind_is_no_plural() -> None:
@@ -202,16 +187,13 @@ def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture
         (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
     ],
 )
-def test_flags_that_do_nothing_are_known(words: list[str], idle: list[str]) -> None:
-    config, chosen = command_line.parse_config(["--env-id", "CartPole-v1", *words], "x", "")
-    found = command_line.idle(chosen, config, is_atari=False, has_box_actions=False)
-    assert [line.partition(" does nothing here")[0] for line in found] == idle
-
-
-def test_flags_that_do_nothing_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    words = ("--env-id", "CartPole-v1", "--mode", "child", "--dry-run", "--frame-skip", "2")
-    assert launch_cluster.main(list(words)) == 0
-    assert "warning: --frame-skip does nothing here: it is for Atari" in caplog.text
+def test_flags_that_do_nothing_are_warned_of(
+    words: list[str], idle: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    start = ["--env-id", "CartPole-v1", "--mode", "child", "--dry-run", *words]
+    assert launch_cluster.main(start) == 0
+    found = re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text)
+    assert found == idle
 
 
 def test_hints_name_the_python_that_the_user_has(

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -14,6 +14,8 @@ import yaml
 
 import launch_cluster
 from a3c.cluster.topology import split_address
+from a3c.run import rundir
+from tests.fake_runs import configure
 from tests.runs import REPOSITORY
 
 DOCKER = REPOSITORY / "docker"
@@ -29,14 +31,7 @@ NODES = {
 }
 
 
-class Planned(NamedTuple):
-    """A process without what depends on the place: paths, and where all the others are."""
-
-    role: str
-    task: int
-    settings: list[str]
-    environment: dict[str, str]
-    limits: tuple[float, float]
+Planned = dict[str, tuple[Any, ...]]  # without what depends on the place: paths and addresses
 
 
 def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -60,18 +55,13 @@ def value_of(argv: list[str], flag: str) -> str:
     return argv[argv.index(flag) + 1]
 
 
-def stripped(cast: list[dict[str, Any]]) -> dict[str, Planned]:
+def stripped(cast: list[dict[str, Any]]) -> Planned:
     """What must be the same wherever it runs."""
-    return {
-        p["name"]: Planned(
-            p["role"],
-            p["task"],
-            sorted(word for word in p["argv"][2:] if word.startswith("--") and "=" in word),
-            p["environment"],
-            (p["heartbeat_timeout_s"], p["max_memory_mb"]),
-        )
-        for p in cast
+    same = ("role", "task", "environment", "heartbeat_timeout_s", "max_memory_mb")
+    settings = {
+        p["name"]: sorted(w for w in p["argv"][2:] if w.startswith("--") and "=" in w) for p in cast
     }
+    return {p["name"]: (*(p[key] for key in same), settings[p["name"]]) for p in cast}
 
 
 def keep_arguments(command: list[str]) -> list[str]:
@@ -133,14 +123,14 @@ directory = "/opt/a3c"
 
 
 @pytest.fixture
-def reference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> dict[str, Planned]:
+def reference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Planned:
     """The plan of the launcher on one machine."""
     cast = dry_run(capsys, *SETTINGS, "--trusted-network", "--run-dir", str(tmp_path / "pong"))
     return stripped(cast)
 
 
 def test_a_generated_compose_file_is_the_plan_task_by_task(
-    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+    capsys: pytest.CaptureFixture[str], reference: Planned
 ) -> None:
     shown = dry_run(capsys, "--mode", "compose", *SETTINGS, "--run-dir", "runs/pong")
     assert stripped(shown) == reference
@@ -170,7 +160,7 @@ def test_keep_speaks_of_its_own_arguments(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_compose_file_here_is_the_same_plan(
-    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+    capsys: pytest.CaptureFixture[str], reference: Planned
 ) -> None:
     text = (DOCKER / "compose.yaml").read_text()
     commands = from_compose(with_env(text, WORKERS=str(WORKERS), ENV_ID="ALE/Pong-v5"))
@@ -181,7 +171,7 @@ def test_the_compose_file_here_is_the_same_plan(
 
 
 def test_pods_work_out_the_same_plan_from_their_names(
-    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+    capsys: pytest.CaptureFixture[str], reference: Planned
 ) -> None:
     service = manifests()["service"]["metadata"]["name"]
     for name in ("ps-0", "worker-0", "worker-7", "worker-15"):
@@ -194,7 +184,7 @@ def test_pods_work_out_the_same_plan_from_their_names(
 def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    reference: dict[str, Planned],
+    reference: Planned,
 ) -> None:
     nodes = [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
     for name, value in NODES.items():
@@ -209,7 +199,7 @@ def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
 
 
 def test_a_host_file_is_the_same_plan_task_by_task(
-    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], reference: Planned, tmp_path: Path
 ) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(HOSTS)
@@ -218,10 +208,12 @@ def test_a_host_file_is_the_same_plan_task_by_task(
     assert stripped(cast) == reference
     hosts = [split_address(p["address"])[0] for p in cast]
     assert hosts == ["10.9.0.1"] * 5 + ["10.9.0.2"] * 12
+    assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
+    assert cast[-1]["address"] == "10.9.0.2:2233"
 
 
 def test_every_host_with_containers_works_out_the_same_plan(
-    capsys: pytest.CaptureFixture[str], reference: dict[str, Planned]
+    capsys: pytest.CaptureFixture[str], reference: Planned
 ) -> None:
     """The three hosts of the walk-through, with twelve workers; sixteen on two here."""
     workers = [f"10.9.0.{1 + i // 8}:{2223 + i % 8}" for i in range(WORKERS)]
@@ -240,7 +232,7 @@ def test_every_host_with_containers_works_out_the_same_plan(
 def test_tf_config_gives_the_same_plan(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    reference: dict[str, Planned],
+    reference: Planned,
 ) -> None:
     """As Kubeflow's operator sets it, with a chief apart from the workers."""
     cluster = {
@@ -252,12 +244,7 @@ def test_tf_config_gives_the_same_plan(
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     cast = dry_run(capsys, "keep", "--trusted-network", *SETTINGS)
     assert stripped(cast) == reference
-    assert check_task_of(cast, 5) == "run-worker-4.ns.svc:2222"
-
-
-def check_task_of(cast: list[dict[str, Any]], task: int) -> str:
-    """The address of a worker."""
-    return next(p["address"] for p in cast if (p["role"], p["task"]) == ("worker", task))
+    assert cast[NAMES.index("worker-5")]["address"] == "run-worker-4.ns.svc:2222"
 
 
 def test_manifests_are_valid_by_the_schemas_of_kubernetes() -> None:
@@ -301,16 +288,13 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_a_host_file_gives_the_same_plan(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, reference: dict[str, Planned]
+def test_a_resumed_run_uses_its_hosts_again_whether_its_directory_is_given_or_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = tmp_path / "hosts.toml"
-    hosts.write_text(
-        '[[host]]\nhost = "here"\naddress = "10.77.0.1"\nslots = 4\n'
-        '[[host]]\nhost = "beta"\naddress = "10.77.0.2"\nslots = 12\ndirectory = "/opt/a3c"\n'
-    )
-    run = str(tmp_path / "pong")
-    cast = dry_run(capsys, *SETTINGS, "--hosts", str(hosts), "--trusted-network", "--run-dir", run)
-    assert stripped(cast) == reference
-    assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
-    assert cast[-1]["address"] == "10.77.0.2:2233"
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "runs" / "pong"
+    rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)
+    (path / "hosts.toml").write_text(HOSTS)
+    for more in ((), ("--run-dir", "runs/pong")):
+        assert launch_cluster.main(["--resume", "--dry-run", *more]) == 0
+        assert "ssh " in capsys.readouterr().out

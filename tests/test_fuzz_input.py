@@ -99,101 +99,21 @@ def check_refused(said: Said, prog: str) -> None:
 
 # --- what people could give -----------------------------------------------------------------------
 
+NASTY_WORDS = """
+- -- --- = nan inf -inf -nan 1e400 -1e-3 1e6 0 -0 -1 2**3 0x10 1_0 none None true {} [] [1 null
+{"a":1} é 日本 😀 / /dev/null /proc/self/mem file folder full loop full/letter file/below . .. ../..
+~ ~nobody %s %(prog)s {0} $HOME * ? [a a:b : :: a: :b json:dumps os:system a.b:c worker-0 ps-0
+worker--1 newest 127.0.0.1:1 x:0 [::1]:9
+"""
 NASTY = [
-    *(
-        "",
-        " ",
-        "-",
-        "--",
-        "---",
-        "=",
-        "\n",
-        "a\nb",
-        "\t",
-        "\0",
-        "a\0b",
-        "\x1b[31m",
-        "\x85",
-        "\u2028",
-    ),
-    *(
-        "nan",
-        "inf",
-        "-inf",
-        "-nan",
-        "1e400",
-        "-1e-3",
-        "1e6",
-        "0",
-        "-0",
-        "-1",
-        "2**3",
-        "0x10",
-        "1_0",
-    ),
-    *(
-        "none",
-        "None",
-        "true",
-        "{}",
-        "[]",
-        "[1",
-        '{"a": NaN}',
-        '{"a":1}',
-        "null",
-        "9" * 30,
-        "9" * 5000,
-    ),
-    *(
-        "é",
-        "日本",
-        "😀",
-        "\u202e",
-        "\udcff",
-        "a" * 300,
-        "a" * 5000,
-        "/",
-        "/dev/null",
-        "/proc/self/mem",
-    ),
-    *(
-        "file",
-        "folder",
-        "full",
-        "loop",
-        "full/letter",
-        "file/below",
-        ".",
-        "..",
-        "../..",
-        "~",
-        "~nobody",
-    ),
-    *("%s", "%(prog)s", "{0}", "$HOME", "*", "?", "[a", "a:b", ":", "::", "a:", ":b", "json:dumps"),
-    *(
-        "os:system",
-        "a.b:c",
-        "worker-0",
-        "ps-0",
-        "worker--1",
-        "newest",
-        "127.0.0.1:1",
-        "x:0",
-        "[::1]:9",
-    ),
+    *NASTY_WORDS.split(),
+    *("", " ", "\n", "a\nb", "\t", "\0", "a\0b", "\x1b[31m", "\x85", "\u2028", "\u202e", "\udcff"),
+    *("9" * 30, "9" * 5000, "a" * 300, "a" * 5000, '{"a": NaN}'),
 ]
 TEXTS = st.sampled_from(NASTY) | st.text(max_size=12)
 LAUNCH_FLAGS = (
-    *(
-        "--mode",
-        "--replace",
-        "--run-dir",
-        "--resume",
-        "--evaluator",
-        "--no-evaluator",
-        "--tensorboard",
-    ),
-    *("--json", "--preset", "--config", "--dry-run"),
+    *("--mode", "--replace", "--run-dir", "--resume", "--evaluator", "--no-evaluator"),
+    *("--tensorboard", "--json", "--preset", "--config", "--dry-run"),
 )
 FLAGS = sorted(option.flag for option in OPTIONS.values())
 # More processes than a test should plan; their number is checked by itself below.
@@ -272,23 +192,13 @@ def test_more_processes_than_a_machine_takes_are_refused_at_once(stage: Stage, f
 
 # --- files ----------------------------------------------------------------------------------------
 
+TOML_WORDS = "nan inf -inf 1e400 1979-05-27 07:32:00 true 'x' '' 0x_1 [] [[[]]] {} -1 0 1_0 a #"
 TOML_VALUES = st.one_of(
     st.sampled_from(
         [
-            *("nan", "inf", "-inf", "1e400", "1979-05-27", "07:32:00", "true", "'x'", "''", "0x_1"),
-            *(
-                "[]",
-                "[[[]]]",
-                "{}",
-                "{a = nan}",
-                "[1, 'x']",
-                "9" * 25,
-                "9" * 5000,
-                "-1",
-                "0",
-                "1_0",
-            ),
-            *('"\\u0000"', '"\\n"', "'''a\nb'''", '"é"', "a", "", "[" * 3000, "{a=" * 200, "#"),
+            *TOML_WORDS.split(),
+            *("{a = nan}", "[1, 'x']", "9" * 25, "9" * 5000, '"\\u0000"', '"\\n"', "'''a\nb'''"),
+            *('"é"', "", "[" * 3000, "{a=" * 200),
         ]
     ),
     st.integers().map(str),
@@ -354,38 +264,23 @@ def test_a_verb_about_no_run_is_one_line(stage: Stage, verb: str, arguments: lis
         check_refused(said, "launch_cluster.py")
 
 
+STRANGE_HOSTS = """
+127.0.0.1:1 localhost:65535 [::1]:9 ::1:9 [::1%lo]:9 [::1] []:1 127.0.0.1:0 127.0.0.1:70000
+127.0.0.1:-1 127.0.0.1: :1 user@host:1 127.0.0.1 0.0.0.0:1 10.0.0.1:1 日本:1 host:١ host:1_0
+http://h:1 a,b , 127.1:1 LOCALHOST:1 a..b:1 -:1 127.0.0.1:00001 h:1:2
+"""
 HOSTS = st.one_of(
     st.sampled_from(
         [
-            *("127.0.0.1:1", "localhost:65535", "[::1]:9", "::1:9", "[::1%lo]:9", "[::1]", "[]:1"),
-            *("127.0.0.1:0", "127.0.0.1:70000", "127.0.0.1:-1", "127.0.0.1:", ":1", "user@host:1"),
-            *(
-                "127.0.0.1",
-                "localhost:1 ",
-                " localhost:1",
-                "local host:1",
-                "0.0.0.0:1",
-                "10.0.0.1:1",
-            ),
-            *("日本:1", "host:١", "host:1_0", "http://h:1", "a,b", ",", "127.1:1", "LOCALHOST:1"),
-            *(
-                "a" * 64 + ":1",
-                "a." * 130 + ":1",
-                "a..b:1",
-                "-:1",
-                "127.0.0.1:00001",
-                "h:1:2",
-                "\0:1",
-            ),
+            *STRANGE_HOSTS.split(),
+            *("localhost:1 ", " localhost:1", "local host:1", "\0:1", "a" * 64 + ":1"),
+            "a." * 130 + ":1",
         ]
     ),
     st.text(max_size=8),
-    st.tuples(st.just("127.0.0.1"), st.integers(-1, 70_000)).map(
-        lambda pair: f"{pair[0]}:{pair[1]}"
-    ),
+    st.integers(-1, 70_000).map(lambda port: f"127.0.0.1:{port}"),
 )
 HOST_LISTS = st.lists(HOSTS, max_size=4)
-HOST_FLAGS = ["--ps-hosts", "--worker-hosts"]
 WORKER_PARTS = st.one_of(
     st.tuples(st.sampled_from(["--ps-hosts", "--worker-hosts"]), HOST_LISTS.map(",".join)).map(
         list
@@ -475,15 +370,14 @@ def test_a_thousand_hosts_are_taken_and_one_of_them_twice_is_named(stage: Stage)
     assert "127.0.0.1:10500 is given twice" in said.err
 
 
+TOOL_FLAGS = (
+    *("--episodes", "--which", "--seed", "--record", "--format", "--seconds"),
+    *("--what", "--output", "--smooth", "--x"),
+)
 TOOL_PARTS = st.one_of(
     TEXTS.map(lambda text: [text]),
     st.tuples(
-        st.sampled_from(
-            [
-                *("--episodes", "--which", "--seed", "--record", "--format", "--seconds"),
-                *("--what", "--output", "--smooth", "--x"),
-            ]
-        ),
+        st.sampled_from(TOOL_FLAGS),
         TEXTS,
     ).map(list),
     st.sampled_from([["--greedy"], ["--json"], ["--follow"], ["--help"]]),
@@ -496,6 +390,8 @@ TOOL_PARTS = st.one_of(
 @example(plot, ["loop"])
 @example(plot, ["a" * 300])
 @example(evaluate, ["a" * 300])
+@example(evaluate, ["--record", "new/folder", "nothing"])
+@example(evaluate, ["--record", "loop"])
 def test_any_command_line_about_no_run_is_one_line(
     stage: Stage, tool: Any, arguments: list[str]
 ) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from a3c.cluster.hostfile import Host
+from a3c.cluster.hostfile import HERE, Host
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import UserError
-from a3c.hosts import asking, elsewhere, sweep
+from a3c.hosts import elsewhere, probing
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
+from tests.hosts.links import children
 from tests.runs import wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
@@ -43,7 +44,7 @@ sys.exit(int(code.read_text()))
 FOLLOW = """
 import sys
 from a3c.hosts import near_end
-near_end.FAREWELL_S = 1.0
+near_end.LAST_RETRIES_S = 1.0
 sys.exit(near_end.main())
 """
 
@@ -91,6 +92,13 @@ class Far:
         record: ProcessRecord = wait_until(self.record, "the process over there")
         return record
 
+    def cut_off(self, follower: subprocess.Popen[bytes]) -> None:
+        """End the connection, and let no other one come about."""
+        self.cut.touch()
+        for child in children(follower.pid):
+            os.kill(child, signal.SIGKILL)
+        self.wait_for("no connection to beta")
+
     def wait_for(self, word: str) -> None:
         """Wait until the follower has said something."""
         wait_until(lambda: self.said.exists() and word in self.said.read_text(), word)
@@ -114,10 +122,7 @@ def test_a_lost_connection_is_made_again_and_ends_nothing(far: Far) -> None:
     mirrored = far.run.metrics("worker-1")
     wait_until(lambda: mirrored.exists() and mirrored.stat().st_size > 10, "metrics here")
 
-    far.cut.touch()
-    for child in Path(f"/proc/{follower.pid}/task/{follower.pid}/children").read_text().split():
-        os.kill(int(child), signal.SIGKILL)  # the connection
-    far.wait_for("no connection to beta")
+    far.cut_off(follower)
     seen = elsewhere.read(elsewhere.path_of(far.run, "worker-1"))
     assert seen
     assert seen.cut_off_s() is not None
@@ -164,10 +169,7 @@ def test_what_is_left_on_a_host_that_was_cut_off_is_ended_later(
     follower = far.follow()
     far.at_work()
     far.wait_for("hello")
-    far.cut.touch()
-    for child in Path(f"/proc/{follower.pid}/task/{follower.pid}/children").read_text().split():
-        os.kill(int(child), signal.SIGKILL)
-    far.wait_for("no connection to beta")
+    far.cut_off(follower)
     began = time.monotonic()
     follower.terminate()
     assert follower.wait(timeout=60) == 128 + signal.SIGTERM
@@ -175,12 +177,12 @@ def test_what_is_left_on_a_host_that_was_cut_off_is_ended_later(
     assert "worker-1 may be at work there still" in far.said.read_text()
 
     with pytest.raises(UserError, match=r"beta can't be reached \(ssh: no route\)"):
-        sweep.end_left(far.run, now=False)
+        elsewhere.end_left(far.run, now=False)
     assert far.record()
     far.cut.unlink()
-    assert sweep.end_left(far.run, now=False) == ["worker-1"]
+    assert elsewhere.end_left(far.run, now=False) == ["worker-1"]
     assert far.record() is None
-    assert sweep.end_left(far.run, now=False) == []
+    assert elsewhere.end_left(far.run, now=False) == []
 
 
 def test_a_keeper_that_can_not_start_says_why(far: Far) -> None:
@@ -197,12 +199,21 @@ def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    answer = asking.Answer(Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path)), [])
-    link = asking._Link(answer)
+    monkeypatch.setattr(probing, "FACTS_TIMEOUT_S", 1.0)
+    host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
+    worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
     began = time.monotonic()
-    try:
-        link.hear("facts", 1.0)
-    finally:
-        link.close()
+    (answer,) = probing.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
+
+
+def test_a_host_that_closes_its_output_and_stays_is_not_waited_for(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec >&-\nexec sleep 60\n")
+    python.chmod(0o700)
+    host = Host(HERE, "127.0.0.1", 1, str(python), str(tmp_path))
+    began = time.monotonic()
+    (answer,) = probing.ask(Plan(str(tmp_path), (), hosts=(host,)))
+    assert "give the python there" in answer.trouble
+    assert time.monotonic() - began < 30

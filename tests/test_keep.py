@@ -23,6 +23,7 @@ from a3c.cluster.which_task import expand
 from a3c.errors import UserError
 from a3c.keeper import health
 from a3c.launch import keep
+from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.runs import DEADLINE_S, REPOSITORY, wait_until
@@ -158,16 +159,21 @@ def in_a_moment(act: Callable[[], object]) -> threading.Timer:
     return timer
 
 
+def supervise(run: RunDir, mine: Sequence[Process], late_s: float = 20.0) -> Outcome:
+    """How the processes of a host end."""
+    with Interruption() as interruption:
+        return keep.PartSupervisor(mine, run, interruption, late_s).run()
+
+
 def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
-    assert keep.Company([quick], run).run() == ({"worker-0": 0}, 0)
+    assert supervise(run, [quick]) == Outcome(0)
     chief = process_records.read_record(run.record("worker-0"))
     assert chief is not None
     later = dataclasses.replace(chief, updated_at="9999")
     timer = in_a_moment(lambda: process_records.write_record(run.record("worker-0"), later))
-    late = keep.Company([a_process("worker-1", run, SLEEP)], run, late_s=0.2)
-    assert late.run() == ({"worker-1": 0}, 0)
+    assert supervise(run, [a_process("worker-1", run, SLEEP)], late_s=0.2) == Outcome(0)
     timer.join()
     record = process_records.read_record(run.record("worker-1"))
     assert record is not None
@@ -178,16 +184,16 @@ def test_a_signal_ends_all_that_is_kept_and_says_so(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     mine = [a_process(name, run, SLEEP) for name in ("worker-1", "worker-2")]
     timer = in_a_moment(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert keep.Company(mine, run).run()[1] == signal.SIGTERM
+    assert supervise(run, mine) == Outcome(128 + signal.SIGTERM, stopped=True)
     timer.join()
     assert {record.state for record in process_records.read_records(tmp_path)} == {"stopped"}
 
 
-def test_each_keeper_leaves_with_the_code_of_its_process(tmp_path: Path) -> None:
+def test_the_worst_exit_code_is_passed_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     bad = a_process("worker-2", run, (sys.executable, "-c", "raise SystemExit(70)"))
     good = a_process("worker-1", run, (sys.executable, "-c", "pass"))
-    assert keep.Company([good, bad], run).run() == ({"worker-1": 0, "worker-2": 70}, 0)
+    assert supervise(run, [good, bad]) == Outcome(70, failed="worker-2")
 
 
 def is_well(run: RunDir) -> bool:

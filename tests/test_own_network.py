@@ -131,9 +131,9 @@ def test_a_package_that_is_damaged_inside_is_refused_by_the_launcher_too(tmp_pat
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "net.py").write_text("x = $\n")
     code = (
-        "import sys; from a3c.launch import network_trial; from tests.clusters import config\n"
+        "import sys; from a3c.launch import preflight; from tests.clusters import config\n"
         "from gymnasium.spaces import Box\n"
-        "network_trial.check_network(config(network='inner.net:build'), Box(0, 1, (4,)))"
+        "preflight.check_network(config(network='inner.net:build'), Box(0, 1, (4,)))"
     )
     repository = Path(model.__file__).parent
     done = subprocess.run(

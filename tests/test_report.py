@@ -8,10 +8,7 @@ import pytest
 
 from a3c.launch import report
 from a3c.process.console import beside
-from a3c.run import checkpoint, rundir
 from tests.fake_runs import FakeRun, configure
-
-SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
 
 
 @pytest.fixture
@@ -23,7 +20,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def progress(made: FakeRun, said: list[str]) -> report.Progress:
     """What speaks for a run."""
-    return report.Progress(made.run, made.config, lambda form, *rest: said.append(form % rest))
+    return report.Progress(made.run, lambda form, *rest: said.append(form % rest))
 
 
 def test_while_nothing_moves_it_says_once_on_whom_each_process_waits(
@@ -55,8 +52,8 @@ def test_a_run_that_moves_has_a_line_for_its_progress_alone(
     made.rows("worker-0", [made.chief_row(1000, 0.0, 12.5)])
     speaker.poll()
     (line,) = said
-    assert line.split()[2:5] == ["1,000", "env", "steps"]
-    assert line.endswith("mean return 12.5")
+    assert "1,000 env steps" in line
+    assert "mean return 12.5" in line
 
 
 @pytest.mark.parametrize(
@@ -75,51 +72,6 @@ def test_a_mean_is_never_rounded_to_the_other_side_of_its_mark(
 ) -> None:
     assert beside(mean, mark) == shown
     assert mark is None or (float(shown) >= mark) == (mean >= mark)
-
-
-def finished(tmp_path: Path) -> FakeRun:
-    """A run that was solved at env step 900, with the summary of that."""
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    path = made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
-    newest = (path, checkpoint.verify(path))
-    report.summarise(made.run, "done", newest, SCORES, 475.0)
-    return made
-
-
-def test_a_run_that_one_game_confirmed_is_solved(tmp_path: Path) -> None:
-    """One game has no standard error."""
-    one = {**SCORES, "episodes": 1, "stderr": None}
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
-    made.checkpoint(900, 9.0, reason="solved", evaluation=one)
-    summary = report.summarise(made.run, "done", report.newest_checkpoint(made.run), one, 475.0)
-    assert summary["solved"]
-    assert "1     480.0     500.0         -" in report.closing(made.run, summary, [])
-
-
-def test_a_damaged_newest_checkpoint_does_not_make_a_run_solved(tmp_path: Path) -> None:
-    made = finished(tmp_path)
-    (made.run.checkpoints / "900" / "variables.index").write_text("damage")
-    made.checkpoint(800, 20.0, reason="interval")
-    newest = report.newest_checkpoint(made.run)
-    assert newest is not None
-    summary = report.summarise(made.run, "done", newest, None)
-    assert (summary["solved"], summary["env_steps"]) == (False, 800)
-
-
-def test_a_solved_run_that_is_resumed_and_stopped_is_still_known_to_be_solved(
-    tmp_path: Path,
-) -> None:
-    made = finished(tmp_path)
-    rundir.create(made.run.path, made.config, None, resume=True)
-    newest = report.newest_checkpoint(made.run)
-    again = report.summarise(made.run, "stopped", newest, None, 475.0)
-    assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, SCORES)
-    rundir.create(made.run.path, made.config, None, resume=True)
-    made.checkpoint(1000, 1.0, reason="interrupted")
-    later = report.summarise(made.run, "stopped", report.newest_checkpoint(made.run), None, 475.0)
-    assert (later["state"], later["solved"]) == ("stopped", False)
-    assert later["before"]["evaluation"] == SCORES
-    assert "solved at 900 env steps" in report.closing(made.run, later, [])
 
 
 def test_a_link_is_said_when_it_is_there_and_when_it_changes(

@@ -15,12 +15,15 @@ import pytest
 
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
-from a3c.launch import run_summary, run_view
-from a3c.launch.run_summary import Interruption
-from a3c.launch.supervisor import Outcome
+from a3c.hosts import elsewhere
+from a3c.launch import run_summary
+from a3c.launch.run_summary import closing, newest_checkpoint, summarise
+from a3c.launch.supervisor import Interruption, Outcome
+from a3c.run import rundir
 from tests.fake_runs import FakeRun, configure
 from tests.runs import wait_until
-from tests.test_report import SCORES
+
+SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
 
 
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
@@ -72,12 +75,14 @@ def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
     made.checkpoint(900, 20.0, reason="max_env_steps")
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
-    monkeypatch.setattr(run_view, "_end_elsewhere", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(
+        elsewhere, "end_left", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
     run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
-    monkeypatch.setattr(run_view, "Supervisor", lambda *_: run)
+    monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
     plan = Plan(str(made.run.path), ())
     keepers: Any = None
-    assert run_view.see_through(plan, keepers, made.run, config) == 128 + signal.SIGTERM
+    assert run_summary.supervise(plan, keepers, made.run, config) == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
 
 
@@ -116,3 +121,47 @@ def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
     summary = json.loads(made.run.summary.read_text())
     assert (summary["state"], summary["evaluation"]) == ("done", None)
     assert not psutil.pid_exists(int(started.read_text()))
+
+
+def finished(tmp_path: Path) -> FakeRun:
+    """A run that was solved at env step 900, with the summary of that."""
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
+    summarise(made.run, "done", newest_checkpoint(made.run), SCORES, 475.0)
+    return made
+
+
+def test_a_run_that_one_game_confirmed_is_solved(tmp_path: Path) -> None:
+    """One game has no standard error."""
+    one = {**SCORES, "episodes": 1, "stderr": None}
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made.checkpoint(900, 9.0, reason="solved", evaluation=one)
+    summary = summarise(made.run, "done", newest_checkpoint(made.run), one, 475.0)
+    assert summary["solved"]
+    assert "1     480.0     500.0         -" in closing(made.run, summary, [])
+
+
+def test_a_damaged_newest_checkpoint_does_not_make_a_run_solved(tmp_path: Path) -> None:
+    made = finished(tmp_path)
+    (made.run.checkpoints / "900" / "variables.index").write_text("damage")
+    made.checkpoint(800, 20.0, reason="interval")
+    newest = newest_checkpoint(made.run)
+    assert newest is not None
+    summary = summarise(made.run, "done", newest, None)
+    assert (summary["solved"], summary["env_steps"]) == (False, 800)
+
+
+def test_a_solved_run_that_is_resumed_and_stopped_is_still_known_to_be_solved(
+    tmp_path: Path,
+) -> None:
+    made = finished(tmp_path)
+    rundir.create(made.run.path, made.config, None, resume=True)
+    newest = newest_checkpoint(made.run)
+    again = summarise(made.run, "stopped", newest, None, 475.0)
+    assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, SCORES)
+    rundir.create(made.run.path, made.config, None, resume=True)
+    made.checkpoint(1000, 1.0, reason="interrupted")
+    later = summarise(made.run, "stopped", newest_checkpoint(made.run), None, 475.0)
+    assert (later["state"], later["solved"]) == ("stopped", False)
+    assert later["before"]["evaluation"] == SCORES
+    assert "solved at 900 env steps" in closing(made.run, later, [])

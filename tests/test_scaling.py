@@ -12,7 +12,7 @@ import pytest
 from a3c.cluster import plan
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.launch import scaling
+from a3c.launch import verbs
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.fake_runs import configure
@@ -79,15 +79,15 @@ def test_reserved_workers_have_addresses_that_everyone_knows(tmp_path: Path) -> 
 def test_a_run_that_nobody_sees_through_takes_no_newcomers(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(UserError, match="is not running: start it with --resume"):
-        next(scaling.add(RunDir(tmp_path), 1))
+        verbs.run("launcher", ["add", "--run", str(tmp_path)])
     with pytest.raises(UserError, match="has no worker 'ps-0'"):
-        scaling.remove(RunDir(tmp_path), "ps-0")
+        verbs.run("launcher", ["remove", "ps-0", "--run", str(tmp_path)])
 
 
 def test_a_plan_keeps_its_order_when_workers_come(tmp_path: Path) -> None:
     config = configure(workers=2, max_workers=5)
     made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config), tensorboard_port=6006)
-    moved = scaling.with_newcomers(made, made.reserved[1:2])
+    moved = verbs.with_added(made, made.reserved[1:2])
     names = ["ps-0", "worker-0", "worker-1", "worker-3", "tensorboard-0"]
     assert [process.name for process in moved.processes] == names
     assert isinstance(moved, Plan)

@@ -21,13 +21,13 @@ from rich.console import Console
 import evaluate
 import launch_cluster
 from a3c.errors import UserError
-from a3c.launch import report
+from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, gone, living
-from tests.test_report import SCORES
+from tests.test_run_summary import SCORES
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_run_that_ended_is_what_its_summary_says_and_watching_it_returns(
     tmp_path: Path, state: str
 ) -> None:
     made, stream = pole(tmp_path, "done"), io.StringIO()
-    report.summarise(made.run, state, None, None)
+    run_summary.summarise(made.run, state, None, None)
     assert dashboard.watch(made.run, stream=stream).state == state
     assert "worker-0" in stream.getvalue()
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from a3c.cluster.plan import Plan, Process
 from a3c.launch import supervisor
-from a3c.launch.keepers import ChildKeepers, Revival
-from a3c.launch.supervisor import Outcome, Supervisor
+from a3c.launch.supervisor import (
+    ChildKeepers,
+    Interruption,
+    Keepers,
+    Outcome,
+    RecordedKeepers,
+    Supervisor,
+)
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.runs import everything_ended
@@ -26,6 +34,13 @@ def plan(run: RunDir) -> Plan:
     return Plan(str(run.path), tuple(made))
 
 
+def supervise(planned: Plan, keepers: Keepers, look: Callable[[], None]) -> Outcome:
+    """How a run ends whose polls call `look`."""
+    with Interruption() as interruption:
+        run = RunDir(Path(planned.run_dir))
+        return Supervisor(planned, keepers, run, interruption, on_poll=look).run()
+
+
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
 def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
@@ -35,8 +50,7 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
     monkeypatch.setattr(supervisor, "PS_LINGER_S", 0.3)
     run = RunDir(tmp_path)
     planned = plan(run)
-    keepers = ChildKeepers(run)
-    keepers.start(planned.processes)
+    keepers = ChildKeepers(run, planned.processes)
     looks = 0
 
     def look() -> None:
@@ -48,24 +62,26 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
         if ended == "worker-1" and looks == 5:
             process_records.terminate(records["worker-0"])
 
-    assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
+    assert supervise(planned, keepers, look) == Outcome(0)
     assert everything_ended(tmp_path)
 
 
-def test_a_signal_from_before_it_took_them_stops_the_run(tmp_path: Path) -> None:
+def test_a_signal_from_before_it_was_supervised_stops_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    keepers = ChildKeepers(run)
-    keepers.start(plan(run).processes)
-    revival = Revival(plan(run), keepers, run)
-    outcome = Supervisor(plan(run), revival, lambda: None, lambda: signal.SIGTERM).run()
-    assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
-    assert everything_ended(tmp_path)
+    keepers = ChildKeepers(run, plan(run).processes)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        outcome = Supervisor(plan(run), keepers, run, interruption).run()
+        assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
+        assert not interruption.count  # it was handled
+    assert all(keepers.exit_code(process.name) is not None for process in plan(run).processes)
 
 
-class Scripted:
+class Scripted(RecordedKeepers):
     """Keepers that leave with 0 at a given look of the supervisor."""
 
-    def __init__(self, leaves: dict[str, int]) -> None:
+    def __init__(self, run: RunDir, leaves: dict[str, int]) -> None:
+        super().__init__(run)
         self._leaves = leaves
         self.looks = 0
         self.told: list[str] = []
@@ -78,13 +94,6 @@ class Scripted:
         """Take note of it."""
         self.told.append(name)
 
-    def is_killed(self, name: str) -> bool:
-        """Nobody is."""
-        return False
-
-    def start_again(self, process: Process, restarts: int) -> None:
-        """Nothing has to."""
-
 
 def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_chief(
     tmp_path: Path,
@@ -92,10 +101,10 @@ def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_ch
     run = RunDir(tmp_path)
     evaluator = Process("evaluator-0", "evaluator", 0, "", ("sleep", "1"), {}, "")
     planned = Plan(str(tmp_path), (*plan(run).processes, evaluator))
-    keepers = Scripted({"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
+    keepers = Scripted(run, {"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
 
     def look() -> None:
         keepers.looks += 1
 
-    assert Supervisor(planned, Revival(planned, keepers, run), look).run() == Outcome(0)
+    assert supervise(planned, keepers, look) == Outcome(0)
     assert keepers.told == []

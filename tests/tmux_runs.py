@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from a3c.launch import panes
+from a3c.launch import tmux
 from a3c.process import process_records
 from a3c.run.rundir import REPOSITORY, RunDir
 
@@ -69,7 +69,7 @@ class Tmux:
 
 def session_of(path: Path) -> str:
     """The name of a run's tmux session."""
-    return panes.session_name(RunDir(path).label)
+    return tmux.session_name(RunDir(path).label)
 
 
 def panes_of(tmux: Tmux) -> dict[str, int]:

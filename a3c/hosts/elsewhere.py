@@ -1,21 +1,27 @@
-"""The local file about a process on another host: its last record and the state of the connection.
+"""The local files about processes on other hosts, and how to end those processes later.
 
-`a3c.hosts.near_end` writes the file into the run directory; `a3c.watch.status` and
-`a3c.hosts.sweep` read it.
+Each file holds the last record of a process and the state of the connection. `a3c.hosts.near_end`
+writes it into the run directory.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c.process import process_records
+from a3c.cluster.hostfile import Host, directory_of, ssh_command
+from a3c.cluster.plan import Plan, Process
+from a3c.errors import UserError
+from a3c.hosts.connection import Connection
+from a3c.process import console, process_records
 from a3c.process.atomic_file import write_atomically
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import RunDir, copied_from
 
+_TIMEOUT_S = 60.0
 _MAX_BYTES = 1 << 20
 
 
@@ -67,3 +73,60 @@ def write(path: Path, seen: Elsewhere) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     record = json.loads(seen.record.to_json()) if seen.record else None
     write_atomically(path, json.dumps({**seen._asdict(), "record": record}), durable=False)
+
+
+# --- ending what is left --------------------------------------------------------------------------
+
+
+def hosts_in_doubt(run: RunDir) -> list[Host]:
+    """The hosts with processes that may still run, because no end is recorded here."""
+    if not (run.path / "elsewhere").is_dir() or copied_from(run):
+        return []
+    plan = Plan.load(run)
+    doubtful = {process.host for process, _ in _without_end(run, plan)}
+    return [host for host in plan.hosts if host.name in doubtful]
+
+
+def _without_end(run: RunDir, plan: Plan) -> Iterator[tuple[Process, Path]]:
+    """The processes on other hosts with no recorded end, and the files about them."""
+    for process in (*plan.processes, *plan.reserved):
+        path = path_of(run, process.name)
+        seen = read(path)
+        if not process.is_here and seen is not None and not seen.has_ended:
+            yield process, path
+
+
+def end_left(run: RunDir, *, now: bool) -> list[str]:
+    """End processes that remain on other hosts; return their names. UserError if that fails.
+
+    The requests go to all hosts at the same time.
+    """
+    links = []
+    for host in hosts_in_doubt(run):
+        argv = (host.python, "-m", "a3c.hosts.far_end")
+        link = Connection(ssh_command(host, argv, directory=host.directory))
+        link.send({"sweep": directory_of(host, run.label), "now": now})
+        links.append((host, link))
+    ended: list[str] = []
+    troubles: list[str] = []
+    for host, link in links:
+        answer = link.answer(_TIMEOUT_S)
+        timed_out = answer is None and not link.closed
+        code, words = link.close()
+        if timed_out:
+            troubles.append(f"{host.name} gives no answer")
+        elif answer is None:
+            reason = words or f"ssh left with {code}"
+            troubles.append(f"{host.name} can't be reached ({reason})")
+        else:
+            ended += answer["ended"]
+            troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
+            for process, path in _without_end(run, Plan.load(run)):
+                if process.host == host.name:
+                    path.unlink(missing_ok=True)
+    if troubles:
+        raise UserError(
+            f"{'; '.join(troubles)}: processes of {run.name} may be at work there still; "
+            f"give `{console.command('launch_cluster.py')} stop {run.name}` again later"
+        )
+    return ended

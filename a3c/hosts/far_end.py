@@ -16,25 +16,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c.hosts.lines import Lines
+from a3c.hosts.connection import Lines
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
 TICK_S = 0.25
 FILES_INTERVAL_S = 1.0
-PATIENCE_S = 60.0  # without a ping: the connection counts as lost
+PING_TIMEOUT_S = 60.0  # without a ping: the connection counts as lost
 CHUNK = 1 << 16
 _FIRST_RECORD_S = 30.0
 _END_S = 20.0  # wait for a keeper after the first request to end
 _KILL_S = 10.0
 
 
-class Attendant:
-    """Follows one keeper's record, log and files."""
+class Reporter:
+    """Reports one keeper's record, log, heartbeat and files."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._run = Path(request["run_dir"])
@@ -42,49 +42,45 @@ class Attendant:
         self._roots: list[str] = request["files"]
         self._log = Path(request["log"])
         self._places: dict[str, int] = request["places"]
-        self._said: ProcessRecord | None = None
-        self._files_at = self._heard_at = time.monotonic()
-        self._wishes = Lines(0)
+        self._reported: ProcessRecord | None = None
+        self._files_at = time.monotonic()
 
     def run(self) -> None:
-        """Follow until the keeper or the connection ends."""
-        while True:
+        """Report until the keeper or the connection ends."""
+        requests, pinged_at = Lines(0), time.monotonic()
+        while not requests.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
             is_over = not process_records.is_kept(self._record)
-            self._tell(everything=is_over)
+            self._report(everything=is_over)
             if is_over:
-                state = self._said.state if self._said else None
-                say({"over": state if state in ENDED_STATES else None})
+                state = self._reported.state if self._reported else None
+                send({"over": state if state in ENDED_STATES else None})
                 return
-            for wish in map(json.loads, self._wishes.read(TICK_S)):
-                self._heard_at = time.monotonic()
-                if wish.get("do") == "stop" and self._said:
-                    process_records.terminate(self._said)
-            if self._wishes.closed or time.monotonic() - self._heard_at > PATIENCE_S:
-                return
+            for request in map(json.loads, requests.read(TICK_S)):
+                pinged_at = time.monotonic()
+                if request.get("do") == "stop" and self._reported:
+                    process_records.terminate(self._reported)
 
-    def _tell(self, *, everything: bool) -> None:
+    def _report(self, *, everything: bool) -> None:
         """Send everything new: the record, the log, the heartbeat and the files."""
         record = process_records.read_record(self._record)
-        if record and record != self._said:
-            self._said = record
-            say({"record": json.loads(record.to_json())})
-        self._tell_file("log", self._log)
+        if record and record != self._reported:
+            self._reported = record
+            send({"record": json.loads(record.to_json())})
+        self._report_file("log", self._log)
         now = time.monotonic()
-        if everything or now - self._files_at >= FILES_INTERVAL_S:
-            self._files_at = now
-            self._tell_beat(record)
-            for path in self._files():
-                self._tell_file(str(path.relative_to(self._run)), path)
+        if not everything and now - self._files_at < FILES_INTERVAL_S:
+            return
+        self._files_at = now
+        with contextlib.suppress(OSError):
+            touched = Path(record.heartbeat).stat().st_mtime if record and record.heartbeat else 0
+            if touched:
+                send({"beat": max(0.0, time.time() - touched)})
+        for root in (self._run / name for name in self._roots):
+            for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+                if path.is_file():
+                    self._report_file(str(path.relative_to(self._run)), path)
 
-    def _files(self) -> Iterator[Path]:
-        for root in self._roots:
-            path = self._run / root
-            if path.is_dir():
-                yield from sorted(p for p in path.rglob("*") if p.is_file())
-            elif path.exists():
-                yield path
-
-    def _tell_file(self, name: str, path: Path) -> None:
+    def _report_file(self, name: str, path: Path) -> None:
         """Send the data added to a file; after a truncation, only data beyond its present end."""
         try:
             size = path.stat().st_size
@@ -94,20 +90,14 @@ class Attendant:
             with path.open("rb") as file:
                 file.seek(place)
                 while data := file.read(min(CHUNK, size - place)):
-                    say({"file": name, "data": base64.b64encode(data).decode()})
+                    send({"file": name, "data": base64.b64encode(data).decode()})
                     place += len(data)
         except OSError:
             return  # the file does not exist yet
         self._places[name] = place
 
-    def _tell_beat(self, record: ProcessRecord | None) -> None:
-        with contextlib.suppress(OSError, TypeError):
-            touched = Path(record.heartbeat).stat().st_mtime  # type: ignore[union-attr, arg-type]
-            if touched:
-                say({"beat": max(0.0, time.time() - touched)})
 
-
-def say(message: dict[str, Any]) -> None:
+def send(message: dict[str, Any]) -> None:
     """Send one JSON object; if the connection is closed, end this process."""
     try:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
@@ -119,28 +109,24 @@ def say(message: dict[str, Any]) -> None:
 # --- keepers --------------------------------------------------------------------------------------
 
 
-def see_to(request: dict[str, Any]) -> str | None:
+def attach(request: dict[str, Any]) -> str | None:
     """Attach to the requested keeper, or start it; return the error if that fails.
 
     A keeper with another command line, from an earlier session of the run, is ended first. With
     `unless_ended` no keeper is started if the last one exited and recorded the reason.
     """
-    record = process_records.read_record(Path(request["record"]))
+    path = Path(request["record"])
+    record = process_records.read_record(path)
     if record and process_records.keeper_lives(record):
         if list(record.argv) == request["argv"]:
-            say({"attached": record.keeper.pid})
+            send({"attached": record.keeper.pid})
             return None
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
         return None
-    return _start(request["keeper"], Path(request["record"]))
-
-
-def _start(command: Sequence[str], record: Path) -> str | None:
-    """Start a keeper that continues after this process and its connection end."""
     with tempfile.TemporaryFile() as said:
-        keeper = subprocess.Popen(
-            command,
+        keeper = subprocess.Popen(  # continues after this process and its connection end
+            request["keeper"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
@@ -148,9 +134,9 @@ def _start(command: Sequence[str], record: Path) -> str | None:
         )
         deadline = time.monotonic() + _FIRST_RECORD_S
         while time.monotonic() < deadline and keeper.poll() is None:
-            found = process_records.read_record(record)
-            if found and found.keeper.pid == keeper.pid:
-                say({"started": keeper.pid})
+            record = process_records.read_record(path)
+            if record and record.keeper.pid == keeper.pid:
+                send({"started": keeper.pid})
                 return None
             time.sleep(0.02)
         said.seek(0)
@@ -158,39 +144,35 @@ def _start(command: Sequence[str], record: Path) -> str | None:
     return lines[-1] if lines else f"its keeper wrote no record, and left with {keeper.poll()}"
 
 
-def end(records: Sequence[ProcessRecord], *, now: bool) -> list[str]:
-    """End keepers, by force if `now`, and wait; return the names of those that still run."""
+def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = _END_S) -> list[str]:
+    """End keepers, by force if `now` or after `grace_s`; return the names of those that remain."""
     for insist in [True] if now else [False, True]:
         alive = [r for r in records if process_records.keeper_lives(r)]
         for record in alive:
             process_records.terminate(record, now=insist)
-        deadline = time.monotonic() + (_KILL_S if insist else _END_S)
+        deadline = time.monotonic() + (_KILL_S if insist else grace_s)
         while time.monotonic() < deadline and any(map(process_records.keeper_lives, alive)):
             time.sleep(0.05)
     return [r.name for r in records if process_records.keeper_lives(r)]
-
-
-def sweep(run_dir: Path, *, now: bool) -> None:
-    """End every keeper of a run on this host, and send their names."""
-    alive = [r for r in process_records.read_records(run_dir) if process_records.keeper_lives(r)]
-    left = end(alive, now=now)
-    say({"ended": [r.name for r in alive if r.name not in left], "left": left})
 
 
 def main() -> int:
     """Execute the request in the first line."""
     with open(0, "rb", buffering=0, closefd=False) as stream:
         request = json.loads(stream.readline())
-    if "sweep" in request:
-        sweep(Path(request["sweep"]), now=request["now"])
+    if "sweep" in request:  # end every keeper of a run on this host
+        records = process_records.read_records(Path(request["sweep"]))
+        alive = [record for record in records if process_records.keeper_lives(record)]
+        left = end(alive, now=request["now"])
+        send({"ended": [r.name for r in alive if r.name not in left], "left": left})
         return 0
     log = Path(request["log"])
     request["places"].setdefault("log", log.stat().st_size if log.exists() else 0)
-    trouble = see_to(request)
+    trouble = attach(request)
     if trouble:
-        say({"trouble": trouble})
-        return 0
-    Attendant(request).run()
+        send({"trouble": trouble})
+    else:
+        Reporter(request).run()
     return 0
 
 

@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +24,17 @@ from a3c.cluster.hostfile import directory_of, ssh_command
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosts import elsewhere
+from a3c.hosts.connection import Connection, write_all
 from a3c.hosts.elsewhere import Elsewhere
-from a3c.hosts.lines import Lines
 from a3c.keeper.restarts import Limits, Patience, Verdict
 from a3c.process import console, process_records
 from a3c.run.rundir import RunDir
 
 TICK_S = 0.25
 PING_INTERVAL_S = 5.0
-FIRST_WORD_S = 60.0  # from the start of ssh, which includes starting Python on the host
+FIRST_ANSWER_S = 60.0  # from the start of ssh, which includes starting Python on the host
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
-FAREWELL_S = 12.0  # retries of a lost connection while the run ends
+LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 
 class Follower:
@@ -48,7 +44,8 @@ class Follower:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
         self._patience = Patience(Limits())
-        self._was_attached = self._unless_ended = False
+        self._unless_ended = False
+        self._log_place: int | None = None  # of the data printed so far; None before it is attached
         self._started_at = time.monotonic()
         self._seen = Elsewhere(self._host.name, None, None)
         self._asked_at: float | None = None
@@ -61,7 +58,7 @@ class Follower:
         self._note()
         failures = 0
         while self._status < 0:
-            if self._asked_at is not None and not self._was_attached:
+            if self._asked_at is not None and self._log_place is None:
                 return 128 + signal.SIGTERM
             connected = self._connect()
             failures = 0 if connected else failures + 1
@@ -74,14 +71,14 @@ class Follower:
             self._asked_at = time.monotonic()
 
     def _wait(self, delay_s: float) -> None:
-        """Wait before the next retry; while the run ends, give up after FAREWELL_S."""
+        """Wait before the next retry; while the run ends, give up after LAST_RETRIES_S."""
         until = time.monotonic() + delay_s
         while time.monotonic() < until:
             time.sleep(TICK_S)
-            if self._asked_at is not None and time.monotonic() - self._asked_at > FAREWELL_S:
+            if self._asked_at is not None and time.monotonic() - self._asked_at > LAST_RETRIES_S:
                 name, host = self._process.name, self._host.name
                 stop = f"{console.command('launch_cluster.py')} stop {self._run.name}"
-                tell(
+                print_line(
                     f"{host} can't be reached: {name} may be at work there still; "
                     f"`{stop}` ends it once {host} is back"
                 )
@@ -92,101 +89,82 @@ class Follower:
 
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
-        argv = (self._host.python, "-m", "a3c.hosts.far_end")
-        with tempfile.TemporaryFile() as said:
-            link = subprocess.Popen(
-                ssh_command(self._host, argv, directory=self._host.directory),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                start_new_session=True,  # else a signal to our group ends ssh too early
-            )
-            try:
-                came_about = self._talk(link)
-            finally:
-                _hang_up(link)
-            said.seek(0)
-            words = said.read().decode(errors="replace").strip().splitlines()
-        if self._status < 0:
-            self._note_cut_off(words[-1] if words else f"ssh left with {link.returncode}")
-        return came_about
-
-    def _talk(self, link: subprocess.Popen[bytes]) -> bool:
-        assert link.stdout
+        command = (self._host.python, "-m", "a3c.hosts.far_end")
+        link = Connection(
+            ssh_command(self._host, command, directory=self._host.directory),
+            on_other=lambda line: write_all(1, line + b"\n"),
+        )
         began = pinged = time.monotonic()
-        heard = asked = False
-        _send(link, self._request())
-        lines = Lines(link.stdout.fileno())
-        while not lines.closed and self._status < 0:
-            for message in _messages(lines.read(TICK_S)):
-                heard = True
-                self._take(message)
-            now = time.monotonic()
-            if not heard and now - began > FIRST_WORD_S:
-                return False
-            if self._asked_at is not None and not asked:
-                asked = _send(link, {"do": "stop"})
-            if now - pinged > PING_INTERVAL_S:
-                pinged = now
-                _send(link, {})
-        return heard
+        answered = asked = False
+        try:
+            link.send(self._request())
+            while not link.closed and self._status < 0:
+                for message in link.receive(TICK_S):
+                    answered = True
+                    self._handle(message)
+                now = time.monotonic()
+                if not answered and now - began > FIRST_ANSWER_S:
+                    break
+                if self._asked_at is not None and not asked:
+                    asked = True
+                    link.send({"do": "stop"})
+                if now - pinged > PING_INTERVAL_S:
+                    pinged = now
+                    link.send({})
+        finally:
+            code, words = link.close()
+        if self._status < 0 and self._seen.cut_off_at is None:
+            reason = words or f"ssh left with {code}"
+            print_line(f"no connection to {self._host.name} ({reason}): trying on")
+            self._note(cut_off_at=time.time(), reason=reason)
+        return answered
 
     def _request(self) -> dict[str, Any]:
         there = RunDir(Path(directory_of(self._host, self._run.label)))
         name = self._process.name
+        # Where the next data of each file goes: the end of its local copy.
+        places = {} if self._log_place is None else {"log": self._log_place}
+        for path in (self._run.metrics(name), *(self._run.path / "events" / name).rglob("*")):
+            if path.is_file():
+                places[str(path.relative_to(self._run.path))] = path.stat().st_size
         return {
             "run_dir": str(there.path),
             "record": str(there.record(name)),
             "log": str(there.log(name)),
             "files": [f"metrics/{name}.jsonl", f"events/{name}"],
-            "places": self._places(),
+            "places": places,
             "argv": list(self._process.argv),
             "keeper": planning.far_keeper_command(self._process, self._host, self._run),
             "unless_ended": self._unless_ended,
         }
 
-    def _places(self) -> dict[str, int]:
-        """The size of each file's local copy, where the next data goes."""
-        places = {"log": self._log_place} if self._was_attached else {}
-        name = self._process.name
-        events = self._run.path / "events" / name
-        for path in (self._run.metrics(name), *events.rglob("*")):
-            if path.is_file():
-                places[str(path.relative_to(self._run.path))] = path.stat().st_size
-        return places
-
-    _log_place = 0
-
     # --- messages from the host -------------------------------------------------------------------
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "record" in message:
             self._note(record=process_records.parse_record(message["record"]))
         elif "file" in message:
             self._copy(message["file"], base64.b64decode(message["data"]))
         elif "beat" in message:
-            self._beat(message["beat"])
+            path = self._run.heartbeat(self._process.name)
+            with contextlib.suppress(OSError):
+                path.touch(mode=0o600)
+                os.utime(path, (time.time() - message["beat"],) * 2)
         elif "attached" in message or "started" in message:
-            self._note_attached(started="started" in message)
+            started = "started" in message
+            if self._seen.cut_off_at is not None or self._log_place is None:
+                word = "started" if started else "at work already"
+                print_line(f"connected to {self._host.name}: {self._process.name} is {word}")
+            if started:
+                self._started_at = time.monotonic()
+            self._unless_ended = True
+            self._log_place = self._log_place or 0
+            self._note(cut_off_at=None, reason="")
         elif "trouble" in message:
-            tell(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
+            print_line(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
             self._status = EXIT_FATAL
         elif "over" in message:
             self._end(message["over"])
-
-    def _note_attached(self, *, started: bool) -> None:
-        word = "started" if started else "at work already"
-        if self._seen.cut_off_at is not None or not self._was_attached:
-            tell(f"connected to {self._host.name}: {self._process.name} is {word}")
-        if started:
-            self._started_at = time.monotonic()
-        self._was_attached = self._unless_ended = True
-        self._note(cut_off_at=None, reason="")
-
-    def _note_cut_off(self, reason: str) -> None:
-        if self._seen.cut_off_at is None:
-            tell(f"no connection to {self._host.name} ({reason}): trying on")
-            self._note(cut_off_at=time.time(), reason=reason)
 
     def _note(self, **changes: Any) -> None:
         self._seen = self._seen._replace(**changes)
@@ -196,91 +174,42 @@ class Follower:
     def _copy(self, name: str, data: bytes) -> None:
         """Append data of a remote file to its local copy; log data goes to stdout."""
         if name == "log":
-            self._log_place += len(data)
-            _write_all(1, data)
+            self._log_place = (self._log_place or 0) + len(data)
+            write_all(1, data)
             return
         path = self._run.path / name
-        root = name.split("/")[0]
-        if root not in ("metrics", "events") or ".." in Path(name).parts:
+        if name.split("/")[0] not in ("metrics", "events") or ".." in Path(name).parts:
             return
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with path.open("ab") as file:
                 file.write(data)
 
-    def _beat(self, age_s: float) -> None:
-        path = self._run.heartbeat(self._process.name)
-        with contextlib.suppress(OSError):
-            path.touch(mode=0o600)
-            os.utime(path, (time.time() - age_s,) * 2)
-
     def _end(self, state: str | None) -> None:
         """Handle the end of the remote keeper; `state` is None if it recorded no reason."""
-        record = self._seen.record
-        last = record.last_exit if record else None
         if self._asked_at is not None:
             self._status = 128 + signal.SIGTERM
         elif state == "done" or (state == "stopped" and self._process.role == "worker"):
             self._status = EXIT_OK
         elif state == "failed":
-            code = last.code if last else None
-            self._status = code if code in (EXIT_USAGE, EXIT_FATAL) else EXIT_FATAL
+            last = self._seen.record.last_exit if self._seen.record else None
+            self._status = EXIT_USAGE if last and last.code == EXIT_USAGE else EXIT_FATAL
         else:
-            self._start_again(state)
-
-    def _start_again(self, state: str | None) -> None:
-        lived_s = time.monotonic() - self._started_at
-        decision = self._patience.decide(Verdict.CRASH, lived_s, beat=False)
-        how = "was stopped there" if state == "stopped" else "went with its keeper"
-        if not decision.again:
-            tell(f"{self._process.name} {how}, again and again: given up")
-            self._status = EXIT_FATAL
-            return
-        tell(f"{self._process.name} {how}; it starts again in {decision.delay_s:g} s")
-        self._unless_ended = False
-        self._wait(decision.delay_s)
+            name, lived_s = self._process.name, time.monotonic() - self._started_at
+            decision = self._patience.decide(Verdict.CRASH, lived_s, beat=False)
+            how = "was stopped there" if state == "stopped" else "went with its keeper"
+            if decision.again:
+                print_line(f"{name} {how}; it starts again in {decision.delay_s:g} s")
+                self._unless_ended = False
+                self._wait(decision.delay_s)
+            else:
+                print_line(f"{name} {how}, again and again: given up")
+                self._status = EXIT_FATAL
 
 
-def _messages(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among lines; other lines are printed unchanged."""
-    for line in lines:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            _write_all(1, line + b"\n")  # output of a login script is not JSON
-            continue
-        if isinstance(message, dict):
-            yield message
-
-
-def _send(link: subprocess.Popen[bytes], message: dict[str, Any]) -> bool:
-    """Send a message; always True, as a closed connection is noticed when reading."""
-    assert link.stdin
-    with contextlib.suppress(OSError):
-        link.stdin.write(json.dumps(message).encode() + b"\n")
-        link.stdin.flush()
-    return True
-
-
-def _hang_up(link: subprocess.Popen[bytes]) -> None:
-    for end in filter(None, (link.stdin, link.stdout)):
-        with contextlib.suppress(OSError):
-            end.close()
-    try:
-        link.wait(timeout=1.0)
-    except subprocess.TimeoutExpired:
-        link.kill()
-        link.wait()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of the launcher within the process's output."""
-    _write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
+    write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
 
 
 def main() -> int:
@@ -289,7 +218,7 @@ def main() -> int:
     try:
         plan = Plan.load(run)
     except UserError as error:
-        tell(str(error))
+        print_line(str(error))
         return EXIT_USAGE
     known = {process.name: process for process in (*plan.processes, *plan.reserved)}
     return Follower(run, known[sys.argv[2]], plan).run()

@@ -8,6 +8,7 @@ reached the probe and no other program.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -17,9 +18,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")
 CONNECT_TIMEOUT_S = 5.0
@@ -49,10 +48,8 @@ def versions() -> dict[str, str]:
 
     found = {}
     for name in LIBRARIES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -133,36 +130,27 @@ def why_not(target: tuple[str, int, str]) -> str:
     return "" if said == token.encode() else "somebody else answers there"
 
 
-def _lines() -> Iterator[dict[str, Any]]:
-    for line in sys.stdin.buffer:
-        yield json.loads(line)
-
-
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> None:
     """Answer both requests, and listen until the connection ends."""
-    lines = _lines()
-    task = next(lines)
+    task = json.loads(sys.stdin.buffer.readline())
     directory = task["directory"]
     there = os.path.isfile(os.path.join(directory, "worker.py"))  # noqa: PTH113, PTH118
-    _say(
-        {
-            "python": platform.python_version(),
-            "versions": versions(),
-            "code": code_of(directory) if there else None,
-            "cores": len(os.sched_getaffinity(0)),
-            "memory_mb": memory_mb(),
-            "busy": listen(task["ports"], task["token"]),
-            "addresses": addresses(),
-        }
-    )
-    for question in lines:
+    facts = {
+        "python": platform.python_version(),
+        "versions": versions(),
+        "code": code_of(directory) if there else None,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mb": memory_mb(),
+        "busy": listen(task["ports"], task["token"]),
+        "addresses": addresses(),
+    }
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+    for line in sys.stdin.buffer:
         with ThreadPoolExecutor(32) as pool:
-            _say({"reached": list(pool.map(why_not, question["targets"]))})
+            reached = list(pool.map(why_not, json.loads(line)["targets"]))
+        sys.stdout.write(json.dumps({"reached": reached}) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -17,61 +17,48 @@ from typing import Any
 
 from a3c.process.atomic_file import write_atomically
 
-LOOPBACK = "127.0.0.1"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="board", description=__doc__)
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--host", default=LOOPBACK)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--link", type=Path, required=True)
     chosen = parser.parse_args(argv)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
-    chosen.link.unlink(missing_ok=True)
+    link: Path = chosen.link
+    link.unlink(missing_ok=True)
     url = launch(chosen.logdir, chosen.port, chosen.host)
     try:
-        _write(chosen.link, url)
+        try:
+            write_atomically(link, url + "\n", durable=False)
+        except OSError as error:  # a full disk
+            sys.stderr.write(f"can't write {link}: {error.strerror}\n")
         sys.stderr.write(f"TensorBoard is at {url}\n")
         while True:
             signal.pause()
     finally:
-        chosen.link.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
 
 
-def launch(logdir: Path, port: int, host: str = LOOPBACK) -> str:
+def launch(logdir: Path, port: int, host: str) -> str:
     """Serve a directory in a thread of this process; return the URL.
 
     If `port` is taken, the URL has another port. TensorBoard runs without TensorFlow here, because
     importing TensorFlow would cost seconds and 300 MB.
     """
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
-    from tensorboard import program
-
-    try:
-        return _serve(logdir, port, host)
-    except program.TensorBoardPortInUseError:
-        sys.stderr.write(f"port {port} was taken by another process meanwhile: taking a free one\n")
-        return _serve(logdir, 0, host)
-
-
-def _serve(logdir: Path, port: int, host: str) -> str:
     from tensorboard import default, program
 
     board: Any = program.TensorBoard(default.get_plugins())
     board.configure(["", "--logdir", str(logdir), "--host", host, "--port", str(port)])
-    url: str = board.launch()
-    return url
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically, readable by its owner only; an error is logged, not raised."""
     try:
-        write_atomically(path, text + "\n", durable=False)
-    except OSError as error:
-        sys.stderr.write(f"can't write {path}: {error.strerror}\n")
+        return str(board.launch())
+    except program.TensorBoardPortInUseError:
+        sys.stderr.write(f"port {port} was taken by another process meanwhile: taking a free one\n")
+        return launch(logdir, 0, host)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ them. Every completion starts a new process, so nothing heavy is imported here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -33,71 +34,61 @@ _BREAKS = re.compile(r".*[=:]", re.DOTALL)  # bash completes only the part after
 _NOT_PLAIN = re.compile(r"([^\w@%+=:,./-])", re.ASCII)
 
 
-def answer(line: str, parsers: Parsers) -> list[str]:
-    """The completions of a line up to the cursor, in bash's format."""
+def answer(line: str, parsers: dict[str, argparse.ArgumentParser]) -> list[str]:
+    """The completions of a line up to the cursor, in bash's format; a parser for each verb."""
     try:
         words = shlex.split(line)
     except ValueError:  # an open quote
         return []
     current = words.pop() if words and not line[-1:].isspace() else ""
     scripts = [i for i, word in enumerate(words[:2]) if word.endswith("launch_cluster.py")]
-    found = parsers.follow(words[scripts[0] + 1 :], current) if scripts else []
+    found = candidates(words[scripts[0] + 1 :], current, parsers) if scripts else []
     typed = _BREAKS.match(current)
-    return [_NOT_PLAIN.sub(r"\\\1", word[typed.end() if typed else 0 :]) for word in sorted(found)]
+    return [
+        _NOT_PLAIN.sub(r"\\\1", word[typed.end() if typed else 0 :])
+        for word in sorted(found)
+        if word.startswith(current)
+    ]
 
 
-class Parsers:
-    """The launcher's parsers: one per verb, by name, and the parser that starts a run."""
-
-    def __init__(
-        self, verbs: dict[str, argparse.ArgumentParser], start: command_line.Parser
-    ) -> None:
-        self._verbs = verbs
-        self._start = start
-
-    def follow(self, words: Sequence[str], current: str) -> list[str]:
-        """The words that start with `current` and may come after `words`."""
-        if not words and not current.startswith("-"):
-            return _beginning(current, [*self._verbs, "start"])
-        parser = self._verbs.get(words[0], self._start) if words else self._start
-        words = words[1:] if words and words[0] in (*self._verbs, "start") else words
-        flags = {flag: action for action in parser._actions for flag in action.option_strings}
-        flag, equals, _ = current.partition("=")
-        if equals and flag in flags:
-            return _beginning(current, [f"{flag}={value}" for value in values(flags[flag], words)])
-        before = flags.get(words[-1]) if words else None
-        if before is not None and before.nargs != 0:
-            return _beginning(current, values(before, words))
-        if current.startswith("-"):
-            return _beginning(current, flags)
-        places = [action for action in parser._actions if not action.option_strings]
-        return _beginning(current, [word for place in places for word in values(place, words)])
+def candidates(
+    words: Sequence[str], current: str, parsers: dict[str, argparse.ArgumentParser]
+) -> Iterable[str]:
+    """The words that may come after `words`, where `current` is typed already."""
+    if not words and not current.startswith("-"):
+        return parsers
+    parser = parsers.get(words[0], parsers["start"]) if words else parsers["start"]
+    words = words[1:] if words and words[0] in parsers else words
+    flags = {flag: action for action in parser._actions for flag in action.option_strings}
+    flag, equals, _ = current.partition("=")
+    if equals and flag in flags:
+        return [f"{flag}={value}" for value in values(flags[flag], words)]
+    before = flags.get(words[-1]) if words else None
+    if before is not None and before.nargs != 0:
+        return values(before, words)
+    if current.startswith("-"):
+        return flags
+    places = [action for action in parser._actions if not action.option_strings]
+    return [word for place in places for word in values(place, words)]
 
 
 def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
     """The values that an argument takes; empty if it takes any text, or a file name."""
     option = command_line.OPTIONS.get(action.dest.removeprefix("config."))
-    if option is not None and option.name == "env_id":
-        return env_ids()
     if option is not None:
-        return list(option.choices)
+        return env_ids() if option.name == "env_id" else list(option.choices)
     if action.choices is not None:
         return list(action.choices)
-    known = {
-        "preset": lambda: ["auto", "none", *command_line.preset_names()],
-        "run": lambda: [run.name for run in rundir.all_runs()],
-        "process": lambda: process_names(words),
-    }
-    return known[action.dest]() if action.dest in known else []
-
-
-def process_names(words: Sequence[str]) -> list[str]:
-    """The processes of the run that `--run` names, or of the newest run."""
-    name = words[words.index("--run") + 1] if "--run" in words[:-1] else None
-    try:
-        return [record.name for record in process_records.read_records(rundir.find(name).path)]
-    except UserError:
-        return []
+    if action.dest == "preset":
+        return ["auto", "none", *command_line.preset_names()]
+    if action.dest == "run":
+        return [run.name for run in rundir.all_runs()]
+    if action.dest == "process":  # of the run that `--run` names, or of the newest run
+        name = words[words.index("--run") + 1] if "--run" in words[:-1] else None
+        with contextlib.suppress(UserError):
+            run = rundir.find(name)
+            return [record.name for record in process_records.read_records(run.path)]
+    return []
 
 
 def env_ids() -> list[str]:
@@ -112,7 +103,3 @@ def env_ids() -> list[str]:
         for name in gymnasium.registry
         if not old.fullmatch(name) and name.rpartition("-")[0] not in atari
     ]
-
-
-def _beginning(current: str, words: Iterable[str]) -> list[str]:
-    return [word for word in words if word.startswith(current)]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+import re
+from pathlib import Path
 
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan, Process
@@ -51,32 +50,47 @@ def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tupl
 
 def _in_image(process: Process) -> Process:
     """The process with the paths of the image."""
+    ours = f"{REPOSITORY}/"
+    words = [
+        f"{CODE}/{word.removeprefix(ours)}" if word.startswith(ours) else word
+        for word in process.argv[1:]
+    ]
+    environment = dict(process.environment)
+    if "PYTHONPATH" in environment:
+        environment["PYTHONPATH"] = CODE
+    return dataclasses.replace(process, argv=(PYTHON, *words), environment=environment)
 
-    def moved(text: str) -> str:
-        path = text.removeprefix(f"{REPOSITORY}/")
-        return text if path == text else str(PurePosixPath(CODE) / path)
 
-    argv = (PYTHON, *(moved(word) for word in process.argv[1:]))
-    environment = process.environment | (
-        {"PYTHONPATH": CODE} if "PYTHONPATH" in process.environment else {}
-    )
-    return dataclasses.replace(process, argv=argv, environment=environment)
-
-
-def render(planned: Plan, config: Config, template: Path = TEMPLATE) -> str:
+def render(planned: Plan, config: Config) -> str:
     """The compose file of a plan."""
-    text = template.read_text()
-    head, _, rest = text.partition("\nservices:\n")
-    _, _, tail = rest.partition("\nnetworks:\n")
-    before, _, after = head.partition("  entrypoint: >-\n")
-    unindented = after.find("\n\n")
-    command = _yaml(_entrypoint(planned, config))
-    head = f"{before}  entrypoint: {command}{after[unindented:]}"
-    head = "# Written by `launch_cluster.py --mode compose`.\n" + head[head.index("\nx-process") :]
-    lines = [_service(process) for process in planned.processes]
-    lines += [_service(process, "profiles: [later]") for process in planned.reserved]
-    services = "\n".join(lines)
-    return f"{head}\nservices:\n{services}\n\nnetworks:\n{tail}"
+    cast = (*planned.processes, *planned.reserved)
+    hosts = {
+        role: ",".join(process.address for process in cast if process.role == role)
+        for role in ("ps", "worker")
+    }
+    entrypoint = _yaml(  # compose appends the name of the process
+        [
+            *("python", f"{CODE}/launch_cluster.py", "keep"),
+            *command_line.to_flags(config),
+            *("--ps-hosts", hosts["ps"], "--worker-hosts", hosts["worker"]),
+            *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
+            *("--run-dir", planned.run_dir),
+        ]
+    )
+    services = "\n".join(
+        [
+            *(_service(process) for process in planned.processes),
+            *(_service(process, "profiles: [later]") for process in planned.reserved),
+        ]
+    )
+    text = TEMPLATE.read_text()
+    for pattern, mine in (
+        (r"\A.*?(?=\nx-process)", "# Written by `launch_cluster.py --mode compose`.\n"),
+        (r"(?<=\n  entrypoint: )>-\n.*?(?=\n\n)", entrypoint),
+        (r"(?<=\nservices:\n).*?(?=\n\nnetworks:)", services),
+    ):
+        text = re.sub(pattern, mine.replace("\\", r"\\"), text, count=1, flags=re.DOTALL)
+    return text
 
 
 def _yaml(value: object) -> str:
@@ -89,39 +103,17 @@ def _yaml(value: object) -> str:
     return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
 
 
-def _entrypoint(planned: Plan, config: Config) -> list[str]:
-    """The command of every container; compose appends the name of the process."""
-    cast = (*planned.processes, *planned.reserved)
-    hosts = {
-        role: ",".join(process.address for process in cast if process.role == role)
-        for role in ("ps", "worker")
-    }
-    return [
-        *("python", f"{CODE}/launch_cluster.py", "keep"),
-        *command_line.to_flags(config),
-        *("--ps-hosts", hosts["ps"], "--worker-hosts", hosts["worker"]),
-        *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
-        *("--run-dir", planned.run_dir),
-    ]
-
-
 def _service(process: Process, *extra: str) -> str:
     kind = {"ps": "member", "worker": "worker"}.get(process.role, "process")
-    more: Iterable[str] = {
-        "evaluator": ["network_mode: none"],
-        "tensorboard": [
-            "networks: [board]",
-            f'ports: ["127.0.0.1:${{TENSORBOARD_PORT:-{BOARD_PORT}}}:{BOARD_PORT}"]',
-        ],
-    }.get(process.role, [])
-    name = process.name
-    if name == "ps-0":
+    more: list[str] = []
+    if process.name == "ps-0":
         build = {"context": str(REPOSITORY), "dockerfile": "docker/Dockerfile", "target": "runtime"}
         more = [f"build: {_yaml(build)}"]
+    elif process.role == "evaluator":
+        more = ["network_mode: none"]
+    elif process.role == "tensorboard":
+        port = f"127.0.0.1:${{TENSORBOARD_PORT:-{BOARD_PORT}}}:{BOARD_PORT}"
+        more = ["networks: [board]", f'ports: ["{port}"]']
+    name = process.name
     fields = [f"<<: *{kind}", f"hostname: {name}", f"command: [{name}]", *more, *extra]
     return f"  {name}: {{{', '.join(fields)}}}"
-
-
-def write(planned: Plan, config: Config) -> None:
-    """Print the compose file."""
-    sys.stdout.write(render(planned, config))

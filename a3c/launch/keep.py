@@ -17,9 +17,7 @@ import json
 import logging
 import math
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,14 +26,18 @@ from typing import Any
 from a3c.cluster import plan as planning
 from a3c.cluster import which_task
 from a3c.cluster.plan import Plan, Process
-from a3c.cluster.topology import Cluster
 from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.launch import report, run_summary
-from a3c.launch.keepers import ChildKeepers, Revival
-from a3c.launch.run_summary import Interruption
-from a3c.launch.supervisor import Outcome
+from a3c.launch.supervisor import (
+    CHIEF,
+    POLL_S,
+    ChildKeepers,
+    Interruption,
+    Outcome,
+    Supervisor,
+)
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
 from a3c.run import rundir
@@ -43,9 +45,7 @@ from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
 
-CHIEF = "worker-0"
 BOARD_PORT = 6006
-POLL_S = 0.2
 AFTER_CHIEF_S = 20.0  # how long a ps or worker may outlast the chief
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
 _NUMBERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--resume", action="store_true", help="go on with a run that was over")
     group.add_argument(
-        "--spares", action="store_true", help="a process too many leaves with 0 instead of 2"
+        "--spares", action="store_true", help="exit with 0, not 2, if the run has no such process"
     )
     group.add_argument("--stay", action="store_true", help="wait for SIGTERM when the run is over")
     group.add_argument(
@@ -85,7 +85,9 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
         raise UserError("--json is for --dry-run: give that too")
     config, planned, names = make_plan(config, chosen)
     if chosen.dry_run:
-        _show(planned, as_json=chosen.json)
+        shown = [process.shell() for process in planned.processes]
+        text = json.dumps(planned.as_dict(), indent=1) if chosen.json else "\n".join(shown)
+        sys.stdout.write(text + "\n")
         return EXIT_OK
     mine = _mine(planned, names, spares=chosen.spares)
     run = RunDir(Path(planned.run_dir))
@@ -100,13 +102,16 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
         code = _keep(mine, planned, config, chosen)
         if code != EXIT_OK:
             return code
-    if chosen.stay:
-        _wait_for_signal()
+    if chosen.stay:  # if this process exited, Kubernetes would start the run again
+        log.info("the run is over; waiting to be ended")
+        with Interruption() as interruption:
+            while not interruption.count:
+                time.sleep(POLL_S)
     return EXIT_OK
 
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
-    """The sized configuration, the whole plan, and the names of the selected processes.
+    """The configuration, the whole plan, and the names of the selected processes.
 
     The lists of hosts determine how many ps and workers there are.
     """
@@ -115,35 +120,20 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
         names = [task.name]
     else:
         names = expand_names(chosen.process)
-        cluster = _cluster(chosen, config)
-    config = _sized(config, cluster)
-    run = RunDir(chosen.run_dir.absolute())
-    planned = planning.make(config, run, cluster, evaluator=True, tensorboard_port=BOARD_PORT)
-    return config, _with_board_host(planned, chosen.board_host), names
-
-
-def _sized(config: Config, cluster: Cluster) -> Config:
-    """The configuration with as many ps and workers as there are addresses."""
+        for flag, value in (("ps", chosen.ps_hosts), ("worker", chosen.worker_hosts)):
+            if value is None:
+                raise UserError(f"--{flag}-hosts is missing: give the address of every {flag}")
+        cluster = which_task.from_hosts(chosen.ps_hosts, chosen.worker_hosts, config.cluster)
     workers = "max_workers" if config.cluster.max_workers else "workers"
     sizes: dict[str, Any] = {"ps": len(cluster.ps), workers: len(cluster.workers)}
-    return validate(config.with_cluster(**sizes))
-
-
-def _cluster(chosen: argparse.Namespace, config: Config) -> Cluster:
-    for flag, value in (("ps", chosen.ps_hosts), ("worker", chosen.worker_hosts)):
-        if value is None:
-            raise UserError(f"--{flag}-hosts is missing: give the address of every {flag}")
-    return which_task.from_hosts(chosen.ps_hosts, chosen.worker_hosts, config.cluster)
-
-
-def _with_board_host(planned: Plan, host: str) -> Plan:
-    cast = [
-        dataclasses.replace(process, argv=(*process.argv, "--host", host))
-        if process.role == "tensorboard" and host != planning.LOOPBACK
-        else process
-        for process in planned.processes
-    ]
-    return dataclasses.replace(planned, processes=tuple(cast))
+    config = validate(config.with_cluster(**sizes))
+    run = RunDir(chosen.run_dir.absolute())
+    planned = planning.make(config, run, cluster, evaluator=True, tensorboard_port=BOARD_PORT)
+    if chosen.board_host != planning.LOOPBACK:
+        *others, board = planned.processes
+        board = dataclasses.replace(board, argv=(*board.argv, "--host", chosen.board_host))
+        planned = dataclasses.replace(planned, processes=(*others, board))
+    return config, planned, names
 
 
 def expand_names(text: str) -> list[str]:
@@ -185,118 +175,71 @@ def _is_done(run: RunDir, name: str) -> bool:
 
 
 def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
+    """Supervise these processes; return the exit code.
+
+    The chief's host writes the run's configuration before the chief and the summary after it.
+    """
     run = RunDir(Path(planned.run_dir))
-    if any(process.name == CHIEF for process in mine):
-        with rundir.hold(run.path):
-            if _is_done(run, CHIEF) and not chosen.resume:  # ended before its summary was written
-                with Interruption() as interruption:
-                    return run_summary.conclude(run, config, Outcome(EXIT_OK), interruption)
-            return _conduct(mine, planned, config, chosen)
-    if mine[0].role not in ("ps", "worker"):
-        _wait_for_run(run)
-    codes, signum = Company(mine, run).run()
-    return 128 + signum if signum else max(codes.values())
-
-
-def _conduct(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
-    """Supervise the chief; write the run's configuration before it and the summary after it."""
-    path = Path(planned.run_dir)
-    again = (path / "config.json").exists()
-    if again:
-        rundir.check_resumable(path, config)
-    run = rundir.create(path, config, chosen.preset, resume=again)
-    planned.save(run)
-    log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
-    with Interruption() as interruption:
-        codes, signum = Company(mine, run).run()
-        outcome = Outcome(128 + signum, stopped=True)
-        if not signum:
-            outcome = Outcome(codes[CHIEF], failed=CHIEF if codes[CHIEF] else None)
+    if all(process.name != CHIEF for process in mine):
+        if mine[0].role not in ("ps", "worker") and not run.config.exists():
+            log.info("waiting for %s to write %s", CHIEF, run.config)
+            while not run.config.exists():
+                time.sleep(POLL_S)
+        with Interruption() as interruption:
+            return PartSupervisor(mine, run, interruption).run().exit_code
+    with rundir.hold(run.path), Interruption() as interruption:
+        outcome = Outcome(EXIT_OK)
+        if chosen.resume or not _is_done(run, CHIEF):  # else it only lacks its summary
+            again = run.config.exists()
+            if again:
+                rundir.check_resumable(run.path, config)
+            run = rundir.create(run.path, config, chosen.preset, resume=again)
+            planned.save(run)
+            log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
+            outcome = PartSupervisor(mine, run, interruption).run()
         return run_summary.conclude(run, config, outcome, interruption)
 
 
-class Company:
-    """Keepers as children of this process, until all of them have exited.
+class PartSupervisor(Supervisor):
+    """Supervises the processes of this host, until all of them have exited.
 
-    The first signal ends them in order, the second at once. A keeper that is killed is restarted.
     A ps or worker that is still running `late_s` after the end of the chief is ended.
     """
 
-    def __init__(self, mine: Sequence[Process], run: RunDir, late_s: float = AFTER_CHIEF_S) -> None:
-        self._keepers = ChildKeepers(run, echo=True)
-        self._revival = Revival(Plan(str(run.path), tuple(mine)), self._keepers, run)
-        self._mine = mine
-        self._names = [process.name for process in mine]
-        self._chief = run.record(CHIEF)
+    def __init__(
+        self,
+        mine: Sequence[Process],
+        run: RunDir,
+        interruption: Interruption,
+        late_s: float = AFTER_CHIEF_S,
+    ) -> None:
         self._since = now_text()
-        self._late_s = late_s
-        self._late_at: float | None = None
-        self._asked: list[int] = []
-        self._woken = threading.Event()
+        keepers = ChildKeepers(run, mine, echo=True)
+        super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
+        self._late_s = late_s if mine[0].role in ("ps", "worker") else math.inf
 
-    def run(self) -> tuple[dict[str, int], int]:
-        """Wait until all have exited; return their exit codes and the first signal, or 0."""
-        handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        previous = {number: signal.signal(number, self._on_signal) for number in handled}
-        self._keepers.start(self._mine)
-        passed_on = 0
-        while self._left():
-            if len(self._asked) > passed_on:
-                passed_on = len(self._asked)
-                self._end(now=passed_on > 1)
-            self._see_who_is_late()
-            self._revival.poll()
-            self._woken.wait(POLL_S)
-            self._woken.clear()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        codes = {name: self._revival.exit_code(name) or EXIT_OK for name in self._names}
-        return codes, self._asked[0] if self._asked else 0
+    def run(self) -> Outcome:
+        """Return when all have exited; the chief decides about the outcome if it is here."""
+        outcome = super().run()
+        if outcome.stopped:
+            return outcome
+        judged = [CHIEF] if CHIEF in self._kept else list(self._kept)
+        codes = {name: self.exit_code(name) or EXIT_OK for name in judged}
+        worst = max(judged, key=codes.__getitem__)
+        return Outcome(codes[worst], failed=worst if codes[worst] else None)
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._asked.append(number)
-        self._woken.set()
+    def _watch(self) -> Outcome:
+        """Wait until all have exited, are late, or are asked to stop."""
+        late_at = math.inf
+        while not self._ended(self._kept) and time.monotonic() < late_at:
+            if self._interruption.count:
+                return Outcome(128 + self._interruption.signal, stopped=True)
+            chief = process_records.read_record(self._run.record(CHIEF))
+            is_over = chief and chief.state == "done" and chief.updated_at > self._since
+            if is_over and late_at == math.inf:  # the end of this session, not of an earlier one
+                late_at = time.monotonic() + self._late_s
+            self._pause()
+        return Outcome(EXIT_OK)
 
-    def _left(self) -> list[str]:
-        return [name for name in self._names if self._revival.exit_code(name) is None]
-
-    def _end(self, *, now: bool) -> None:
-        self._revival.stop()
-        for name in self._left():
-            self._revival.end(name, now=now)
-
-    def _see_who_is_late(self) -> None:
-        """End processes that still run `late_s` after the chief, if this host has its record."""
-        if self._late_at is None:
-            chief = process_records.read_record(self._chief)
-            if chief and chief.state == "done" and chief.updated_at > self._since:
-                self._late_at = time.monotonic() + self._late_s
-        elif time.monotonic() >= self._late_at and self._mine[0].role in ("ps", "worker"):
-            self._late_at = math.inf
-            self._end(now=False)
-
-
-def _wait_for_run(run: RunDir) -> None:
-    """Wait until the chief's keeper has written the run's configuration."""
-    if not run.config.exists():
-        log.info("waiting for %s to write %s", CHIEF, run.config)
-    while not run.config.exists():
-        time.sleep(POLL_S)
-
-
-def _wait_for_signal() -> None:
-    """Wait for a signal; if this process exited, Kubernetes would start the run again."""
-    log.info("the run is over; waiting to be ended")
-    asked = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: asked.set())
-    asked.wait()
-
-
-def _show(planned: Plan, *, as_json: bool) -> None:
-    text = (
-        json.dumps(planned.as_dict(), indent=1)
-        if as_json
-        else "\n".join(process.shell() for process in planned.processes)
-    )
-    sys.stdout.write(text + "\n")
+    def _groups(self) -> list[list[str]]:
+        return [list(self._kept)]

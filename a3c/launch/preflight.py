@@ -1,25 +1,33 @@
-"""Check before a run starts whether this machine has enough cores, memory and disk.
+"""Check this machine before a run starts.
 
-`look` measures the machine's resources; `warnings` returns one line for each shortage. A shortage
-only gives a warning. The launcher refuses to start in two cases: no checkpoint fits on the disk, or
-old processes of the run are still running.
+A shortage of cores, memory or disk only gives a warning. The launcher refuses to start if no
+checkpoint fits on the disk, if old processes of the run are still running, if the required private
+network is impossible, or if the network fails on the environment's observations.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a3c.cluster.plan import Plan
-from a3c.config import Config
-from a3c.errors import UserError
+from a3c.config import Config, command_line, own_code
+from a3c.config.own_code import networks
+from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.keeper import namespaces
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
+from a3c.process.environment import process_environment
 from a3c.run.checkpoint import steps
-from a3c.run.rundir import RunDir, copied_from, refusing, room
+from a3c.run.rundir import REPOSITORY, RunDir, copied_from, refusing, room
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
 
 # Measured peak of PSS and private memory of each process: see docs/launcher.md.
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
@@ -27,7 +35,12 @@ PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 1
 LOW_DISK_MB = 1000.0
 # Parameters and two slots of Adam: the mlp of 64 and 64 units takes 0.1 MB, `nature` 20 MB.
 SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
+NETWORK_TIMEOUT_S = 300.0
 _SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
+_NAMESPACE_TIMEOUT_S = 20.0
+
+
+# --- cores, memory and disk -----------------------------------------------------------------------
 
 
 class Facts(NamedTuple):
@@ -44,8 +57,7 @@ def look(path: Path) -> Facts:
     """This machine's resources for a run in the directory `path`, which need not exist yet."""
     import psutil
 
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    left = room(there)
+    left = room(next(parent for parent in (path, *path.parents) if parent.exists()))
     return Facts(
         cores=len(os.sched_getaffinity(0)),
         available_mb=psutil.virtual_memory().available / 1e6,
@@ -63,8 +75,31 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
             f"--run-dir {plan.run_dir}: its disk has {facts.free_disk_mb:,.1f} MB left, and one "
             f"checkpoint takes {needed_mb:,.1f}: make room, or give a directory on another"
         )
-    display = _display(config, facts)
-    return [*_cores(plan, config, facts), *_memory(plan, facts), *_disk(plan, facts), *display]
+    lines = []
+    here = [process for process in plan.processes if process.is_here]
+    workers = sum(process.role == "worker" for process in here)
+    threads = config.cluster.worker_threads
+    if workers * threads > facts.cores:
+        each = f" x {threads} threads" if threads > 1 else ""
+        share = "shares" if workers == 1 else "share"
+        lines.append(
+            f"{count(workers, 'worker')}{each} {share} {count(facts.cores, 'core')}: "
+            "more of them than cores make a run no faster"
+        )
+    need_mb = sum(PROCESS_MB[process.role] for process in here)
+    if need_mb > facts.available_mb:
+        lines.append(
+            f"{count(len(here), 'process', 'processes')} need some {need_mb / 1000:,.1f} GB of "
+            f"memory and {facts.available_mb / 1000:.1f} GB are available: give fewer --workers"
+        )
+    if facts.free_disk_mb < LOW_DISK_MB:
+        lines.append(
+            f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
+            "checkpoints and metrics of a long run may not fit"
+        )
+    if config.run.render and facts.no_display is not None:
+        lines.append(f"--render: {facts.no_display}: training goes on without the window")
+    return lines
 
 
 def checkpoint_mb(config: Config, path: Path) -> float:
@@ -80,62 +115,106 @@ def checkpoint_mb(config: Config, path: Path) -> float:
     return SMALL_CHECKPOINT_MB if small else IMAGE_CHECKPOINT_MB
 
 
-def _cores(plan: Plan, config: Config, facts: Facts) -> list[str]:
-    workers = sum(process.is_here for process in plan.of_role("worker"))
-    threads = config.cluster.worker_threads
-    if workers * threads <= facts.cores:
-        return []
-    each = f" x {threads} threads" if threads > 1 else ""
-    share = "shares" if workers == 1 else "share"
-    return [
-        f"{count(workers, 'worker')}{each} {share} {count(facts.cores, 'core')}: "
-        "more of them than cores make a run no faster"
-    ]
-
-
-def _memory(plan: Plan, facts: Facts) -> list[str]:
-    here = [process for process in plan.processes if process.is_here]
-    need_mb = sum(PROCESS_MB[process.role] for process in here)
-    if need_mb <= facts.available_mb:
-        return []
-    these = count(len(here), "process", "processes")
-    return [
-        f"{these} need some {need_mb / 1000:,.1f} GB of memory and "
-        f"{facts.available_mb / 1000:.1f} GB are available: give fewer --workers"
-    ]
-
-
-def _disk(plan: Plan, facts: Facts) -> list[str]:
-    if facts.free_disk_mb >= LOW_DISK_MB:
-        return []
-    return [
-        f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
-        "checkpoints and metrics of a long run may not fit"
-    ]
-
-
-def _display(config: Config, facts: Facts) -> list[str]:
-    if not config.run.render or facts.no_display is None:
-        return []
-    return [f"--render: {facts.no_display}: training goes on without the window"]
+# --- old processes --------------------------------------------------------------------------------
 
 
 def check_left_over(run: RunDir) -> None:
     """Raise UserError if old keepers or processes of the run still run here; end none of them."""
     with refusing(run.path):
         records = process_records.read_records(run.path)
-    whose = copied_from(run) or run.path
+    stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(copied_from(run) or run.path))}"
     for record in records:
         if record.host != process_records.this_host():
             continue
         if process_records.keeper_lives(record):
+            who, remedy = f"with its keeper, pid {record.keeper.pid}", f"`{stop}`"
             raise UserError(
-                f"{run.name} is still at work: {record.name} with its keeper, "
-                f"pid {record.keeper.pid}: "
-                f"end it with `{command('launch_cluster.py')} stop {shlex.quote(str(whose))}`"
+                f"{run.name} is still at work: {record.name} {who}: end it with {remedy}"
             )
         if process_records.child_lives(record):
             raise UserError(
                 f"{run.name} is still at work: {record.name}, pid {record.pid}, whose keeper is "
                 f"gone: end it with `kill {record.pid}`"
             )
+
+
+# --- isolation ------------------------------------------------------------------------------------
+
+
+def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | None]:
+    """Whether the cluster gets a private network by `--isolation`; if not, a warning.
+
+    A TensorFlow server accepts connections on every interface and executes the graphs of any
+    client. Raises UserError if isolation is required but impossible.
+    """
+    danger = "whoever reaches the ports of this run can run code"
+    if across_hosts:
+        return False, f"guard the network between the hosts: {danger} on them"
+    if wanted == "off":
+        return False, f"not isolated, as --isolation off asks for: {danger} here"
+    # In a child process: this one may have threads, and Linux refuses it a user namespace then.
+    probe = [sys.executable, "-I", "-S", namespaces.__file__]
+    try:
+        done = subprocess.run(
+            probe, capture_output=True, text=True, timeout=_NAMESPACE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = str(error)
+    else:
+        if done.returncode == 0:
+            return True, None
+        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
+        reason = said.splitlines()[-1]
+    if wanted == "on":
+        raise UserError(
+            f"--isolation on: this machine gives us no network of our own ({reason}): "
+            "allow user namespaces, or give --isolation off where every user and host is trusted"
+        )
+    return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+
+def check_network(config: Config, space: Space[Any]) -> None:
+    """Raise UserError if the network can't take these observations, or the user's own one fails.
+
+    The user's own network is tested in a separate process, which imports TensorFlow and takes some
+    seconds.
+    """
+    place = config.network.network
+    module, colon, _ = place.partition(":")
+    if not colon:
+        from gymnasium.spaces import Box  # slow to import, and the verbs do not need it
+
+        from a3c.net.observations import check_side
+
+        known = networks().get(place)
+        if known and isinstance(space, Box):
+            check_side(place, known.min_side, space)
+        return
+    own_code.check_source(module, f"network {place}")
+    script = str(REPOSITORY / "model.py")
+    try:
+        done = subprocess.run(
+            [sys.executable, script, "--check", *command_line.to_flags(config)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=process_environment(os.environ, 1),
+            timeout=NETWORK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s: mend it"
+        ) from None
+    said = done.stderr.strip().splitlines() or ["it said nothing"]
+    line = said[-1].removeprefix("model.py: ")
+    if done.returncode == EXIT_USAGE:
+        raise UserError(line)
+    if done.returncode != EXIT_OK:
+        raise UserError(
+            f"network {place}: trying it ended with {done.returncode} ({line}): mend it"
+        )

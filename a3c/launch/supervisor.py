@@ -1,24 +1,37 @@
-"""Supervise a run: detect failures and end its processes in order, in every mode."""
+"""Supervise a run: restart killed keepers, detect failures, and end the processes in order.
+
+Each keeper supervises one process. In child mode the keepers are children of this process. In tmux
+mode they run in panes, and this process sees only the records that they write. A keeper that exits
+by itself records the reason. The process of a killed keeper dies with it, and the keeper is
+restarted under the same limits as a process that crashes.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
-import threading
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from a3c.cluster.plan import Plan
+from a3c.cluster import plan as planning
+from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_FATAL, EXIT_OK
-from a3c.launch.keepers import Revival
+from a3c.keeper.restarts import Limits, Patience, Verdict
 from a3c.process import process_records
+from a3c.process.process_records import Identity, ProcessRecord
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
+CHIEF = "worker-0"
 POLL_S = 0.2
+RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
+FIRST_RECORD_S = 30.0
 WORKER_LINGER_S = 12.0  # after the chief has exited
 AFTER_PS_S = 4.0  # after the ps have exited too, which wait for all running workers
 PS_LINGER_S = 20.0  # after the last worker has exited
@@ -39,122 +52,335 @@ class Outcome:
         return "failed" if self.failed else "stopped" if self.stopped else "done"
 
 
+class Interruption:
+    """A context in which SIGINT, SIGTERM and SIGHUP are counted instead of ending this process.
+
+    It starts before the run is supervised and lasts until the summary is written. A signal also
+    ends `script`, if one is running; a second signal kills it.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.signal = 0  # the last one
+        self.script: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Interruption:
+        """Install the signal handlers."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._previous = {number: signal.signal(number, self._on_signal) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the previous handlers."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self.count += 1
+        self.signal = number
+        if self.script is not None:
+            self.script.send_signal(signal.SIGTERM if self.count == 1 else signal.SIGKILL)
+
+    def came(self) -> bool:
+        """Whether a signal has arrived."""
+        return self.count > 0
+
+    def clear(self) -> None:
+        """Forget the signals that were handled."""
+        self.count = self.signal = 0
+
+
+# --- keepers --------------------------------------------------------------------------------------
+
+
+class ChildKeepers:
+    """Keepers as children of this process, which end with it, each in a separate session.
+
+    The separate sessions keep Ctrl-C in the terminal from reaching them directly; the launcher ends
+    them in order instead. With `echo` the output of their processes is also printed here.
+    """
+
+    def __init__(self, run: RunDir, processes: Iterable[Process], *, echo: bool = False) -> None:
+        """Start a keeper for each process."""
+        self._run = run
+        self._echo = echo
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        for process in processes:
+            self.start_again(process, restarts=0)
+
+    def start_again(self, process: Process, restarts: int) -> None:
+        """Start a keeper; `restarts` counts the previous restarts of its process."""
+        command = planning.keeper_command(
+            process, self._run, parent=os.getpid(), restarts=restarts, echo=self._echo
+        )
+        self._children[process.name] = subprocess.Popen(
+            command,
+            env=planning.keeper_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=None if self._echo else subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def is_killed(self, name: str) -> bool:
+        """Whether a signal killed a keeper; it handles other signals than SIGKILL as requests."""
+        return (self._children[name].poll() or 0) < 0
+
+    def exit_code(self, name: str) -> int | None:
+        """The exit code of a keeper; None while it runs, 0 if it was told to end."""
+        code = self._children[name].poll()
+        if code is None or code == EXIT_OK:
+            return code
+        if code < 0:
+            return 128 - code
+        record = process_records.read_record(self._run.record(name))
+        return EXIT_OK if record and record.state == "stopped" else code
+
+    def end(self, name: str, *, now: bool) -> None:
+        """Ask a keeper to end its process and exit, at once if `now`."""
+        if self._children[name].poll() is None:
+            self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
+
+
+class RecordedKeepers:
+    """Keepers that another process started, known here only by their records.
+
+    `restart` starts a keeper again; without it no keeper is restarted.
+    """
+
+    def __init__(self, run: RunDir, restart: Callable[[Process, int], None] | None = None) -> None:
+        self._run = run
+        self._restart = restart
+        self._began_at = time.monotonic()
+        self._replaced: dict[str, tuple[Identity | None, float]] = {}  # the old keeper, and when
+
+    def exit_code(self, name: str) -> int | None:
+        """The exit code of a keeper; None while it runs, a failure if it was killed."""
+        record = process_records.read_record(self._run.record(name))
+        if record is None:
+            _, since = self._replaced.get(name, (None, self._began_at))
+            return EXIT_FATAL if time.monotonic() - since > FIRST_RECORD_S else None
+        state = self._state(record)
+        if state in ("done", "stopped"):
+            return EXIT_OK
+        if state not in ("failed", process_records.DEAD):
+            return None
+        last = record.last_exit
+        return last.code if state == "failed" and last and last.code else EXIT_FATAL
+
+    def is_killed(self, name: str) -> bool:
+        """Whether a keeper is dead although its record says that it runs."""
+        record = process_records.read_record(self._run.record(name))
+        return record is not None and self._state(record) == process_records.DEAD
+
+    def _state(self, record: ProcessRecord) -> str:
+        """The state of a process; "starting" until a restarted keeper has written its record."""
+        old, since = self._replaced.get(record.name, (None, 0.0))
+        if old == record.keeper:
+            late = time.monotonic() - since > FIRST_RECORD_S
+            return process_records.DEAD if late else "starting"
+        return process_records.live_state(record)
+
+    def start_again(self, process: Process, restarts: int) -> None:
+        """Call `restart` for a process; `restarts` counts its previous restarts."""
+        record = process_records.read_record(self._run.record(process.name))
+        self._replaced[process.name] = (record.keeper if record else None, time.monotonic())
+        if self._restart:
+            self._restart(process, restarts)
+
+    def end(self, name: str, *, now: bool) -> None:
+        """Ask a keeper to end its process and exit, at once if `now`."""
+        record = process_records.read_record(self._run.record(name))
+        if record:
+            process_records.terminate(record, now=now)
+
+
+Keepers = ChildKeepers | RecordedKeepers
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Kept:
+    """A process of the run, and when its keeper was started."""
+
+    process: Process
+    patience: Patience
+    started_at: float
+    due_at: float | None = None  # when its keeper, which was killed, is restarted
+    is_given_up: bool = False
+
+
 class Supervisor:
-    """Waits for a run to end, and then ends its remaining processes in order."""
+    """Restarts killed keepers, waits for a run to end, and ends its remaining processes in order.
+
+    A keeper that is killed repeatedly is given up, like a process that crashes repeatedly.
+    """
 
     def __init__(
         self,
         plan: Plan,
-        keepers: Revival,
-        on_poll: Callable[[], None],
-        asked: Callable[[], int] = lambda: 0,
+        keepers: Keepers,
+        run: RunDir,
+        interruption: Interruption,
+        *,
+        on_poll: Callable[[], None] = lambda: None,
+        limits: Limits = Limits(),  # noqa: B008
     ) -> None:
-        """`asked` returns a signal that arrived before `run` installed its handlers, or 0."""
-        self._asked = asked
         self._keepers = keepers
+        self._run = run
+        self._interruption = interruption
         self._on_poll = on_poll
-        self._workers = [p.name for p in plan.of_role("worker")]
+        self._limits = limits
+        self._kept: dict[str, _Kept] = {}
+        for process in plan.processes:
+            self._add(process)
         self._servers = [p.name for p in plan.of_role("ps")]
-        self._evaluators = [p.name for p in plan.of_role("evaluator")]
-        self._others = [p.name for p in plan.of_role("tensorboard")]
-        self._signals = 0
-        self._signal = 0
-        self._woken = threading.Event()
+        self._is_over = False
+        self._polled_at = -math.inf
+        for path in requests(run).glob("*"):  # from an earlier session
+            path.unlink(missing_ok=True)
+
+    def _add(self, process: Process) -> None:
+        self._kept[process.name] = _Kept(process, Patience(self._limits), time.monotonic())
 
     def run(self) -> Outcome:
         """Return when all processes have ended; Ctrl-C and SIGTERM end them in order."""
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        previous = {s: signal.signal(s, self._on_signal) for s in handled}
         try:
-            if before := self._asked():
-                self._on_signal(before, None)
             outcome = self._watch()
-            self._keepers.stop()
-            self._stop()
+            self.stop_restarts()
+            seen = self._interruption.count
+            for group in self._groups():
+                self._end(group)
+                while not self._ended(group):
+                    if self._interruption.count > seen:
+                        seen = self._interruption.count
+                        self._end(self._kept, now=True)
+                    self._pause()
             return outcome
         except BaseException:
-            self._end(self._all(), now=True)
+            self._end(self._kept, now=True)
             raise
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._signals += 1
-        self._signal = number
-        self._woken.set()
-
-    def _all(self) -> list[str]:
-        return [*self._evaluators, *self._others, *self._workers, *self._servers]
+            self._interruption.clear()
 
     def _watch(self) -> Outcome:
         """Wait until the run is over, has failed, or is asked to stop."""
-        while not self._signals:
+        while not self._interruption.count:
             failed = self._failure()
             if failed:
-                return Outcome(self._keepers.exit_code(failed) or EXIT_FATAL, failed=failed)
-            if self._keepers.exit_code(self._workers[0]) == EXIT_OK:
-                self._keepers.stop()
+                return Outcome(self.exit_code(failed) or EXIT_FATAL, failed=failed)
+            if self.exit_code(CHIEF) == EXIT_OK:
+                self.stop_restarts()
                 # The chief has ended the run. A worker that starts late would wait for it forever.
-                self._wait(self._workers, WORKER_LINGER_S, in_vain=AFTER_PS_S)
+                self._wait(self._of_role("worker"), WORKER_LINGER_S, without_ps_s=AFTER_PS_S)
                 self._wait(self._servers, PS_LINGER_S)
-                self._wait(self._evaluators, EVALUATOR_LINGER_S)
+                self._wait(self._of_role("evaluator"), EVALUATOR_LINGER_S)
                 return Outcome(EXIT_OK)
-            if any(self._keepers.exit_code(name) == EXIT_OK for name in self._servers):
+            if any(self.exit_code(name) == EXIT_OK for name in self._servers):
                 # The chief is exiting too, or a user ended a ps, which then waits for no worker.
-                self._wait(self._workers[:1], WORKER_LINGER_S)
-                if self._keepers.exit_code(self._workers[0]) != EXIT_OK:
+                self._wait([CHIEF], WORKER_LINGER_S)
+                if self.exit_code(CHIEF) != EXIT_OK:
                     return Outcome(EXIT_OK)
                 continue
             self._pause()
         log.info("stopping: workers, last checkpoint, ps (once more to stop at once)")
-        return Outcome(128 + self._signal, stopped=True)
+        return Outcome(128 + self._interruption.signal, stopped=True)
 
     def _failure(self) -> str | None:
         """A failed process that the run needs: a ps, the chief, or one worker if all failed."""
-        codes = {name: self._keepers.exit_code(name) for name in [*self._servers, *self._workers]}
+        workers = self._of_role("worker")
+        codes = {name: self.exit_code(name) for name in [*self._servers, *workers]}
         lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
-        needed = [name for name in lost if name in (*self._servers, self._workers[0])]
+        needed = [name for name in lost if name in (*self._servers, CHIEF)]
         if needed:
             return needed[0]
-        return lost[0] if lost and set(self._workers) <= set(lost) else None
+        return lost[0] if lost and set(workers) <= set(lost) else None
 
-    def _stop(self) -> None:
-        """End the remaining processes: the workers, then the chief, which saves, then the ps."""
-        seen = self._signals
-        groups = (self._others + self._evaluators + self._workers[1:], self._workers[:1])
-        for group in (*groups, self._servers):
-            self._end(group)
-            while not self._ended(group):
-                if self._signals > seen:
-                    seen = self._signals
-                    self._end(self._all(), now=True)
-                self._pause()
+    def _groups(self) -> list[list[str]]:
+        """The order of the end: the workers, then the chief, which saves, then the ps."""
+        first = [name for name in self._kept if name not in (CHIEF, *self._servers)]
+        return [first, [CHIEF], self._servers]
+
+    def _of_role(self, role: str) -> list[str]:
+        return [name for name, kept in self._kept.items() if kept.process.role == role]
 
     def _end(self, names: Iterable[str], now: bool = False) -> None:
         for name in names:
-            if self._keepers.exit_code(name) is None:
+            if self.exit_code(name) is None:
                 self._keepers.end(name, now=now)
 
-    def _ended(self, names: Sequence[str]) -> bool:
-        return all(self._keepers.exit_code(name) is not None for name in names)
+    def _ended(self, names: Iterable[str]) -> bool:
+        return all(self.exit_code(name) is not None for name in names)
 
-    def _wait(self, names: Sequence[str], timeout_s: float, *, in_vain: float = math.inf) -> None:
-        """Wait for their end, at most `timeout_s`, or `in_vain` seconds after the ps have ended."""
+    def _wait(self, names: list[str], timeout_s: float, *, without_ps_s: float = math.inf) -> None:
+        """Wait for their end, at most `timeout_s`; `without_ps_s` once the ps have ended."""
         deadline = time.monotonic() + timeout_s
-        while not self._ended(names) and time.monotonic() < deadline and not self._signals:
+        while not (self._ended(names) or self._interruption.count) and time.monotonic() < deadline:
             if self._ended(self._servers):
-                deadline = min(deadline, time.monotonic() + in_vain)
+                deadline = min(deadline, time.monotonic() + without_ps_s)
             self._pause()
 
     def _pause(self) -> None:
-        self._workers += [name for name in self._keepers.poll() if name not in self._workers]
+        self.poll()
         self._on_poll()
-        self._woken.wait(POLL_S)
-        self._woken.clear()
+        time.sleep(POLL_S)
+
+    # --- restarts ---------------------------------------------------------------------------------
+
+    def exit_code(self, name: str) -> int | None:
+        """The exit code of a keeper; None while it runs or is about to be restarted."""
+        code = self._keepers.exit_code(name)
+        is_final = self._is_over or self._kept[name].is_given_up
+        return code if code is None or is_final or not self._keepers.is_killed(name) else None
+
+    def stop_restarts(self) -> None:
+        """Restart no keeper from now on, because the run is ending."""
+        self._is_over = True
+
+    def poll(self) -> None:
+        """At most once a second, restart the keepers that are due, and start added workers."""
+        now = time.monotonic()
+        if self._is_over or now - self._polled_at < RESTART_POLL_S:
+            return
+        self._polled_at = now
+        for kept in self._kept.values():
+            if not kept.is_given_up and self._keepers.is_killed(kept.process.name):
+                self._restart(kept, now)
+        for process in take_requests(self._run):
+            log.info("%s is added, at %s", process.name, process.address)
+            self._add(process)
+            self._keepers.start_again(process, restarts=0)
+
+    def _restart(self, kept: _Kept, now: float) -> None:
+        """Restart a keeper that was killed, after a delay; give it up if that happens too often."""
+        name = kept.process.name
+        if kept.due_at is None:
+            decision = kept.patience.decide(Verdict.CRASH, now - kept.started_at, beat=False)
+            if decision.again:
+                delay_s = decision.delay_s
+                log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)
+                kept.due_at = now + delay_s
+            else:
+                log.error("the keeper of %s is killed again and again: given up", name)
+                kept.is_given_up = True
+        elif now >= kept.due_at:
+            kept.due_at, kept.started_at = None, now
+            record = process_records.read_record(self._run.record(name))
+            self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
 
 
-def first_error(run: RunDir, name: str) -> list[str]:
-    """The last lines of a process's first failure."""
-    record = process_records.read_record(run.record(name))
-    return list(record.first_error or record.output_tail) if record else []
+def requests(run: RunDir) -> Path:
+    """The directory with an empty file for each worker that `add` asks the launcher to start."""
+    return run.path / "wanted"
+
+
+def take_requests(run: RunDir) -> list[Process]:
+    """The workers to start now; each request is returned once."""
+    paths = sorted(requests(run).glob("worker-*"))
+    if not paths:
+        return []
+    planned = {process.name: process for process in Plan.load(run).processes}
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return [planned[path.name] for path in paths if path.name in planned]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -15,19 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.cluster.plan import FAR_GRACE_S
+from a3c.cluster.plan import FAR_GRACE_S, Plan, Process
 from a3c.config.command_line import Parser, add_version
 from a3c.errors import EXIT_OK, UserError
-from a3c.hosts import sweep
-from a3c.launch import scaling
+from a3c.hosts import elsewhere, far_end
+from a3c.launch import hosts, supervisor
 from a3c.process import console, process_records
-from a3c.process.process_records import ProcessRecord
+from a3c.process.process_records import ENDED_STATES
 from a3c.run import rundir
 from a3c.run.rows import Follower
-from a3c.run.rundir import RunDir
 
 STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
-KILL_TIMEOUT_S = 10.0
+SUMMARY_TIMEOUT_S = 10.0  # for the cockpit to write the summary
+SCALING_TIMEOUT_S = 60.0  # for a worker to start or to leave
 FOLLOW_INTERVAL_S = 0.25
 
 
@@ -39,10 +40,24 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 def make_parser(prog: str, verb: str) -> Parser:
     """The parser of a verb's arguments."""
-    about = VERBS[verb].help
-    parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
+    parser = Parser(prog=f"{prog} {verb}", description=VERBS[verb].help, allow_abbrev=False)
     add_version(parser)
-    VERBS[verb].add_arguments(parser)
+    newest = "name or directory; default: newest"
+    if verb in ("status", "watch", "attach", "cockpit", "stop"):
+        parser.add_argument("run", nargs="?", metavar="RUN", help=newest)
+    if verb == "status":
+        parser.add_argument("--json", action="store_true", help="for programs")
+    if verb == "stop":
+        parser.add_argument("--now", action="store_true", help="without a last checkpoint")
+    if verb == "logs":
+        parser.add_argument("process", nargs="?", metavar="PROCESS", help="worker-0; default: all")
+        parser.add_argument("-f", "--follow", action="store_true", help="follow new output")
+    if verb in ("restart", "remove"):
+        parser.add_argument("process", metavar="PROCESS", help="for example worker-3")
+    if verb == "add":
+        parser.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="default: 1")
+    if verb in ("logs", "restart", "add", "remove"):
+        parser.add_argument("--run", metavar="RUN", help=newest)
     return parser
 
 
@@ -95,37 +110,29 @@ def logs(arguments: argparse.Namespace) -> int:
     found = rundir.find(arguments.run)
     folder, wanted = found.path / "logs", arguments.process
     if wanted and not (folder / f"{wanted}.log").exists():
-        raise UserError(f"{found.name} has no log of {wanted!r}: {_run_or_status(wanted, 'logs')}")
+        remedy = "see `status`"
+        with contextlib.suppress(UserError):
+            rundir.find(wanted)
+            remedy = f"did you mean `logs --run {shlex.quote(wanted)}`?"
+        raise UserError(f"{found.name} has no log of {wanted!r}: {remedy}")
     followers: dict[Path, Follower] = {}
     prefix = False
     while True:
         files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
         prefix = prefix or len(files) > 1
         for file in files:  # also those of processes that started later
-            _print_new(file, followers.setdefault(file, Follower(file)), prefix=prefix)
+            try:
+                file.open("rb").close()
+            except OSError as error:
+                why = error.strerror
+                raise UserError(f"{file} can't be read ({why}): make it readable") from None
+            for line in followers.setdefault(file, Follower(file)).lines():
+                for text in line.decode(errors="replace").splitlines() or [""]:
+                    print(f"{file.stem:12} {text}" if prefix else text)
+            sys.stdout.flush()
         if not arguments.follow:
             return EXIT_OK
         time.sleep(FOLLOW_INTERVAL_S)
-
-
-def _print_new(file: Path, follower: Follower, *, prefix: bool) -> None:
-    """Print the complete lines that were added to a file."""
-    try:
-        file.open("rb").close()
-    except OSError as error:
-        raise UserError(f"{file} can't be read ({error.strerror}): make it readable") from None
-    for line in follower.lines():
-        for text in line.decode(errors="replace").splitlines() or [""]:
-            print(f"{file.stem:12} {text}" if prefix else text)
-    sys.stdout.flush()
-
-
-def _run_or_status(word: str, verb: str) -> str:
-    """The remedy for an unknown process: perhaps the word is the name of a run."""
-    with contextlib.suppress(UserError):
-        rundir.find(word)
-        return f"did you mean `{verb} --run {shlex.quote(word)}`?"
-    return "see `status`"
 
 
 # --- stop, restart --------------------------------------------------------------------------------
@@ -137,53 +144,32 @@ def stop(arguments: argparse.Namespace) -> int:
     rundir.refuse_copy(found)
     alive = [r for r in process_records.read_records(found.path) if process_records.keeper_lives(r)]
     if not alive:
-        ended = sweep.end_left(found, now=arguments.now)
+        ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return EXIT_OK
+    last = (supervisor.CHIEF, *(r.name for r in alive if r.role == "ps"))
     order = (
-        [r for r in alive if r.role not in ("ps", "worker") or (r.role == "worker" and r.task)],
-        [r for r in alive if r.name == "worker-0"],
+        [r for r in alive if r.name not in last],
+        [r for r in alive if r.name == supervisor.CHIEF],
         [r for r in alive if r.role == "ps"],
     )
     for group in [alive] if arguments.now else order:
-        _end(group, now=arguments.now)
-    _close_session(found)
-    sweep.end_left(found, now=arguments.now)
+        left = far_end.end(group, now=arguments.now, grace_s=STOP_TIMEOUT_S)
+        if left:
+            names = ", ".join(left)
+            raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
+    if shutil.which("tmux"):
+        from a3c.launch import tmux
+
+        server = tmux.server_of(found)
+        if tmux.find_session(server, found.label):
+            deadline = time.monotonic() + SUMMARY_TIMEOUT_S
+            while not found.summary.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            tmux.close_session(server, found.label)
+    elsewhere.end_left(found, now=arguments.now)
     print(f"{found.name} is stopped")
     return EXIT_OK
-
-
-def _close_session(found: RunDir) -> None:
-    """Close the run's tmux session once its cockpit has written the summary."""
-    if shutil.which("tmux") is None:
-        return
-    from a3c.launch import panes, session
-
-    server = session.server_of(found)
-    if panes.find_session(server, found.label):
-        deadline = time.monotonic() + KILL_TIMEOUT_S
-        while not found.summary.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        panes.close_session(server, found.label)
-
-
-def _end(group: Sequence[ProcessRecord], *, now: bool) -> None:
-    """End keepers in order and wait; after the time-out, kill those that remain."""
-    for record in group:
-        process_records.terminate(record, now=now)
-    deadline = time.monotonic() + (KILL_TIMEOUT_S if now else STOP_TIMEOUT_S)
-    while any(process_records.keeper_lives(record) for record in group):
-        if time.monotonic() >= deadline:
-            if now:
-                names = ", ".join(
-                    record.name for record in group if process_records.keeper_lives(record)
-                )
-                raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
-            return _end(
-                [record for record in group if process_records.keeper_lives(record)], now=True
-            )
-        time.sleep(0.05)
-    return None
 
 
 def restart(arguments: argparse.Namespace) -> int:
@@ -201,46 +187,108 @@ def restart(arguments: argparse.Namespace) -> int:
     raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
 
 
+# --- add, remove ----------------------------------------------------------------------------------
+
+
 def add(arguments: argparse.Namespace) -> int:
-    """Add workers to a run."""
-    for process in scaling.add(rundir.find(arguments.run), arguments.count):
+    """Request more workers in a running run; print a line for each once its keeper runs.
+
+    `--max-workers` reserves their addresses. The launcher (in tmux mode the cockpit) starts them,
+    because added workers must end with the run.
+    """
+    run, wanted = rundir.find(arguments.run), arguments.count
+    if not rundir.is_held(run.path):
+        raise UserError(f"{run.name} is not running: start it with --resume")
+    plan = Plan.load(run)
+    workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
+    records = {r.name: r for r in process_records.read_records(run.path)}
+    left = [name for name, record in records.items() if record.state in ENDED_STATES]
+    free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
+    if not 0 < wanted <= len(free):
+        raise UserError(
+            f"add {wanted}: {run.name} has {len(workers)} addresses of workers, of which "
+            f"{len(free)} are free: give fewer, or start with a higher --max-workers"
+        )
+    chosen = free[:wanted]
+    if any(not process.is_here for process in chosen):
+        added = dataclasses.replace(plan, processes=tuple(chosen))
+        hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
+    with_added(plan, chosen).save(run)
+    requests = supervisor.requests(run)
+    requests.mkdir(mode=0o700, exist_ok=True)
+    for process in chosen:
+        (requests / process.name).touch(mode=0o600)
+    deadline = time.monotonic() + SCALING_TIMEOUT_S
+    for process in chosen:
+        while not process_records.is_kept(run.record(process.name)):
+            if time.monotonic() >= deadline:
+                (requests / process.name).unlink(missing_ok=True)
+                raise UserError(f"{process.name} has not started: see the launcher's own output")
+            time.sleep(0.05)
         where = "" if process.is_here else f" on {process.host}"
         print(f"{process.name} starts{where}, at {process.address}")
     return EXIT_OK
 
 
+def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
+    """The plan with the added workers among its processes, in task order."""
+    more = [process for process in chosen if process in plan.reserved]
+    workers = sorted([*plan.of_role("worker"), *more], key=lambda process: process.task)
+    others = [process for process in plan.processes if process.role not in ("ps", "worker")]
+    return dataclasses.replace(
+        plan,
+        processes=(*plan.of_role("ps"), *workers, *others),
+        reserved=tuple(process for process in plan.reserved if process not in chosen),
+    )
+
+
 def remove(arguments: argparse.Namespace) -> int:
-    """Remove a worker from a run in order."""
-    scaling.remove(rundir.find(arguments.run), arguments.process)
-    print(f"{arguments.process} has left")
+    """Ask a worker to exit in order and wait until it has; the other workers continue."""
+    run, name = rundir.find(arguments.run), arguments.process
+    record = process_records.read_record(run.record(name)) if "/" not in name else None
+    if record is None or record.role != "worker":
+        raise UserError(f"{run.name} has no worker {name!r}: see `status`")
+    if record.task == 0:
+        raise UserError(f"{name} saves for all: end the run with `stop`")
+    if not process_records.terminate(record):
+        raise UserError(f"{name} is not at work: see `status`")
+    deadline = time.monotonic() + SCALING_TIMEOUT_S
+    while process_records.keeper_lives(record):
+        if time.monotonic() >= deadline:
+            raise UserError(
+                f"{name} has not left within {SCALING_TIMEOUT_S:g} s: see `logs {name}`"
+            )
+        time.sleep(0.05)
+    print(f"{name} has left")
     return EXIT_OK
+
+
+# --- tmux -----------------------------------------------------------------------------------------
 
 
 def attach(arguments: argparse.Namespace) -> int:
     """Replace this process by tmux, attached to the run's session in its own tmux server."""
-    from a3c.launch import panes, session
+    from a3c.launch import tmux
 
     found = rundir.find(arguments.run)
-    panes.require_tmux()
-    server = session.server_of(found)
-    if not panes.find_session(server, found.label):
+    tmux.require()
+    server = tmux.server_of(found)
+    if not tmux.find_session(server, found.label):
         raise UserError(f"{found.name} has no tmux session: use `watch`, which needs none")
-    command = panes.attach_command(found.label, os.environ, panes.socket_of(server))
+    command = tmux.attach_command(found.label, os.environ, tmux.socket_of(server))
     os.execvp(command[0], command)
 
 
 def cockpit(arguments: argparse.Namespace) -> int:
     """Supervise a run in tmux mode; this verb runs in the session's first pane."""
-    from a3c.cluster.plan import Plan
-    from a3c.launch import session
-    from a3c.launch.keepers import RecordedKeepers
-    from a3c.launch.run_view import see_through
+    from a3c.launch import tmux
+    from a3c.launch.run_summary import supervise
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):
         config = rundir.read_config(found)
-        keepers = RecordedKeepers(found, partial(session.restart, found))
-        return see_through(Plan.load(found), keepers, found, config)
+        keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
+        return supervise(Plan.load(found), keepers, found, config)
 
 
 def completion(_arguments: argparse.Namespace) -> int:
@@ -251,61 +299,26 @@ def completion(_arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-# --- their arguments ------------------------------------------------------------------------------
-
-
-def _of_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="name or directory; default: newest")
-
-
-def _of_status(parser: argparse.ArgumentParser) -> None:
-    _of_run(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
-
-
-def _of_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("process", nargs="?", metavar="PROCESS", help="worker-0; default: all")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
-    parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
-
-
-def _of_stop(parser: argparse.ArgumentParser) -> None:
-    _of_run(parser)
-    parser.add_argument("--now", action="store_true", help="without a last checkpoint")
-
-
-def _of_restart(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("process", metavar="PROCESS", help="for example worker-3")
-    parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
-
-
-def _of_add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--run", metavar="RUN", help="name or directory; default: newest")
-
-
-def _of_nothing(_parser: argparse.ArgumentParser) -> None:
-    pass
+# --- all of them ----------------------------------------------------------------------------------
 
 
 class Verb(NamedTuple):
-    """A verb of the launcher: its arguments, its action, and a line of help."""
+    """A verb of the launcher: its action, and a line of help."""
 
-    add_arguments: Callable[[argparse.ArgumentParser], None]
     act: Callable[[argparse.Namespace], int]
     help: str = ""  # empty for an internal verb
 
 
 VERBS: dict[str, Verb] = {
-    "status": Verb(_of_status, status, "how a run fares"),
-    "watch": Verb(_of_run, watch, "the same live, until it ends"),
-    "attach": Verb(_of_run, attach, "its tmux session"),
-    "cockpit": Verb(_of_run, cockpit),
-    "logs": Verb(_of_logs, logs, "what its processes said; -f goes on with what comes"),
-    "stop": Verb(_of_stop, stop, "end it in order, with a last checkpoint"),
-    "restart": Verb(_of_restart, restart, "have a process of it end and start again"),
-    "add": Verb(_of_add, add, "start N more workers in it, up to --max-workers"),
-    "remove": Verb(_of_restart, remove, "have a worker leave it; `add` brings it back"),
-    "list": Verb(_of_nothing, list_runs, "the runs of this folder"),
-    "completion": Verb(_of_nothing, completion, 'for bash: eval "$(... completion)"'),
+    "status": Verb(status, "the state of a run"),
+    "watch": Verb(watch, "the state of a run live, until it ends"),
+    "attach": Verb(attach, "its tmux session"),
+    "cockpit": Verb(cockpit),
+    "logs": Verb(logs, "the output of its processes; -f follows it"),
+    "stop": Verb(stop, "end it in order, with a last checkpoint"),
+    "restart": Verb(restart, "restart one of its processes"),
+    "add": Verb(add, "start N more workers in it, up to --max-workers"),
+    "remove": Verb(remove, "end a worker in order; `add` starts it again"),
+    "list": Verb(list_runs, "the runs of this folder"),
+    "completion": Verb(completion, 'for bash: eval "$(... completion)"'),
 }

@@ -15,7 +15,7 @@ from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import command_line
-from a3c.launch.keepers import RecordedKeepers
+from a3c.launch.supervisor import RecordedKeepers
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir, create

@@ -13,7 +13,13 @@ import pytest
 from a3c.cluster.plan import Plan, Process
 from a3c.errors import EXIT_OK
 from a3c.keeper.restarts import Limits
-from a3c.launch.keepers import ChildKeepers, RecordedKeepers, Revival
+from a3c.launch.supervisor import (
+    ChildKeepers,
+    Interruption,
+    Keepers,
+    RecordedKeepers,
+    Supervisor,
+)
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ProcessRecord
 from a3c.run.rundir import RunDir
@@ -32,8 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 @pytest.fixture
 def keepers(run: RunDir) -> Iterator[ChildKeepers]:
     """The keepers of a run that sleeps, at work; they are gone at the end."""
-    made = ChildKeepers(run)
-    made.start(plan(run).processes)
+    made = ChildKeepers(run, plan(run).processes)
     yield made
     for record in process_records.read_records(run.path):
         process_records.terminate(record, now=True)
@@ -45,6 +50,11 @@ def plan(run: RunDir) -> Plan:
     log = str(run.log(NAME))
     sleeper = Process(NAME, "tensorboard", 0, "127.0.0.1:1", ("sleep", "1000"), {}, log)
     return Plan(str(run.path), (sleeper,))
+
+
+def supervisor_of(run: RunDir, keepers: Keepers) -> Supervisor:
+    """A supervisor that restarts killed keepers quickly."""
+    return Supervisor(plan(run), keepers, run, Interruption(), limits=QUICK)
 
 
 def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:
@@ -60,12 +70,12 @@ def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:
     return found
 
 
-def wait_for_another(revival: Revival, run: RunDir, killed: int) -> ProcessRecord:
+def wait_for_another(supervisor: Supervisor, run: RunDir, killed: int) -> ProcessRecord:
     """The record of the next keeper, while nobody is told that there is none."""
 
     def look() -> bool:
-        revival.poll()
-        assert revival.exit_code(NAME) is None
+        supervisor.poll()
+        assert supervisor.exit_code(NAME) is None
         record = process_records.read_record(run.record(NAME))
         return bool(record and record.pid and record.keeper.pid != killed)
 
@@ -76,10 +86,10 @@ def wait_for_another(revival: Revival, run: RunDir, killed: int) -> ProcessRecor
 def test_a_killed_keeper_is_started_again_and_its_process_with_it(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
-    revival = Revival(plan(run), keepers, run, QUICK)
+    supervisor = supervisor_of(run, keepers)
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
-    after = wait_for_another(revival, run, before.keeper.pid)
+    after = wait_for_another(supervisor, run, before.keeper.pid)
     assert (after.state, after.restarts) == ("running", 1)
     wait_until(
         lambda: not process_records.is_alive(before.pid, before.create_time), "its end", 20.0
@@ -89,38 +99,38 @@ def test_a_killed_keeper_is_started_again_and_its_process_with_it(
 def test_a_keeper_that_is_killed_again_and_again_is_given_up(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
-    revival = Revival(plan(run), keepers, run, QUICK)
+    supervisor = supervisor_of(run, keepers)
     killed = 0
     for _ in range(2):
-        killed = wait_for_another(revival, run, killed).keeper.pid
+        killed = wait_for_another(supervisor, run, killed).keeper.pid
         os.kill(killed, signal.SIGKILL)
-    os.kill(wait_for_another(revival, run, killed).keeper.pid, signal.SIGKILL)
+    os.kill(wait_for_another(supervisor, run, killed).keeper.pid, signal.SIGKILL)
 
     def is_given_up() -> bool:
-        revival.poll()
-        return revival.exit_code(NAME) is not None
+        supervisor.poll()
+        return supervisor.exit_code(NAME) is not None
 
     wait_until(is_given_up, "the end of patience", 20.0)
-    assert revival.exit_code(NAME) == 128 + signal.SIGKILL
+    assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
 
 
 def test_no_keeper_is_started_again_once_the_run_is_ending(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
-    revival = Revival(plan(run), keepers, run, QUICK)
-    revival.stop()
+    supervisor = supervisor_of(run, keepers)
+    supervisor.stop_restarts()
     os.kill(wait_for_keeper(run).keeper.pid, signal.SIGKILL)
-    wait_until(lambda: revival.exit_code(NAME) == 128 + signal.SIGKILL, "its end", 20.0)
-    revival.poll()
-    assert revival.exit_code(NAME) is not None
+    wait_until(lambda: supervisor.exit_code(NAME) == 128 + signal.SIGKILL, "its end", 20.0)
+    supervisor.poll()
+    assert supervisor.exit_code(NAME) is not None
 
 
 def test_a_keeper_that_left_by_itself_is_not_started_again(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
-    revival = Revival(plan(run), keepers, run, QUICK)
+    supervisor = supervisor_of(run, keepers)
     process_records.terminate(wait_for_keeper(run))
-    wait_until(lambda: revival.exit_code(NAME) == EXIT_OK, "its end", 20.0)
+    wait_until(lambda: supervisor.exit_code(NAME) == EXIT_OK, "its end", 20.0)
     assert not keepers.is_killed(NAME)
 
 
@@ -136,13 +146,13 @@ def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
             keepers.start_again(process, restarts)
 
     recorded = RecordedKeepers(run, restart)
-    revival = Revival(plan(run), recorded, run, QUICK)
+    supervisor = supervisor_of(run, recorded)
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
     wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
-    after = wait_for_another(revival, run, before.keeper.pid)
+    after = wait_for_another(supervisor, run, before.keeper.pid)
     assert (asked, after.restarts) == ([1], 1)
-    revival.stop()
+    supervisor.stop_restarts()
     process_records.terminate(after)
     assert wait_until(lambda: recorded.exit_code(NAME) == EXIT_OK, "its end", 20.0)
 
@@ -153,8 +163,7 @@ def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir
     began, cycles, last = time.monotonic(), 0, 0
     sleeper = plan(run).processes[0]
     while cycles < 10 or (cycles < 200 and time.monotonic() - began < within_s):
-        keepers = ChildKeepers(run)
-        keepers.start([sleeper])
+        keepers = ChildKeepers(run, [sleeper])
         kept = wait_for_keeper(run, last)
         last = kept.keeper.pid
         if cycles % 3 == 0:

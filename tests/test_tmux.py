@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import libtmux
+import psutil
 import pytest
 
 from a3c.errors import UserError
-from a3c.launch import panes
-from a3c.launch.panes import Pane, Window
+from a3c.launch import tmux
+from a3c.launch.tmux import Pane, Window
+from tests.runs import wait_until
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def opened(
     server: libtmux.Server, run: str, windows: list[Window], folder: Path, **variables: str
 ) -> None:
     """A session for a run, with the environment of this test and more."""
-    panes.open_session(
+    tmux.open_session(
         server, run, windows, directory=folder, environment={**os.environ, **variables}
     )
 
@@ -48,16 +47,6 @@ def listed(server: libtmux.Server, form: str) -> list[str]:
     """What tmux says of every pane but the somebody else's."""
     lines: list[str] = server.cmd("list-panes", "-a", "-F", "#{session_name}\t" + form).stdout
     return [line.split("\t", 1)[1] for line in lines if not line.startswith("somebody-elses")]
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """Poll until something holds; its value."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError("waited in vain")
 
 
 def test_windows_have_their_panes_with_titles_on_the_borders(
@@ -77,7 +66,7 @@ def test_windows_have_their_panes_with_titles_on_the_borders(
 def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
     dying = Pane("dying", (sys.executable, "-c", "print('last words'); raise SystemExit(3)"))
     opened(server, "run", [Window("cockpit", (dying, dying))], tmp_path)
-    wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "1"])
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "1"], "two dead panes")
     pane, _ = listed(server, "#{pane_id}")
     assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
 
@@ -85,13 +74,15 @@ def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
 def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_path: Path) -> None:
     dying = Pane("ps-0", (sys.executable, "-c", "raise SystemExit(3)"))
     opened(server, "run", [Window("cockpit", (sleeper("cockpit"), dying))], tmp_path)
-    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"])
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"], "a dead pane")
     before = listed(server, "#{pane_id} #{@a3c_title}")
-    assert panes.respawn(server, "run", sleeper("ps-0"))
-    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "0"])
+    tmux.start_again(server, "run", sleeper("ps-0"))
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "0"], "two live panes")
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
-    assert not panes.respawn(server, "run", sleeper("ps-0"))  # it lives
-    assert not panes.respawn(server, "another", sleeper("ps-0"))
+    tmux.start_again(server, "another", sleeper("ps-0"))  # has no session
+    assert len(listed(server, "#{pane_id}")) == 2
+    tmux.start_again(server, "run", sleeper("worker-1"))  # has no pane yet
+    assert "workers-1 worker-1" in listed(server, "#{window_name} #{@a3c_title}")
 
 
 @pytest.mark.parametrize(
@@ -102,17 +93,17 @@ def test_any_name_makes_a_session_of_its_own(
     server: libtmux.Server, tmp_path: Path, name: str
 ) -> None:
     opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
-    assert panes.find_session(server, name)
-    assert panes.find_session(server, name[:-1]) is None
-    with pytest.raises(UserError, match="--replace"):
+    assert tmux.find_session(server, name)
+    assert tmux.find_session(server, name[:-1]) is None
+    with pytest.raises(UserError, match="duplicate session"):
         opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
-    assert panes.close_session(server, name)
+    assert tmux.close_session(server, name)
     assert server.cmd("list-sessions", "-F", "#{session_name}").stdout == ["somebody-elses"]
 
 
 def test_names_that_look_alike_are_kept_apart() -> None:
     names = ["a.b", "a:b", "a b", "a_b"]
-    assert len({panes.session_name(name) for name in names}) == len(names)
+    assert len({tmux.session_name(name) for name in names}) == len(names)
 
 
 def test_arguments_arrive_as_they_are(server: libtmux.Server, tmp_path: Path) -> None:
@@ -125,7 +116,9 @@ def test_arguments_arrive_as_they_are(server: libtmux.Server, tmp_path: Path) ->
         tmp_path,
     )
     file = tmp_path / "said"
-    assert json.loads(wait_until(lambda: file.exists() and file.read_text())) == list(said)
+    assert json.loads(wait_until(lambda: file.exists() and file.read_text(), "the words")) == list(
+        said
+    )
 
 
 def test_processes_get_the_launchers_environment_without_its_proxies(
@@ -137,7 +130,7 @@ def test_processes_get_the_launchers_environment_without_its_proxies(
     variables = {"MY_OWN": odd, "MY_END": "end;", "MY_NONE": "", "http_proxy": "http://dead:1"}
     opened(server, "run", [Window("cockpit", (pane,))], tmp_path, **variables)
     file = tmp_path / "environment"
-    wait_until(lambda: file.exists() and file.read_text().endswith("end"))
+    wait_until(lambda: file.exists() and file.read_text().endswith("end"), "the environment")
     found = json.loads(file.read_text().removesuffix("end"))
     kept = {name: value for name, value in variables.items() if name.startswith("MY_")}
     assert {name: found.get(name) for name in kept} == kept
@@ -175,28 +168,27 @@ def test_closing_one_run_leaves_the_other_and_the_users_options(
     for run in ("run", "run-2"):
         opened(server, run, [Window("cockpit", (sleeper("x"),))], tmp_path)
     (pid, other) = (int(line) for line in listed(server, "#{pane_pid}"))
-    assert panes.close_session(server, "run")
-    assert not panes.close_session(server, "run")
-    wait_until(lambda: subprocess.run(["kill", "-0", str(pid)], check=False).returncode != 0)
-    assert panes.find_session(server, "run-2")
-    assert subprocess.run(["kill", "-0", str(other)], check=False).returncode == 0
+    assert tmux.close_session(server, "run")
+    assert not tmux.close_session(server, "run")
+    wait_until(lambda: not psutil.pid_exists(pid), "its end")
+    assert tmux.find_session(server, "run-2")
+    assert psutil.pid_exists(other)
     after = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
     assert before == after
 
 
-def test_a_session_of_another_server_is_attached_to_there() -> None:
-    assert panes.attach_command("run", {}, "/tmp/y")[:4] == [
-        "tmux",
-        "-S",
-        "/tmp/y",
-        "attach-session",
-    ]
-    inside = {"TMUX": "/tmp/x,1,0"}
-    assert panes.attach_command("run", inside, "/tmp/x")[1] == "switch-client"
-    elsewhere = panes.attach_command("run", inside, "/tmp/y")
-    assert elsewhere[:6] == ["env", "-u", "TMUX", "tmux", "-S", "/tmp/y"]
-
-
-def test_from_inside_tmux_the_client_is_switched() -> None:
-    assert panes.attach_command("run", {})[1] == "attach-session"
-    assert panes.attach_command("run", {"TMUX": "/tmp/x,1,0"})[1] == "switch-client"
+@pytest.mark.parametrize(
+    ("around", "socket", "command"),
+    [
+        (None, None, "tmux attach-session"),
+        (None, "/tmp/y", "tmux -S /tmp/y attach-session"),
+        ("/tmp/x,1,0", None, "tmux switch-client"),
+        ("/tmp/x,1,0", "/tmp/x", "tmux switch-client"),
+        ("/tmp/x,1,0", "/tmp/y", "env -u TMUX tmux -S /tmp/y attach-session"),
+    ],
+)
+def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside(
+    around: str | None, socket: str | None, command: str
+) -> None:
+    environ = {"TMUX": around} if around else {}
+    assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]

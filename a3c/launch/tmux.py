@@ -1,0 +1,316 @@
+"""tmux mode: a run in panes of the user's own tmux server; the first pane supervises it.
+
+Commands address sessions, windows and panes by tmux's ids ($1, @2, %3), because a name might match
+another session. Only options of our own session, windows and panes are set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import libtmux
+
+from a3c.cluster import plan as planning
+from a3c.cluster.plan import Plan, Process
+from a3c.errors import EXIT_OK, UserError
+from a3c.process.environment import is_unwanted
+from a3c.run import rundir
+from a3c.run.rundir import RunDir
+
+PANES_A_WINDOW = 8
+MIN_VERSION = (3, 2)  # the first with -e
+SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
+
+# Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
+_NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+_WINDOW_OPTIONS = {
+    "remain-on-exit": "on",
+    "pane-border-status": "top",
+    "pane-border-format": " #{@a3c_title} ",
+    "automatic-rename": "off",
+    "allow-rename": "off",
+}
+
+
+class Pane(NamedTuple):
+    """One process: its title and its command, which runs without a shell."""
+
+    title: str
+    argv: tuple[str, ...]
+
+
+class Window(NamedTuple):
+    """A named window with tiled panes."""
+
+    name: str
+    panes: tuple[Pane, ...]
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def start(plan: Plan, run: RunDir, script: Path) -> int:
+    """Open the session, and attach to it if this is a terminal.
+
+    Its windows are the cockpit with the ps, the workers, the evaluator and TensorBoard.
+    """
+    cockpit = Pane("cockpit", (sys.executable, str(script), "cockpit", str(run.path)))
+    windows = [Window("cockpit", (cockpit, *(pane_of(p, run) for p in plan.of_role("ps"))))]
+    workers = tuple(pane_of(process, run) for process in plan.of_role("worker"))
+    for number, first in enumerate(range(0, len(workers), PANES_A_WINDOW), start=1):
+        windows.append(Window(f"workers-{number}", workers[first : first + PANES_A_WINDOW]))
+    for role in ("evaluator", "tensorboard"):
+        windows += [Window(role, (pane_of(process, run),)) for process in plan.of_role(role)]
+    close_session(server_of(run), run.label)  # a session from before a resume
+    server = libtmux.Server()
+    close_session(server, run.label)
+    environment = planning.keeper_environment()
+    open_session(server, run.label, windows, directory=Path.cwd(), environment=environment)
+    with rundir.refusing(run.path):
+        run.tmux_socket.write_text(socket_of(server))
+    command = attach_command(run.label, os.environ)
+    if os.environ.get("TMUX"):
+        print(f"switch to it with: {' '.join(command)}")
+    elif is_usable():
+        os.execvp(command[0], command)
+    else:
+        print(f"attach to it with: {' '.join(command)}")
+    return EXIT_OK
+
+
+def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
+    """The pane of a keeper, which shows its process's output; closing the pane ends both."""
+    command = planning.keeper_command(process, run, echo=True, restarts=restarts)
+    return Pane(process.name, tuple(command))
+
+
+def restart(run: RunDir, process: Process, restarts: int) -> None:
+    """Start a keeper in the pane of its dead predecessor, or in a new pane."""
+    start_again(libtmux.Server(), run.label, pane_of(process, run, restarts))
+
+
+# --- availability and names -----------------------------------------------------------------------
+
+
+def is_usable() -> bool:
+    """Whether stdin and stdout are terminals and tmux is installed and new enough."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and _why_unusable() is None
+
+
+def require() -> None:
+    """Raise UserError if tmux is missing or too old."""
+    if why := _why_unusable():
+        raise UserError(f"--mode tmux: {why}, or give --mode child")
+
+
+def _why_unusable() -> str | None:
+    if shutil.which("tmux") is None:
+        return "there is no tmux: install it"
+    said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
+    version = tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+    return None if version >= MIN_VERSION else "needs tmux 3.2 or newer: update it"
+
+
+def check_free(label: str, *, replace: bool) -> None:
+    """Raise UserError if tmux is not available or the session's name is taken."""
+    require()
+    if not replace and find_session(libtmux.Server(), label):
+        raise UserError(
+            f"tmux session {session_name(label)} is there already: "
+            "give --replace to end it, or another --run-dir"
+        )
+
+
+def session_name(label: str) -> str:
+    """The session name of the run with this label.
+
+    Characters that tmux doesn't allow in a name are replaced, and a hash keeps the name unique.
+    """
+    safe = re.sub(r"[^\w-]", "_", label)
+    if safe == label:
+        return f"a3c-{label}"
+    return f"a3c-{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+
+
+def find_session(server: libtmux.Server, label: str) -> str | None:
+    """The id of a run's session, or None."""
+    listed = server.cmd("list-sessions", "-F", "#{session_id} #{session_name}").stdout
+    for line in listed:
+        session_id, _, name = line.partition(" ")
+        if name == session_name(label):
+            return session_id
+    return None
+
+
+def server_of(run: RunDir) -> libtmux.Server:
+    """The tmux server that a run was started in; the default server if that isn't known."""
+    try:
+        return libtmux.Server(socket_path=run.tmux_socket.read_text())
+    except (OSError, ValueError):
+        return libtmux.Server()
+
+
+def socket_of(server: libtmux.Server) -> str:
+    """The socket path of a running server."""
+    return _output(server, "display-message", "-p", "#{socket_path}")
+
+
+def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
+    """The command that attaches to a run's session, in the server at `socket` if it is given.
+
+    Inside that server, the command switches the current client to the session.
+    """
+    target = ("-t", f"={session_name(label)}")
+    around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
+    if around and socket not in (None, around):
+        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), "attach-session", *target]
+    if around:
+        return ["tmux", "switch-client", *target]
+    return ["tmux", *(("-S", socket) if socket else ()), "attach-session", *target]
+
+
+# --- sessions and panes ---------------------------------------------------------------------------
+
+
+def open_session(
+    server: libtmux.Server,
+    label: str,
+    windows: Sequence[Window],
+    *,
+    directory: Path,
+    environment: Mapping[str, str],
+) -> None:
+    """Open a detached session with these windows; UserError if a session has this name already.
+
+    The processes get `environment`, not the environment of the tmux server.
+    """
+    # A session needs a window: the first one stays until the environment is set.
+    session, waiting = _output(
+        server,
+        *("new-session", "-d", "-s", session_name(label), "-c", str(directory), *SIZE),
+        *("-P", "-F", "#{session_id} #{window_id}", "cat"),
+    ).split()
+    try:
+        _set_environment(server, session, environment)
+        for window in windows:
+            _open_window(server, session, window, directory)
+        _output(server, "kill-window", "-t", waiting)
+        _output(server, "select-window", "-t", f"{session}:{windows[0].name}")
+    except BaseException:
+        server.cmd("kill-session", "-t", session)
+        raise
+
+
+def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
+    """Set a session's environment through stdin, because every user can read command lines."""
+    # Quoted so that tmux takes it literally; a raw byte 255 would end the file.
+    special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
+    lines = [
+        " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
+        for key, value in environment.items()
+        if key not in _NOT_PASSED_ON and not is_unwanted(key)
+    ]
+    place = {"-L": server.socket_name, "-S": server.socket_path}
+    which = [word for flag, value in place.items() if value for word in (flag, str(value))]
+    done = subprocess.run(
+        ["tmux", *which, "source-file", "-"],
+        input=os.fsencode("".join(f"set-environment {line}\n" for line in lines)),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode or done.stderr:
+        said = done.stderr.decode(errors="replace").strip()
+        raise UserError(f"tmux refuses the environment: {said or done.returncode}")
+
+
+def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:
+    first, *others = window.panes
+    # Without -d the new window is current, and the options of `_run_in` apply to it.
+    command = ("new-window", "-t", f"{session}:", "-n", window.name)
+    window_id, pane_id = _run_in(server, command, first, directory)
+    for pane in others:
+        pane_id = _split(server, window_id, pane_id, pane, directory)
+
+
+def _split(server: libtmux.Server, window: str, last: str, pane: Pane, directory: Path) -> str:
+    """Start a pane after the last pane of a window; return its id."""
+    command = ("split-window", "-d", "-t", last)
+    _, pane_id = _run_in(server, command, pane, directory, window)
+    _output(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
+    return pane_id
+
+
+def _run_in(
+    server: libtmux.Server, command: Sequence[str], pane: Pane, directory: Path, window: str = ""
+) -> list[str]:
+    """Start a pane by this command of tmux; return the ids of its window and of itself.
+
+    The same call sets the window's options, before the pane's process can end.
+    """
+    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # no single word: no shell
+    options = [
+        word
+        for key, value in _WINDOW_OPTIONS.items()
+        for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
+    ]
+    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", str(directory))
+    ids = _output(server, *command, *report, *map(_escaped, argv), *options).split()
+    # Our own option too, because a program may change tmux's title.
+    _output(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
+    _output(server, "select-pane", "-t", ids[1], "-T", pane.title)
+    return ids
+
+
+def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
+    """Run a command in the dead pane with the same title, or in a new pane of a worker.
+
+    A new pane goes into the last window of workers that has room, or into a new window.
+    """
+    session = find_session(server, label)
+    if session is None:
+        return
+    form = "#{pane_dead} #{pane_id} #{@a3c_title}"
+    for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
+        is_dead, pane_id, title = line.split(" ", 2)
+        if is_dead == "1" and title == pane.title:
+            _output(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
+            return
+    form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
+    lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
+    windows = [line.split(" ", 2) for line in lines if " workers-" in line]
+    directory = Path(lines[0].split(" ", 2)[2].rpartition(" ")[0])
+    room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
+    if room:
+        last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
+        _split(server, room[-1], last, pane, directory)
+    else:
+        _open_window(server, session, Window(f"workers-{len(windows) + 1}", (pane,)), directory)
+
+
+def close_session(server: libtmux.Server, label: str) -> bool:
+    """Kill a run's session; False if the run has none."""
+    session = find_session(server, label)
+    if session is None:
+        return False
+    server.cmd("kill-session", "-t", session)
+    return True
+
+
+def _escaped(word: str) -> str:
+    """A word with its final semicolon escaped, because tmux would end the command there."""
+    return word[:-1] + "\\;" if word.endswith(";") else word
+
+
+def _output(server: libtmux.Server, *command: str) -> str:
+    done = server.cmd(*command)
+    if done.stderr:
+        raise UserError(f"tmux refuses {command[0]}: {' '.join(done.stderr)}")
+    return "\n".join(done.stdout)
