@@ -63,7 +63,7 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
 
 def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
-        "from a3c.process.import_tensorflow import import_tensorflow; import_tensorflow();"
+        "from a3c.process.startup import import_tensorflow; import_tensorflow();"
         "import envs; from a3c.config import EnvConfig; from a3c.play import playground;"
         "playground.make_rendered(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
     )

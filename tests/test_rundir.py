@@ -21,6 +21,7 @@ import pytest
 import launch_cluster
 from a3c.config import Config, digest, to_dict
 from a3c.errors import UserError
+from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests.clusters import REPOSITORY, config
@@ -341,7 +342,8 @@ def test_a_launcher_that_comes_second_leaves_the_first_ones_run(
     monkeypatch.setattr(rundir, "hold", hold_late)
     arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]
     # What a second run would write: it ends there, and starts nothing.
-    monkeypatch.setattr(launch_cluster, "_in_foreground", lambda *_: 0)
+    monkeypatch.setattr(launch_cluster, "ChildKeepers", lambda *_, **__: None)
+    monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
     assert launch_cluster.main([*arguments, "--run-dir", str(path)]) == 2
     assert "holds a run already" in capsys.readouterr().err
 
