@@ -17,10 +17,8 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony")
 
 import argparse
-import collections
 import importlib
 import json
-import math
 import multiprocessing
 import os
 import resource
@@ -37,8 +35,8 @@ from typing import NamedTuple
 from a3c.config import Config, command_line
 from a3c.process.startup import import_tensorflow
 from a3c.run import checkpoint
-from a3c.run.metrics import WINDOW
 from benchmarks import machine
+from benchmarks.judge import Judge
 from benchmarks.machine import RESULTS
 
 TABLE = RESULTS / "asynchrony.csv"
@@ -99,42 +97,6 @@ class Learned(NamedTuple):
     wall_s: float
     cpu_s: float
     collapsed: bool
-
-
-class Judge:
-    """Follows the mean return of the last 100 games of all workers."""
-
-    def __init__(self, mark: float | None) -> None:
-        self._mark = mark
-        self._returns: collections.deque[float] = collections.deque(maxlen=WINDOW)
-        self._start: float | None = None
-        self._best = -math.inf
-        self.collapsed = False
-
-    @property
-    def mean(self) -> float | None:
-        """The mean, or None before 100 games have ended."""
-        return statistics.fmean(self._returns) if len(self._returns) == WINDOW else None
-
-    def add(self, returns: Iterable[float]) -> bool:
-        """Add returns of games that ended; returns whether the run is solved.
-
-        Progress counts from the mean of the first 100 games. A run has collapsed if its mean first
-        gets at least half of the way from there to the mark, and later falls below half of the way
-        from there to its best.
-        """
-        solved = False
-        for value in returns:
-            self._returns.append(value)
-            mean = self.mean
-            if mean is None or self._mark is None:
-                continue
-            self._start = mean if self._start is None else self._start
-            self._best = max(self._best, mean)
-            was_far = self._best - self._start >= 0.5 * (self._mark - self._start)
-            self.collapsed |= was_far and mean - self._start < 0.5 * (self._best - self._start)
-            solved |= mean >= self._mark
-        return solved
 
 
 # --- remedies -------------------------------------------------------------------------------------

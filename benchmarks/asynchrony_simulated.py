@@ -49,7 +49,7 @@ from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply, Shared
 from a3c.server.layout import cut
 from a3c.server.variables import zeros
-from benchmarks.asynchrony import Judge
+from benchmarks.judge import Judge
 
 # Virtual milliseconds of a worker between a pull and a push; only their ratios matter.
 PLAY_MS = 1.0  # an env step

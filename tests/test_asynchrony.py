@@ -13,8 +13,9 @@ import pytest
 from a3c.plot import pictures
 from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, asynchrony_pictures, machine
-from benchmarks.asynchrony import REAL, SIMULATED, Case, Judge, Row
+from benchmarks.asynchrony import REAL, SIMULATED, Case, Row
 from benchmarks.asynchrony_simulated import Simulation, VirtualPs, VirtualTime
+from benchmarks.judge import Judge
 from tests.clusters import agent, config, push_of, small_config
 
 FIRST = Row(
