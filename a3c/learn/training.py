@@ -26,12 +26,14 @@ from a3c.learn.rollout import BlamingTheEnvironment, Player, Rollout, Stopwatch
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
 from a3c.run.metrics import JsonlSink, Sink
-from a3c.run.resume import restart_point
+from a3c.run.resume import Life, restart_point
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server
 from a3c.server.store import Store
 
 log = logging.getLogger(__name__)
+
+Listener = Callable[[Rollout, Update], None]
 
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
@@ -91,35 +93,43 @@ class Worker:
             stopwatch=self._stopwatch,
             go_on=self._beat,
         )
-        rows = run_dir / "metrics" / f"{task.name}.jsonl"
-        board = TensorBoardSink(run_dir / "events" / task.name)
-        sinks: list[Sink] = [JsonlSink(rows), board]
-        where = restart_point(rows, life, reply.global_step)
-        for sink in sinks:
-            sink.restart(where, ps_life=life.number, now=reply.global_step)
         self._reports = EpisodeReports(store, task.index)
+        self._listeners = self._open_listeners(run_dir, life, agent, space)
+
+    def _open_listeners(
+        self, run_dir: Path, life: Life, agent: Agent, space: Any
+    ) -> list[Listener]:
+        """Open the files of metrics, and return what is called with every rollout and update."""
+        rows = run_dir / "metrics" / f"{self._task.name}.jsonl"
+        board = TensorBoardSink(run_dir / "events" / self._task.name)
+        sinks: list[Sink] = [JsonlSink(rows), board]
+        now = self._learner.reply.global_step
+        where = restart_point(rows, life, now)
+        for sink in sinks:
+            sink.restart(where, ps_life=life.number, now=now)
         self._rows = Rows(
             sinks,
-            config.run.log_interval_s,
+            self._config.run.log_interval_s,
             self._learner,
             self._stopwatch,
             self._reports,
             self._chief,
         )
-        limit = config.learning.max_dropped_rollouts
-        self._listeners: list[Callable[[Rollout, Update], None]] = [
+        limit = self._config.learning.max_dropped_rollouts
+        listeners: list[Listener] = [
             self._reports,
             self._rows,
-            DropLimit(self._learner, store, limit),
+            DropLimit(self._learner, self._store, limit),
         ]
-        if task.is_chief:
+        if self._task.is_chief:
             board.graph(agent.graph_def())
             pictures = Pictures(board, space)
-            self._listeners.append(
+            listeners.append(
                 lambda rollout, update: pictures.offer(
                     update.reply.global_step, rollout.observations
                 )
             )
+        return listeners
 
     def _wait_until_ready(self, run_dir: Path, agent: Agent) -> Any:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
