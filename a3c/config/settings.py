@@ -251,7 +251,7 @@ class RunConfig:
     )
     stop_at_return: float | None = option(
         None,
-        "end as solved when the last 100 games, then whole games with frozen weights, "
+        "end as solved when the last 20 games, then whole games with frozen weights, "
         "reach this mean",
         everyday=True,
     )
