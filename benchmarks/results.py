@@ -251,6 +251,8 @@ def _write(path: Path, kind: Any, rows: Sequence[Iterable[Any]]) -> None:
 
 def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop) -> bool:
     """Train a run to its goal and play the games; returns whether nothing failed."""
+    adopt_environment(1)
+    import_tensorflow()  # compact checkpoints are made here
     begun_from, manifest = results.furthest(goal)
     if begun_from == COMPACT and manifest:
         unpack(results, goal, manifest)
@@ -434,8 +436,6 @@ def main() -> int:
         print("\n".join(table(results, goals)))
         return 0
     stop = Stop(arguments.minutes)
-    adopt_environment(1)
-    import_tensorflow()  # compact checkpoints are made here
     failed: set[str] = set()
     for goal in goals:
         held = rundir.is_held(results.folder / goal.run)  # by another that works on this plan
@@ -450,5 +450,7 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except BrokenPipeError:
+        sys.exit(console.unread())
     except A3CError as error:
         sys.exit(console.refuse("benchmarks.results", error))
