@@ -68,11 +68,14 @@ def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> No
         values = checkpoint.load_variables(path)
     except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
         raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
-    expected = store.saved_shapes()
+    expected, note = store.saved_shapes(), ""
+    if checkpoint.is_compact(manifest):
+        expected = {k: shape for k, shape in expected.items() if not checkpoint.is_of_optimizer(k)}
+        note = ", a compact checkpoint: the optimizer's statistics start afresh"
     if {name: value.shape for name, value in values.items()} != expected:
         raise FatalError(f"{path} holds other variables than this network needs")
     store.initialize(values)
-    log.info("restored the ps from %s, env step %d", path, manifest.step)
+    log.info("restored the ps from %s, env step %d%s", path, manifest.step, note)
 
 
 class Chief:

@@ -1,4 +1,7 @@
-"""Find a checkpoint by a run's name, a run's directory or the checkpoint's own directory."""
+"""Find a checkpoint by a run's name, a run's directory or the checkpoint's own directory.
+
+`zoo/NAME` is a compact checkpoint that is shipped with this code, in any current directory.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from a3c.play import best
 from a3c.process import console
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
 
 Which = Literal["newest", "best"]
+
+ZOO = "zoo"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     evaluator kept, or else the one with the best mean return of the last 100 training games.
     """
     is_checkpoint = False
+    if name is not None and not Path(name).exists() and Path(name).parts[:1] == (ZOO,):
+        name = _in_zoo(name)
     with contextlib.suppress(OSError):  # `find_run` reports what is wrong with the name
         is_checkpoint = name is not None and (Path(name) / checkpoint.MANIFEST).is_file()
     if name is not None and is_checkpoint:
@@ -81,6 +88,16 @@ def find_run(name: str | None) -> RunDir:
             f"no run or checkpoint {name!r}: give a run directory, a name from {rundir.RUNS}/, "
             "or the directory of a checkpoint"
         ) from None
+
+
+def _in_zoo(name: str) -> str:
+    """The path of a shipped agent; UserError with those that there are."""
+    path = REPOSITORY / name
+    if (path / checkpoint.MANIFEST).is_file():
+        return str(path)
+    there = sorted(path.parent.name for path in (REPOSITORY / ZOO).glob(f"*/{checkpoint.MANIFEST}"))
+    listed = ", ".join(f"{ZOO}/{agent}" for agent in there) or "none yet"
+    raise UserError(f"no agent {name!r} in the zoo: give one of those there, {listed}")
 
 
 def _verified(path: Path, remedy: str) -> Manifest:

@@ -4,6 +4,9 @@ A checkpoint is a directory `checkpoints/<step>/` that holds one TensorFlow chec
 `manifest.json` with the size and SHA-256 of every file. Writing is atomic: the checkpoint is
 written under a temporary name, fsynced, and renamed. The manifest contains data only, never code.
 
+A compact checkpoint (`a3c.run.compact`) has its variables in one NumPy file instead, without the
+optimizer's statistics. Everything here reads it like any other.
+
 Training's mean over 100 games says only that a run may be solved: the weights changed during those
 games, and over many windows some mean is high by chance. So the chief writes a frozen snapshot into
 `candidate/`, which a separate process plays (`a3c.learn.games`); `is_solved` judges by its scores.
@@ -35,6 +38,7 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
+COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
 CANDIDATE = "candidate"  # the folder of the snapshot that may solve the run
 _TEMPORARY = ".writing-"
 _REPLACED = ".replaced-"  # an older checkpoint while a newer one of the same step replaces it
@@ -86,14 +90,16 @@ def is_over(manifest: Manifest, config: RunConfig) -> bool:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
-    """Write `root/<step>/`; `save(prefix)` writes the variables under that prefix.
+def write(
+    root: Path, manifest: Manifest, save: Callable[[Path], None], name: str | None = None
+) -> Path:
+    """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there.
 
     On any error the new directory is removed and the error is raised; earlier checkpoints stay.
     """
     root.mkdir(parents=True, exist_ok=True)
-    final = root / str(manifest.step)
-    temporary = root / f"{_TEMPORARY}{manifest.step}-{os.getpid()}"
+    final = root / (name or str(manifest.step))
+    temporary = root / f"{_TEMPORARY}{final.name}-{os.getpid()}"
     _remove(temporary)
     try:
         temporary.mkdir(mode=0o700)
@@ -190,7 +196,7 @@ def verify(directory: Path) -> Manifest:
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
-    if f"{PREFIX}.index" not in manifest.files:
+    if f"{PREFIX}.index" not in manifest.files and not is_compact(manifest):
         raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
     if foreign:
         raise DamagedCheckpointError(f"{MANIFEST} doesn't name {min(foreign)}")
@@ -215,6 +221,11 @@ def read_manifest(directory: Path) -> Manifest:
     if not is_sound:
         raise DamagedCheckpointError(f"{MANIFEST} holds something of a wrong type")
     return manifest
+
+
+def is_compact(manifest: Manifest) -> bool:
+    """Whether a checkpoint has no statistics of the optimizer, and halved weights."""
+    return COMPACT in manifest.files
 
 
 def _is_sound(manifest: Manifest) -> bool:
@@ -258,7 +269,8 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
         if there == values:
             continue
         for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
-            old = there.get(key) if isinstance(there, dict) else there
+            # An earlier version may have lacked the setting.
+            old = there.get(key, value) if isinstance(there, dict) else there
             if old != value:
                 raise UserError(
                     f"{source} was trained with {key} {old!r}, not {value!r}: "
@@ -267,6 +279,11 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
 
 
 # --- the variables, with TensorFlow ---------------------------------------------------------------
+
+
+def is_of_optimizer(name: str) -> bool:
+    """Whether a variable is a statistic of the optimizer, such as `conv1/weights/Adam_1`."""
+    return any(part.startswith(("Adam", "RMSProp")) for part in name.split("/"))
 
 
 def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
@@ -291,7 +308,11 @@ def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
 
 
 def load_variables(directory: Path) -> dict[str, np.ndarray]:
-    """Every array of a checkpoint by name; DamagedCheckpointError if TensorFlow can't read it."""
+    """Every array of a checkpoint by name; DamagedCheckpointError if it can't be read."""
+    if (directory / COMPACT).is_file():
+        from a3c.run import compact
+
+        return compact.read(directory / COMPACT)
     import tensorflow as tf
 
     try:

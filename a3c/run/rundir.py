@@ -328,12 +328,16 @@ def write_json(path: Path, contents: Any) -> None:
 
 
 def git_commit() -> str | None:
-    """The commit of this code, with `-dirty` if files differ from it; None outside a checkout."""
+    """The commit of this code, with `-dirty` if files differ from it; None outside a checkout.
+
+    Results that benchmarks write into the checkout are no code.
+    """
     if not (REPOSITORY / ".git").exists():
         return None  # git would search the parent folders and could report another checkout
     said = []
     # Not `describe --dirty`: it writes the index and, if killed, leaves the index lock behind.
-    for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
+    code = ("--", ".", ":!benchmarks/results", ":!zoo")
+    for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", *code)):
         command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *words]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

@@ -1,0 +1,57 @@
+"""Compact checkpoints: what playing and further training need, small enough for Git.
+
+The weights are float16, and the optimizer's statistics are left out. A run that goes on from one
+continues its env steps, schedules and returns; only those statistics start afresh.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from a3c.run import checkpoint
+from a3c.run.checkpoint import DamagedCheckpointError, Manifest
+
+
+def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) -> Manifest:
+    """Write a checkpoint as a compact one, atomically; `evaluation` are scores of its weights.
+
+    Raises DamagedCheckpointError if the source can't be read. Needs TensorFlow unless the source is
+    compact itself.
+    """
+    manifest = checkpoint.verify(source)
+    manifest = dataclasses.replace(manifest, evaluation=evaluation or manifest.evaluation)
+    kept = {
+        name: _halved(value)
+        for name, value in checkpoint.load_variables(source).items()
+        if not checkpoint.is_of_optimizer(name)
+    }
+
+    def save(prefix: Path) -> None:
+        np.savez_compressed(prefix.with_name(checkpoint.COMPACT), **kept)  # type: ignore[arg-type]
+
+    return checkpoint.read_manifest(checkpoint.write(target.parent, manifest, save, target.name))
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a compact checkpoint by name, its weights as float32 again."""
+    try:
+        with np.load(path) as arrays:
+            return {name: _widened(arrays[name]) for name in arrays.files}
+    except Exception as error:  # NumPy and its parts raise many kinds
+        raise DamagedCheckpointError(f"{path.name}: {error}") from None
+
+
+def _halved(value: np.ndarray) -> np.ndarray:
+    """Weights as float16, clipped to its range; counters and observation statistics as they are."""
+    if value.dtype != np.float32:
+        return value
+    most = np.finfo(np.float16).max
+    return np.clip(value, -most, most).astype(np.float16)
+
+
+def _widened(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float32) if value.dtype == np.float16 else value

@@ -1,0 +1,165 @@
+"""Long runs that add up: a plan over stops, lost run folders and other machines."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from a3c.run import checkpoint, rundir
+from a3c.run.rundir import REPOSITORY
+from benchmarks import machine, results
+from benchmarks.results import COMPACT, FOLDER, SCRATCH, Goal, Results
+from tests import runs, snapshots
+from tests.clusters import config
+
+STEPS = 30_000
+POLE = Goal("CartPole-v1", 1, STEPS, STEPS)
+
+
+def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """The facility at work on a plan of CartPole, with all of its folders in one."""
+    command = [sys.executable, "-m", "benchmarks.results", "--games", POLE.env_id, "--seeds", "1"]
+    command += ["--env-steps", str(STEPS), "--workers", "2", "--save-every", "1"]
+    for name in ("folder", "output", "zoo"):
+        command += [f"--{name}", str(folder / name)]
+    command += [*flags, "--", "--checkpoint-interval", "0.5"]
+    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code and what it said; it is stopped where a test fails meanwhile."""
+    try:
+        said, _ = process.communicate(timeout=runs.DEADLINE_S)
+    finally:
+        process.terminate()
+        process.wait()
+    return process.returncode, said
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A run that was stopped half-way; nothing but its results is left."""
+    root = tmp_path_factory.mktemp("results")
+    place = Results(*(root / name for name in ("folder", "output", "zoo")))
+    process = start(root)
+    try:
+        runs.wait_until(lambda: place.last(POLE) or process.poll() is not None, "a first row")
+        process.send_signal(signal.SIGTERM)
+    finally:
+        code, said = finish(process)
+    assert (code, "begun" in said) == (128 + signal.SIGTERM, True), said
+    assert runs.everything_ended(place.folder / POLE.run)
+    shutil.rmtree(place.folder / POLE.run)
+    return place
+
+
+def test_a_stop_leaves_a_row_and_a_compact_checkpoint(stopped: Results) -> None:
+    row, small = stopped.last(POLE), stopped.output / POLE.run
+    assert row
+    assert (row["begun_from"], row["mean"], row["workers"]) == (SCRATCH, "", "2")
+    kept = checkpoint.verify(small)
+    assert 0 < kept.step < STEPS
+    assert int(row["env_steps"]) == kept.step
+    assert sum(path.stat().st_size for path in small.iterdir()) < 50_000
+
+
+def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: Results) -> None:
+    begun_from, kept = stopped.furthest(POLE)
+    assert kept
+    root = stopped.folder.parent
+    code, said = finish(start(root))
+    assert code == 0, said
+    row = stopped.last(POLE)
+    assert row
+    assert (row["begun_from"], row["from_env_steps"]) == (begun_from, str(kept.step))
+    assert (begun_from, row["games"]) == (COMPACT, "100")
+    log = (stopped.folder / POLE.run / "logs" / "worker-0.log").read_text()
+    assert f"env step {kept.step}, a compact checkpoint: the optimizer's statistics start" in log
+    curve = [[*row.values()] for row in machine.read(stopped.output / f"{POLE.run}.csv")]
+    steps, seconds, _ = np.array(curve, float).T
+    assert (np.diff([steps, seconds]) > 0).all()
+    assert steps[0] <= kept.step < STEPS <= steps[-1] <= int(row["env_steps"])
+
+    agent = checkpoint.verify(stopped.zoo / "cartpole").evaluation
+    assert agent
+    assert float(row["mean"]) == pytest.approx(agent["mean"], abs=0.01)
+    assert agent["mean"] > 50
+    assert finish(start(root, "--list"))[1].count("finished: mean") == 1
+    assert not finish(start(root))[0]
+    assert len(stopped.sessions()) == 2  # nothing was left to do
+
+
+def test_the_usual_plan_brings_every_game_to_the_end_before_the_next_seeds() -> None:
+    goals = results.plan(results.GAMES, results.SEEDS, ())
+    assert [goal.run for goal in goals[:8]] == [
+        *("breakout-1", "spaceinvaders-1", "qbert-1", "beamrider-1", "seaquest-1", "enduro-1"),
+        *("pong-1", "breakout-2"),
+    ]
+    assert [goal.env_steps for goal in goals] == [10_000_000] * 7 + [3_000_000] * 14 + (
+        [10_000_000] * 14
+    )
+    assert goals[7].env_id == "ALE/Breakout-v5"
+    assert {goal.last for goal in goals} == {10_000_000}
+    assert results.plan(["CartPole-v1"], [4], [100])[0] == Goal("CartPole-v1", 4, 100, 100)
+
+
+def test_schedules_end_at_the_last_goal_unless_the_preset_says_where(tmp_path: Path) -> None:
+    place = Results(tmp_path, tmp_path, tmp_path)
+    arguments = argparse.Namespace(workers=None, flags=["--preset", "paper-ff"])
+    breakout = Goal("ALE/Breakout-v5", 2, 3_000_000, 10_000_000)
+    words = results.launcher(place, breakout, SCRATCH, arguments)
+    assert words[-2:] == ["--anneal-steps", "10000000"]
+    assert "paper-ff" in words
+    again = results.launcher(place, breakout, FOLDER, arguments)
+    assert again[-3:] == ["--max-env-steps", "3000000", "--resume"]
+    arguments.flags = []
+    assert "--anneal-steps" not in results.launcher(place, POLE, SCRATCH, arguments)
+
+
+def compact_checkpoint(root: Path, step: int, name: str | None = None) -> None:
+    """A compact checkpoint as another machine may have left it."""
+    manifest = snapshots.manifest(step)
+    checkpoint.write(
+        root, manifest, lambda prefix: np.savez(f"{prefix}.npz", global_step=np.int64(step)), name
+    )
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(10, 20), (20, 10)])
+def test_the_run_goes_on_from_where_it_is_further(tmp_path: Path, mine: int, theirs: int) -> None:
+    place = Results(tmp_path / "folder", tmp_path / "output", tmp_path / "zoo")
+    run = rundir.create(place.folder / POLE.run, config(env_id="CartPole-v1"), None, resume=False)
+    snapshots.write(run.checkpoints, mine)
+    compact_checkpoint(place.output, theirs, POLE.run)
+    begun_from, manifest = place.furthest(POLE)
+    assert manifest
+    assert (begun_from, manifest.step) == (COMPACT if theirs > mine else FOLDER, 20)
+    if begun_from == COMPACT:
+        results.unpack(place, POLE, manifest)
+        assert [path.name for path in checkpoint.steps(run.checkpoints)] == ["20"]
+        aside = [path for path in place.folder.iterdir() if path.name.startswith(f"{POLE.run}-")]
+        assert [path.name for path in checkpoint.steps(aside[0] / "checkpoints")] == ["10"]
+        results.unpack(place, POLE, manifest)  # a second time changes nothing
+        assert len(list(place.folder.iterdir())) == 2
+
+
+def test_sessions_on_two_machines_have_a_row_each_and_replace_only_their_own(
+    tmp_path: Path,
+) -> None:
+    place = Results(tmp_path, tmp_path, tmp_path)
+    where = ("2026-01-01 00:00:00", "c", "a machine, with a comma", 0.5)
+    mine = results.Session(*where, "pong-1", "ALE/Pong-v5", 1, SCRATCH, 0, "x, y")
+    theirs = mine._replace(run="pong-2", seed=2)
+    for session in (mine, theirs, mine._replace(env_steps=7), theirs._replace(env_steps=9)):
+        place.keep_row(session)
+    assert [(r["run"], r["env_steps"]) for r in place.sessions()] == [
+        ("pong-1", "7"),
+        ("pong-2", "9"),
+    ]
+    assert place.sessions()[0]["machine"] == where[2]
