@@ -83,6 +83,9 @@ class EnvConfig:
         high=1.0,
     )
     episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
+    episodic_points: bool = option(
+        False, "a reward other than 0 ends the episode, for learning only (points in Pong)"
+    )
     actions: tuple[int, ...] = option((), "Discrete: play only these actions", low=0)
     normalize_observations: bool = option(
         False, "subtract the running mean and divide by the deviation, shared by all workers"
@@ -445,7 +448,8 @@ def to_dict(config: Config) -> dict[str, dict[str, Any]]:
 def identity(config: Config) -> dict[str, Any]:
     """The settings that a checkpoint's variables depend on: environment, network and optimizer."""
     tables = to_dict(config)
-    for name in ("envs", "envs_per_worker", "episodic_life", "max_episode_steps"):
+    own = ("envs", "envs_per_worker", "episodic_life", "episodic_points", "max_episode_steps")
+    for name in own:
         del tables["env"][name]
     optimizer = config.learning.optimizer
     return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}

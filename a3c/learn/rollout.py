@@ -136,6 +136,7 @@ class Player:
         self._learning = config.learning
         self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
+        self._episodic_points = config.env.episodic_points
         self._epsilon = epsilon
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
@@ -238,7 +239,8 @@ class Player:
         for t, cut, values in self._cuts:
             rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
         self._cuts.clear()
-        return rewards, np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
+        ends = self._ends | (self._raw_rewards != 0) if self._episodic_points else self._ends
+        return rewards, np.where(ends, np.float32(0.0), np.float32(learning.gamma))
 
     def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         """Replace each action by a uniformly random one with probability `epsilon`."""
