@@ -33,7 +33,10 @@ def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) 
     def save(prefix: Path) -> None:
         np.savez_compressed(prefix.with_name(checkpoint.COMPACT), **kept)  # type: ignore[arg-type]
 
-    return checkpoint.read_manifest(checkpoint.write(target.parent, manifest, save, target.name))
+    path = checkpoint.write(target.parent, manifest, save, target.name)
+    path.chmod(0o755)  # it is published: other users play it, as in a container
+    (path / checkpoint.MANIFEST).chmod(0o644)
+    return checkpoint.read_manifest(path)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
