@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from a3c.play.loaded import LoadedAgent
 
 __version__ = "0.1.0"  # as in pyproject.toml
 
@@ -24,3 +28,15 @@ def _require_libraries() -> None:
 
 
 _require_libraries()
+
+
+def load(
+    source: str | Path | None = None, which: Literal["newest", "best"] = "newest"
+) -> LoadedAgent:
+    """A trained agent to act with: of a run, a checkpoint or `zoo/NAME`; None is the newest run."""
+    from a3c.process.startup import import_tensorflow
+
+    import_tensorflow()
+    from a3c.play import loaded
+
+    return loaded.load(source, which)

@@ -92,7 +92,10 @@ class Agent:
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
         self._graph.finalize()
-        self._outputs = outputs
+        self._inputs, self._outputs = inputs, outputs
+        self._mode = sessions.prepare(
+            self._session, [outputs.policy_parameters], [self._most_probable]
+        )
         self._act = sessions.prepare(self._session, inputs, outputs)
         self._value = sessions.prepare(self._session, inputs, [outputs.values])
         self._assign = sessions.prepare(self._session, assign_inputs, targets=[assign])
@@ -140,6 +143,28 @@ class Agent:
         """The acting part of the graph, from observations to actions and values, for display."""
         return _upstream(self._graph, self._outputs)
 
+    def most_probable(self, policy_parameters: np.ndarray) -> np.ndarray:
+        """The most probable actions by an `Action`'s policy parameters."""
+        (actions,) = self._mode(policy_parameters)
+        return actions
+
+    def frozen(self, *, greedy: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """The acting part of the graph with weights as constants, its inputs and its outputs."""
+        names = ("observations", "state", "starts")
+        inputs = dict(zip(names, self._inputs, strict=True))
+        outputs = self._outputs._asdict()
+        after = outputs.pop("state")
+        if greedy:
+            outputs["actions"] = self._most_probable
+        if self.network.state_size:
+            outputs["next_state"] = after
+        else:
+            inputs = {"observations": self._inputs[0]}
+        graph = tf.compat.v1.graph_util.convert_variables_to_constants(
+            self._session, self._graph.as_graph_def(), [t.op.name for t in outputs.values()]
+        )
+        return graph, inputs, outputs
+
     @property
     def statistics_size(self) -> int:
         """Length of the observation statistics vector: a count, sums and sums of squares."""
@@ -184,12 +209,13 @@ class Agent:
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
         output = self._forward(inputs[None], state, starts[None], statistics)
-        with tf.name_scope("policy"):
-            policy, parameters = self.network.policy, output.policy_parameters[0]
-            actions = policy.mode(parameters) if greedy else policy.sample(parameters)
         after = tf.identity(output.state)  # without recurrence it is the input, not fetchable
-        action = Action(actions, output.values[0], after, tf.identity(parameters))
-        return [inputs, state, starts], action
+        parameters = tf.identity(output.policy_parameters[0])
+        with tf.name_scope("policy"):
+            policy = self.network.policy
+            self._most_probable = policy.mode(parameters)
+            actions = self._most_probable if greedy else policy.sample(parameters)
+        return [inputs, state, starts], Action(actions, output.values[0], after, parameters)
 
     def _build_assignment(self) -> tuple[Any, list[Any]]:
         sizes = [variable.shape.num_elements() for variable in self._variables]

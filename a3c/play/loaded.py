@@ -1,0 +1,175 @@
+"""Act with a trained agent from Python: what `a3c.load` returns.
+
+    import a3c
+
+    agent = a3c.load("zoo/cartpole")    # or a run's directory, or a checkpoint
+    env = agent.make_env()
+    observation, _ = env.reset()
+    decision = agent.act(observation)   # .action, .probabilities, .value
+    observation, reward, terminated, truncated, _ = env.step(decision.action)
+
+No cluster is needed, and any number of agents fit into a process.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+
+from a3c.errors import UserError
+from a3c.learn.agent import Action
+from a3c.play import export
+from a3c.play.evaluation import Envs
+from a3c.play.locate import Source, Which, find_checkpoint
+from a3c.play.playground import Playground
+from a3c.run.rundir import REPOSITORY
+
+
+class Decision(NamedTuple):
+    """What the agent does; for a batch of observations each has a leading axis."""
+
+    action: Any  # as `env.step` takes it
+    probabilities: np.ndarray | None  # of all discrete actions; None for Box actions
+    value: Any  # the expected return, in the units of training's rewards
+
+
+class Env(gymnasium.Env[Any, Any]):
+    """One environment of `envs.make` with Gymnasium's interface for a single one."""
+
+    def __init__(self, envs: Envs, agent: LoadedAgent) -> None:
+        self._envs, self._agent = envs, agent
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        self.render_mode = envs.render_mode
+        self.metadata = envs.metadata
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a game; a recurrent agent forgets the last one."""
+        super().reset(seed=seed)
+        self._agent.reset()
+        observations, info = self._envs.reset(seed=seed, options=options)
+        return observations[0], _of_first(info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play one env step; the reward is the environment's own."""
+        observations, rewards, terminated, truncated, info = self._envs.step(np.array([action]))
+        if (terminated[0] or truncated[0]) and "final_obs" in info:  # it was reset in this step
+            observations = info["final_obs"]
+        ends = bool(terminated[0]), bool(truncated[0])
+        return observations[0], float(rewards[0]), *ends, _of_first(info)
+
+    def render(self) -> Any:
+        """The picture of the game, if `make_env` was given a render mode."""
+        frames: Any = self._envs.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._envs.close()
+
+
+def _of_first(info: dict[str, Any]) -> dict[str, Any]:
+    """The information of the first environment, without what only says that it is there."""
+    return {
+        name: value[0]
+        for name, value in info.items()
+        if not name.startswith(("_", "final_")) and isinstance(value, np.ndarray)
+    }
+
+
+class LoadedAgent:
+    """A trained agent that acts in this process."""
+
+    def __init__(self, source: Source, ground: Playground) -> None:
+        self._source, self._ground = source, ground
+        self.config = source.config  # of the run that trained it
+        self.env_steps = source.manifest.step  # of training
+        with closing(ground.envs(1)) as envs:
+            space = envs.single_observation_space
+            assert isinstance(space, Box)
+            self.observation_space: Box = space
+            self.action_space: Space[Any] = envs.single_action_space
+            self._agent = ground.agent(envs, source.path)
+        self._policy = self._agent.network.policy
+        self._state = self._agent.initial_state(1)
+
+    def __repr__(self) -> str:
+        name = self.config.env.env_id
+        return f"<agent for {name}, {self.env_steps:,} env steps, {self._source.path}>"
+
+    def __reduce__(self) -> Any:
+        return load, (str(self._source.path),)  # another process loads it again
+
+    def make_env(self, *, render: bool = False) -> Env:
+        """One environment with the agent's preprocessing and raw scores; the caller closes it.
+
+        With `render`, `env.render()` gives its picture.
+        """
+        return Env(self._ground.rendered_env() if render else self._ground.envs(1), self)
+
+    def reset(self) -> None:
+        """Forget the recurrent state, at the start of a game; `env.reset()` does this too."""
+        self._state = self._agent.initial_state(1)
+
+    def act(self, observation: Any, *, greedy: bool = False) -> Decision:
+        """Choose actions for one observation, or for a batch of them.
+
+        They are drawn from the policy, or are its most probable ones. A recurrent agent goes on
+        from the last call; a batch of another size starts afresh.
+        """
+        given, shape = np.asarray(observation), self.observation_space.shape
+        is_one = given.shape == shape
+        if not is_one and given.shape[1:] != shape:
+            raise UserError(f"observations of shape {given.shape}: give {shape} or a batch of it")
+        batch = given[None] if is_one else given
+        if len(self._state) != len(batch):
+            self._state = self._agent.initial_state(len(batch))
+        chosen = self._agent.act(batch, self._state, np.zeros(len(batch), bool))
+        self._state = chosen.state
+        actions = chosen.actions
+        if greedy:
+            actions = self._agent.most_probable(chosen.policy_parameters)
+        actions = self._policy.to_env(actions)
+        decision = Decision(actions, self._probabilities(chosen), chosen.values)
+        if not is_one:
+            return decision
+        return Decision(*(None if part is None else part[0] for part in decision))
+
+    def _probabilities(self, chosen: Action) -> np.ndarray | None:
+        if not isinstance(self.action_space, Discrete):
+            return None
+        logits = chosen.policy_parameters.astype(np.float64)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    def export(self, path: str | Path, *, greedy: bool = True) -> Path:
+        """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.
+
+        Inputs are `observations`, `[N, ...]` as the environment gives them, and in a recurrent
+        network `state` and `starts` (true where a game begins). Outputs are `actions`, `values` and
+        `policy_parameters`, and then `next_state`.
+        """
+        return export.write(self._agent, Path(path), greedy)
+
+
+def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAgent:
+    """The agent of a run, of a checkpoint or of `zoo/NAME`; None means the newest run.
+
+    Raises UserError, one line, where there is none or where it doesn't fit.
+    """
+    if str(REPOSITORY) not in sys.path:  # `envs` and `model` are the user's files beside `a3c`
+        sys.path.append(str(REPOSITORY))
+    import envs
+    import model
+
+    found = find_checkpoint(None if source is None else str(source), which)
+    seed = found.config.run.seed
+    return LoadedAgent(found, Playground(found.config, envs.make, model.build, seed))

@@ -1,0 +1,180 @@
+"""Acting with a trained agent from Python, and exporting it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+from gymnasium.utils.env_checker import check_env
+
+import a3c
+import envs
+import model
+from a3c.errors import UserError
+from a3c.play.loaded import LoadedAgent
+from a3c.play.playground import Playground
+from a3c.run import checkpoint
+from tests.fake_runs import configure, manifest_of
+from tests.runs import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> LoadedAgent:
+    return a3c.load("zoo/cartpole")
+
+
+def play(agent: LoadedAgent, *, greedy: bool) -> float:
+    """The score of one game."""
+    env = agent.make_env()
+    observation, _ = env.reset(seed=1)
+    score, over = 0.0, False
+    while not over:
+        decision = agent.act(observation, greedy=greedy)
+        observation, reward, terminated, truncated, _ = env.step(decision.action)
+        score += reward
+        over = terminated or truncated
+    env.close()
+    return score
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_the_agent_of_the_zoo_plays(cartpole: LoadedAgent, greedy: bool) -> None:
+    assert play(cartpole, greedy=greedy) >= 475
+    assert "CartPole-v1" in repr(cartpole)
+
+
+def untrained(folder: Path, **settings: Any) -> LoadedAgent:
+    """The agent of a checkpoint with initial weights."""
+    config = configure(**settings)
+    ground = Playground(config, envs.make, model.build, 1)
+    with closing(ground.envs(1)) as played:
+        agent = ground.agent(played)
+    statistics = np.zeros(agent.statistics_size)
+    values = agent.parameters() | {"observation_statistics": statistics}
+    written = checkpoint.write(
+        folder, manifest_of(config, 7), lambda prefix: checkpoint.save_variables(prefix, values)
+    )
+    return a3c.load(written)
+
+
+def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedAgent) -> None:
+    batch = np.random.default_rng(1).normal(0, 0.05, (3, 4)).astype(np.float32)
+    all_at_once = cartpole.act(batch, greedy=True)
+    assert all_at_once.probabilities is not None
+    for index, observation in enumerate(batch):
+        alone = cartpole.act(observation, greedy=True)
+        assert alone.action == all_at_once.action[index]
+        np.testing.assert_allclose(alone.value, all_at_once.value[index], rtol=1e-5)
+        assert alone.probabilities is not None
+        np.testing.assert_allclose(alone.probabilities, all_at_once.probabilities[index], rtol=1e-5)
+    assert all_at_once.action.tolist() == all_at_once.probabilities.argmax(axis=1).tolist()
+    np.testing.assert_allclose(all_at_once.probabilities.sum(axis=1), 1.0)
+
+
+def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent) -> None:
+    with pytest.raises(UserError, match=r"shape \(3,\): give \(4,\) or a batch of it"):
+        cartpole.act(np.zeros(3))
+    with pytest.raises(UserError, match=r"no agent 'zoo/chess'.*zoo/cartpole"):
+        a3c.load("zoo/chess")
+
+
+def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None:
+    agent = untrained(tmp_path, env_id="CartPole-v1", network="mlp-lstm")
+    env = agent.make_env()
+    observation, _ = env.reset(seed=1)
+    first, second = agent.act(observation), agent.act(observation)
+    assert first.value != second.value
+    env.reset(seed=1)
+    assert agent.act(observation).value == first.value
+    agent.act(np.stack([observation] * 2))
+    assert agent.act(observation).value == first.value, "a batch of another size starts afresh"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env_id": "ALE/Breakout-v5", "episodic_life": True, "reward_clip": 1.0},
+        {"env_id": "Pendulum-v1", "action_bounds": "squash"},
+        {"env_id": "CartPole-v1", "max_episode_steps": 5},
+    ],
+)
+def test_its_environment_is_an_ordinary_one(tmp_path: Path, settings: dict[str, Any]) -> None:
+    agent = untrained(tmp_path, **settings)
+    env = agent.make_env(render=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is unusual about the spaces themselves
+        check_env(env, skip_render_check=True, skip_close_check=True)
+    observation, _ = env.reset(seed=3)
+    for _ in range(300):
+        decision = agent.act(observation)
+        assert env.action_space.contains(decision.action)
+        observation, _, terminated, truncated, _ = env.step(decision.action)
+        assert env.observation_space.contains(observation)
+        if terminated or truncated:
+            observation, _ = env.reset()
+    assert env.render().shape[-1] == 3
+    assert (decision.probabilities is None) == (settings["env_id"] == "Pendulum-v1")
+    env.close()
+
+
+def act_elsewhere(agent: LoadedAgent, observation: np.ndarray) -> tuple[int, float]:
+    decision = agent.act(observation, greedy=True)
+    return int(decision.action), float(decision.value)
+
+
+def test_it_acts_in_a_spawned_process_too(cartpole: LoadedAgent) -> None:
+    observation = np.full(4, 0.01, np.float32)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.apply(act_elsewhere, (cartpole, observation))
+    assert there == act_elsewhere(cartpole, observation)
+
+
+@pytest.mark.parametrize("network", ["mlp", "mlp-lstm"])
+def test_exported_agents_act_as_it_does(tmp_path: Path, network: str) -> None:
+    agent = untrained(tmp_path / "run", env_id="CartPole-v1", network=network)
+    observations = np.random.default_rng(1).normal(0, 1, (3, 4)).astype(np.float32)
+    inputs: dict[str, np.ndarray] = {"observations": observations}
+    if network == "mlp-lstm":
+        inputs |= {"state": np.zeros((3, 512), np.float32), "starts": np.zeros(3, bool)}
+    wanted = agent.act(observations, greedy=True)
+
+    saved: Any = tf.saved_model.load(str(agent.export(tmp_path / "saved")))
+    tensors = {name: tf.constant(value) for name, value in inputs.items()}
+    by_tensorflow = saved.signatures["serving_default"](**tensors)
+    session = onnxruntime.InferenceSession(agent.export(tmp_path / "agent.onnx"))
+    names = [output.name for output in session.get_outputs()]
+    by_onnx = dict(zip(names, session.run(None, inputs), strict=True))
+    for outputs in (by_tensorflow, by_onnx):
+        assert np.asarray(outputs["actions"]).tolist() == wanted.action.tolist()
+        np.testing.assert_allclose(outputs["values"], wanted.value, rtol=1e-4, atol=1e-6)
+        assert ("next_state" in outputs) == (network == "mlp-lstm")
+    with pytest.raises(UserError, match="is there already"):
+        agent.export(tmp_path / "saved")
+
+
+def test_the_example_notebook_runs(tmp_path: Path) -> None:
+    notebook = json.loads((REPOSITORY / "examples/play.ipynb").read_text())
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    script = tmp_path / "cells.py"
+    script.write_text("\n\n".join(cells))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "score 500" in done.stdout
