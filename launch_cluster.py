@@ -182,6 +182,8 @@ def start(arguments: list[str]) -> int:
         log.info("%s", report.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))
+        if not arguments:
+            log.info("for CartPole: %s --env-id CartPole-v1", console.command(PROG))
         if not in_tmux:
             keepers = ChildKeepers(run, planned.processes)
             return run_summary.supervise(planned, keepers, run, config)

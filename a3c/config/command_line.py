@@ -181,20 +181,20 @@ def read_preset(name: str) -> Layer:
     return read_file(PRESETS / f"{name}.toml", f"preset {name}")
 
 
-def _patterns(preset: str) -> list[str]:
+def patterns(preset: str) -> list[str]:
     """The patterns of the environments that a preset is for."""
     return _parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
 
 
 def is_for_another_task(preset: str, env_id: str) -> bool:
     """Whether a preset names its environments and `env_id` isn't among them."""
-    patterns = _patterns(preset)
-    return bool(patterns) and not any(fnmatch.fnmatchcase(env_id, p) for p in patterns)
+    known = patterns(preset)
+    return bool(known) and not any(fnmatch.fnmatchcase(env_id, pattern) for pattern in known)
 
 
 def preset_for(env_id: str) -> str | None:
     """The preset that fits an environment best: the longest matching pattern wins."""
-    pairs = [(pattern, name) for name in preset_names() for pattern in _patterns(name)]
+    pairs = [(pattern, name) for name in preset_names() for pattern in patterns(name)]
     matching = [pair for pair in pairs if fnmatch.fnmatchcase(env_id, pair[0])]
     return max(matching, key=lambda pair: len(pair[0]), default=("", None))[1]
 
@@ -231,8 +231,13 @@ def of_this_version(tables: Any) -> Any:
 # --- layers from flags ----------------------------------------------------------------------------
 
 
-def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -> None:
-    """Add every setting as a flag; `everything` also shows the rare ones in the help."""
+def add_config_arguments(
+    parser: argparse.ArgumentParser, *, everything: bool, preset: Layer | None = None
+) -> None:
+    """Add every setting as a flag; `everything` also shows the rare ones in the help.
+
+    The help shows each setting's default, or the value that `preset` gives it.
+    """
     group = parser.add_argument_group("configuration: defaults < preset < file < flags")
     presets = f"auto (by environment), none, {', '.join(preset_names())}"
     group.add_argument("--preset", default="auto", metavar="NAME", help=presets)
@@ -247,6 +252,11 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -
         help_text = metadata["help"].replace("%", "%%")
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
+        value = (preset or {}).get(option.section, {}).get(option.name)
+        if value is not None:
+            help_text += f" (preset: {plain(value)})"
+        elif option.kind is not dict and option.field.default not in (None, ()):
+            help_text += f" (default: {plain(option.field.default)})"
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if item is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
@@ -259,6 +269,15 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -
             help=help_text if everything or metadata["everyday"] else argparse.SUPPRESS,
             **settings,
         )
+
+
+def plain(value: Any) -> str:
+    """A setting's value as a person would write it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None or value in ((), {}):
+        return "-"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def idle(
@@ -301,10 +320,10 @@ def to_flags(config: Config) -> list[str]:
     return flags
 
 
-def config_from(
+def sources(
     namespace: argparse.Namespace, base: Layer | None = None
-) -> tuple[Config, str | None]:
-    """The configuration from parsed arguments, and the name of its preset.
+) -> tuple[list[tuple[str, Layer]], str | None]:
+    """The layers of parsed arguments by name, the weakest first, and the preset's name.
 
     `base` is the configuration of a resumed run: file and flags override it, and no preset is used.
     """
@@ -315,6 +334,7 @@ def config_from(
             value = coerce(option, parse_text(option, text), option.flag)
             flags.setdefault(option.section, {})[option.name] = value
     file_layer = read_file(namespace.config) if namespace.config else {}
+    given = [(str(namespace.config), file_layer), ("flag", flags)]
     preset = namespace.preset
     if base is not None:
         if preset != "auto":
@@ -322,17 +342,15 @@ def config_from(
                 f"--preset {preset}: a run that is resumed keeps its settings: "
                 "give single ones, or --config"
             )
-        return merge([base, file_layer, flags]), None
-    if preset == "none":
-        return merge([file_layer, flags]), None
+        return [("run", base), *given], None
     if preset == "auto":
-        config = merge([file_layer, flags])
+        env_id = merge([file_layer, flags]).env.env_id
         # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
         is_complete = sum(len(values) for values in file_layer.values()) == len(OPTIONS)
-        preset = None if is_complete else preset_for(config.env.env_id)
-        if preset is None:
-            return config, None
-    return merge([read_preset(preset), file_layer, flags]), preset
+        preset = None if is_complete else preset_for(env_id)
+    if preset in (None, "none"):
+        return given, None
+    return [(f"preset {preset}", read_preset(preset)), *given], preset
 
 
 def changes(before: Config, after: Config) -> list[str]:
@@ -357,16 +375,30 @@ def make_parser(
     extra: Callable[[argparse.ArgumentParser], None] | None = None,
     *,
     everything: bool = False,
+    preset: Layer | None = None,
     **layout: Any,
 ) -> Parser:
-    """The parser of every setting and of `extra` arguments; `layout` is passed to argparse."""
+    """The parser of every setting and of `extra` arguments; `layout` is passed to argparse.
+
+    The help shows the values of `preset`.
+    """
     parser = Parser(prog=prog, description=description, allow_abbrev=False, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
     add_version(parser)
     if extra:
         extra(parser)
-    add_config_arguments(parser, everything=everything)
+    add_config_arguments(parser, everything=everything, preset=preset)
     return parser
+
+
+def _preset_in(arguments: Sequence[str]) -> Layer | None:
+    """The preset that arguments choose by `--preset` or `--env-id`, for the help."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--preset", default="auto")
+    parser.add_argument("--env-id", default="")
+    given, _ = parser.parse_known_args([word for word in arguments if "help" not in word])
+    name = preset_for(given.env_id) if given.preset == "auto" else given.preset
+    return read_preset(name) if name in preset_names() else None
 
 
 def parse_config(
@@ -384,10 +416,11 @@ def parse_config(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything = "--help-all" in arguments
-    parser = make_parser(prog, description, extra, everything=everything, **layout)
+    preset = _preset_in(arguments) if {"-h", "--help", "--help-all"} & set(arguments) else None
+    parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
     namespace = parser.parse_args(arguments)
     try:
-        config, namespace.preset = config_from(namespace, base)
+        layers, namespace.preset = sources(namespace, base)
+        return merge([layer for _, layer in layers]), namespace
     except UserError as error:
         parser.error(str(error))
-    return config, namespace

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan, Process
 from a3c.config.command_line import Parser, add_version
+from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import elsewhere, far_end
-from a3c.launch import hosts, supervisor
+from a3c.launch import catalogue, hosts, supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES
 from a3c.run import rundir
@@ -40,17 +41,25 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 def make_parser(prog: str, verb: str) -> Parser:
     """The parser of a verb's arguments."""
+    if verb == "config":
+        return make_config_parser(f"{prog} {verb}", VERBS[verb].help)
     parser = Parser(prog=f"{prog} {verb}", description=VERBS[verb].help, allow_abbrev=False)
     add_version(parser)
     newest = "name or directory; default: newest"
-    if verb in ("status", "watch", "attach", "cockpit", "stop"):
-        parser.add_argument("run", nargs="?", metavar="RUN", help=newest)
+    optional = {
+        **dict.fromkeys(("status", "watch", "attach", "cockpit", "stop"), ("run", newest)),
+        "logs": ("process", "worker-0; default: all"),
+        "presets": ("name", "show all settings of this one"),
+        "envs": ("pattern", "for example pong or *-v5"),
+    }
+    if verb in optional:
+        name, meaning = optional[verb]
+        parser.add_argument(name, nargs="?", metavar=name.upper(), help=meaning)
     if verb == "status":
         parser.add_argument("--json", action="store_true", help="for programs")
     if verb == "stop":
         parser.add_argument("--now", action="store_true", help="without a last checkpoint")
     if verb == "logs":
-        parser.add_argument("process", nargs="?", metavar="PROCESS", help="worker-0; default: all")
         parser.add_argument("-f", "--follow", action="store_true", help="follow new output")
     if verb in ("restart", "remove"):
         parser.add_argument("process", metavar="PROCESS", help="for example worker-3")
@@ -320,5 +329,8 @@ VERBS: dict[str, Verb] = {
     "add": Verb(add, "start N more workers in it, up to --max-workers"),
     "remove": Verb(remove, "end a worker in order; `add` starts it again"),
     "list": Verb(list_runs, "the runs of this folder"),
+    "presets": Verb(catalogue.presets, "the presets, or all settings of one"),
+    "config": Verb(catalogue.config, "every setting that flags give, and where it comes from"),
+    "envs": Verb(catalogue.environments, "the environments that are installed"),
     "completion": Verb(completion, 'for bash: eval "$(... completion)"'),
 }

@@ -1,0 +1,104 @@
+"""What there is to choose from: presets, settings and environments."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fnmatch
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from a3c.config import command_line
+from a3c.config.command_line import OPTIONS, Layer
+from a3c.errors import EXIT_OK, UserError
+from a3c.run.rundir import REPOSITORY
+
+RESULTS = REPOSITORY / "benchmarks" / "results" / "real-workers.csv"
+MEASURED_WITH = 2  # workers
+
+
+def presets(arguments: argparse.Namespace) -> int:
+    """Print all presets with what they were measured with, or the settings of one."""
+    if arguments.name:
+        _print_settings([(f"preset {arguments.name}", command_line.read_preset(arguments.name))])
+        return EXIT_OK
+    rows = [("preset", "environment", "goal", f"measured with {MEASURED_WITH} workers")]
+    for name in command_line.preset_names():
+        config = command_line.merge([command_line.read_preset(name)])
+        goal = config.run.stop_at_return
+        rows.append(
+            (
+                name,
+                ", ".join(command_line.patterns(name)) or config.env.env_id,
+                "-" if goal is None else f"{goal:g}",
+                _measured(name),
+            )
+        )
+    _print_table(rows)
+    return EXIT_OK
+
+
+def config(arguments: argparse.Namespace) -> int:
+    """Print the settings that a command line gives, and where each comes from."""
+    layers, _ = command_line.sources(arguments)
+    _print_settings(layers)
+    return EXIT_OK
+
+
+def environments(arguments: argparse.Namespace) -> int:
+    """Print the ids of the environments that are installed and match a pattern."""
+    import gymnasium
+
+    import envs  # registers the Atari games
+
+    assert envs
+    pattern = arguments.pattern or "*"
+    wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
+    found = [i for i in gymnasium.registry if fnmatch.fnmatch(i.lower(), wanted.lower())]
+    if not found:
+        raise UserError(f"no environment matches {pattern}: `envs` alone lists all of them")
+    for env_id in sorted(found):
+        preset = command_line.preset_for(env_id)
+        print(f"{env_id:40}  {f'preset {preset}' if preset else ''}".rstrip())
+    return EXIT_OK
+
+
+def _measured(preset: str) -> str:
+    """The median of a preset's runs, from the file of the benchmark."""
+    try:
+        with RESULTS.open(newline="") as file:
+            lines = [line for line in file if not line.startswith("#")]
+    except OSError:  # an installation without the benchmarks
+        return "-"
+    runs = [
+        row
+        for row in csv.DictReader(lines)
+        if (row["preset"], row["workers"], row["flags"]) == (preset, str(MEASURED_WITH), "")
+    ]
+    if not runs:
+        return "not yet"
+    solved = sum(row["solved"] == "True" for row in runs)
+    steps, wall_s = (
+        statistics.median(float(r[key]) for r in runs) for key in ("env_steps", "wall_s")
+    )
+    return f"solved {solved} of {len(runs)}, median {steps:,.0f} env steps in {wall_s:,.0f} s"
+
+
+def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
+    """Print each setting with its value and the strongest layer that sets it."""
+    whole = command_line.merge([layer for _, layer in layers])
+    rows: list[tuple[str, ...]] = [("setting", "value", "from")]
+    for option in OPTIONS.values():
+        value: Any = getattr(getattr(whole, option.section), option.name)
+        setting = [name for name, layer in layers if option.name in layer.get(option.section, {})]
+        rows.append((option.flag, command_line.plain(value), setting[-1] if setting else "default"))
+    _print_table(rows)
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

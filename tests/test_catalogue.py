@@ -1,0 +1,58 @@
+"""The verbs that show what there is: presets, config, envs; and the values in the help."""
+
+from __future__ import annotations
+
+import pytest
+
+import launch_cluster
+from a3c.config import command_line
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    """The words of each line that a verb prints."""
+    assert launch_cluster.main(list(arguments)) == 0
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_preset_is_listed_with_its_goal_and_what_was_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = printed(capsys, "presets")
+    assert [words[0] for words in lines[1:]] == command_line.preset_names()
+    cartpole = next(" ".join(words) for words in lines if words[0] == "cartpole")
+    assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in cartpole
+
+
+def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {words[0]: words[1:] for words in printed(capsys, "presets", "cartpole")}
+    assert lines["--stop-at-return"] == ["475.0", "preset", "cartpole"]
+    assert lines["--frame-skip"] == ["4", "default"]
+    flags = ("--env-id", "CartPole-v1", "--seed", "7", "--no-evaluation-greedy")
+    lines = {words[0]: words[1:] for words in printed(capsys, "config", *flags)}
+    assert lines["--seed"] == ["7", "flag"]
+    assert lines["--evaluation-greedy"] == ["off", "flag"]
+    assert lines["--envs"] == ["8", "preset", "cartpole"]
+    assert len(lines) == len(command_line.OPTIONS) + 1
+
+
+def test_installed_environments_are_found_by_a_part_of_their_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ["ALE/Pong-v5", "preset", "pong"] in printed(capsys, "envs", "pong")
+    assert printed(capsys, "envs", "acrobot-v?") == [["Acrobot-v1", "preset", "acrobot"]]
+    assert launch_cluster.main(["envs", "no-such-game"]) == 2
+    assert "no environment matches no-such-game" in capsys.readouterr().err
+
+
+def test_help_shows_defaults_and_the_values_of_the_chosen_preset(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def help_of(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            launch_cluster.main([*arguments])
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "discount factor (default: 0.99)" in help_of("--help")
+    assert "discount factor (preset: 0.9)" in help_of("--preset", "pendulum", "--help")
+    assert "learning rate (preset: 0.002)" in help_of("--help", "--env-id", "CartPole-v1")
+    assert "multiply rewards by this before clipping" in help_of("--help-all")
