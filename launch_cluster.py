@@ -8,6 +8,7 @@ python launch_cluster.py status | watch | attach | logs | stop | restart | list
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
 import logging
@@ -25,6 +26,7 @@ from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.launch import hosts, preflight, report, run_summary, verbs
 from a3c.launch.supervisor import ChildKeepers
+from a3c.play import locate
 from a3c.process import console
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -160,6 +162,11 @@ def start(arguments: list[str]) -> int:
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
+    if config.run.start_from and not chosen.resume:
+        source = locate.find_checkpoint(config.run.start_from).path
+        config = dataclasses.replace(
+            config, run=dataclasses.replace(config.run, start_from=str(source))
+        )
     idle = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)

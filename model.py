@@ -26,7 +26,7 @@ from gymnasium.spaces import Box, Space
 from a3c.config import NetworkConfig
 from a3c.config.command_line import parse_config, parse_path
 from a3c.errors import UserError
-from a3c.learn import own_network
+from a3c.learn import own_network, warm_start
 from a3c.net import layers
 from a3c.net.distributions import for_space
 from a3c.net.network import Network, NetworkOutput
@@ -171,7 +171,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         assert isinstance(observation_space, Box)
         network = build(observation_space, action_space, config.network)
         if arguments.check:
-            own_network.check(network, observation_space, config)
+            agent = own_network.check(network, observation_space, config)
+            if config.run.start_from:
+                fresh, source = agent.parameters(), Path(config.run.start_from)
+                warm_start.take(fresh, agent.statistics_size, source)
             return 0
         rows = diagram.layer_table(network, observation_space)
         name, *details = network.description or (config.network.network,)

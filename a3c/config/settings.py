@@ -258,6 +258,11 @@ class RunConfig:
         "reach this mean",
         everyday=True,
     )
+    start_from: str | None = option(
+        None,
+        "begin with the weights of a run, a checkpoint or zoo/NAME, as far as they fit",
+        everyday=True,
+    )
     checkpoint_interval_s: float = option(
         60.0, "seconds between checkpoints", low=0.1, high=1e7, everyday=True
     )

@@ -179,8 +179,8 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
 def check_network(config: Config, space: Space[Any]) -> None:
     """Raise UserError if the network can't take these observations, or the user's own one fails.
 
-    The user's own network is tested in a separate process, which imports TensorFlow and takes some
-    seconds.
+    The user's own network, and the weights of `--start-from`, are tested in a separate process,
+    which imports TensorFlow and takes some seconds.
     """
     place = config.network.network
     module, colon, _ = place.partition(":")
@@ -192,8 +192,10 @@ def check_network(config: Config, space: Space[Any]) -> None:
         known = networks().get(place)
         if known and isinstance(space, Box):
             check_side(place, known.min_side, space)
-        return
-    own_code.check_source(module, f"network {place}")
+        if config.run.start_from is None:
+            return
+    else:
+        own_code.check_source(module, f"network {place}")
     script = str(REPOSITORY / "model.py")
     try:
         done = subprocess.run(

@@ -18,6 +18,8 @@ import tensorflow as tf
 from a3c import config as settings
 from a3c.config import Config
 from a3c.errors import FatalError
+from a3c.learn import warm_start
+from a3c.learn.agent import Agent
 from a3c.learn.games import Games
 from a3c.process import process_records
 from a3c.process.console import beside, count
@@ -34,9 +36,7 @@ DRAIN_INTERVAL_S = 0.5
 _LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 
-def prepare(
-    store: Store, config: Config, run_dir: Path, initial: Callable[[], dict[str, np.ndarray]]
-) -> Manifest | None:
+def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manifest | None:
     """Make the ps ready: attach to an initialised ps, else restore it, else initialise it.
 
     An initialised ps is never overwritten, because a restarted chief must not undo what the other
@@ -52,7 +52,7 @@ def prepare(
     before = resume.newest_step(run_dir / "metrics")
     if found is None:
         log.info("initialising the ps")
-        store.initialize(initial())
+        store.initialize(_initial(agent, config.run.start_from))
     else:
         _restore(store, config, *found)
     step = manifest.step if manifest else 0
@@ -60,6 +60,16 @@ def prepare(
         log.warning("%s", resume.loss(before, step))
         JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
     return manifest
+
+
+def _initial(agent: Agent, start_from: str | None) -> dict[str, np.ndarray]:
+    """The weights that a run begins with."""
+    fresh = agent.parameters()
+    if start_from is None:
+        return fresh
+    values, taken = warm_start.take(fresh, agent.statistics_size, Path(start_from))
+    log.info("%s", taken)
+    return values
 
 
 def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:

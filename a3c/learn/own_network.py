@@ -125,7 +125,7 @@ def _check_tensor(place: str, name: str, tensor: Any, shape: list[int | None]) -
     )
 
 
-def check(network: Network, observation_space: Box, config: Config) -> None:
+def check(network: Network, observation_space: Box, config: Config) -> Agent:
     """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
     place = config.network.network
@@ -145,6 +145,7 @@ def check(network: Network, observation_space: Box, config: Config) -> None:
         drawn_from = action.policy_parameters[None]
         known = (rows, rows, rows, starts[None], state, drawn_from, rows)
         agent.gradient(Batch(*played, *known), 0.0, 0.0)
+        return agent
     except A3CError:
         raise
     except Exception as error:

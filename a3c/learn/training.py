@@ -134,7 +134,7 @@ class Worker:
     def _wait_until_ready(self, run_dir: Path, agent: Agent) -> Any:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
-            return prepare(self._store, self._config, run_dir, agent.parameters)
+            return prepare(self._store, self._config, run_dir, agent)
         said = False
         while not self._stop.requested and not self._store.is_ready():
             if not said:

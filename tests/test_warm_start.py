@@ -1,0 +1,81 @@
+"""Beginning a run with the weights of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from a3c.errors import UserError
+from a3c.learn import warm_start
+from a3c.run import checkpoint
+from tests.fake_runs import configure, manifest_of
+from tests.runs import REPOSITORY, manifest, run
+
+FRESH = {
+    "hidden1/weights": np.zeros((3, 2), np.float32),
+    "policy/weights": np.zeros((2, 4), np.float32),
+    "policy/biases": np.zeros(4, np.float32),
+    "value/weights": np.zeros((2, 1), np.float32),
+}
+
+
+def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
+    """A checkpoint of the same network with all weights 1, and statistics of three observations."""
+    shapes = {name: value.shape for name, value in FRESH.items()}
+    shapes |= {name.replace("_", "/"): shape for name, shape in changes.items()}
+    values: dict[str, np.ndarray] = {
+        name: np.ones(shape, np.float32) for name, shape in shapes.items()
+    }
+    values["observation_statistics"] = np.ones(7)
+    return checkpoint.write(
+        folder, manifest_of(configure(), 5), lambda p: checkpoint.save_variables(p, values)
+    )
+
+
+def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
+    source = saved(tmp_path)
+    values, line = warm_start.take(FRESH, 7, source)
+    assert set(values) == {*FRESH, "observation_statistics"}
+    assert all((value == 1).all() for value in values.values())
+    assert line == f"starting from the weights of {source}"
+    assert "observation_statistics" not in warm_start.take(FRESH, 0, source)[0]
+
+
+def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
+    values, line = warm_start.take(FRESH, 0, saved(tmp_path, policy_weights=(2, 6)))
+    assert line.endswith("with a new policy head, because the actions differ")
+    assert not values["policy/weights"].any()
+    assert not values["policy/biases"].any()
+    assert values["hidden1/weights"].all()
+    assert values["value/weights"].all()
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"hidden1/weights is of shape \(4, 2\), not of shape"):
+        warm_start.take(FRESH, 0, saved(tmp_path, hidden1_weights=(4, 2)))
+
+
+def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -> None:
+    flags = [*("--env-id", "CartPole-v1", "--workers", "1", "--evaluation-episodes", "20")]
+    flags += [*("--learning-rate", "1e-6", "--learning-rate-schedule", "constant")]
+    code, said = run(tmp_path / "run", *flags, "--start-from", "zoo/cartpole")
+    assert code == 0, said
+    assert manifest(tmp_path / "run").reason == "solved"
+    assert manifest(tmp_path / "run").step < 20_000
+    log = (tmp_path / "run" / "logs" / "worker-0.log").read_text()
+    assert f"starting from the weights of {REPOSITORY}/zoo/cartpole" in log
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("zoo/cartpole", "is of another network: hidden1/weights"), ("zoo/x", "no agent 'zoo/x'")],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
+    tmp_path: Path, source: str, words: str
+) -> None:
+    code, said = run(tmp_path / "run", "--env-id", "Acrobot-v1", "--start-from", source)
+    assert code == 2
+    assert words in said
+    assert not (tmp_path / "run").exists()
