@@ -162,6 +162,20 @@ def test_without_evaluation_games_twenty_are_not_enough(tmp_path: Path) -> None:
     assert tick(chief, *[0.0] * 100, *[51.0] * 90) is None
 
 
+def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
+    chief = chief_of(ReportingStore(), tmp_path, max_wall_time_s=100.0)
+    chief._wall_before = 99.0
+    assert tick(chief) is None
+    chief._wall_before = 100.0
+    assert tick(chief) == "max_wall_time"
+    chief.end_run("max_wall_time", go_on)
+    last, run = manifest(tmp_path), config(max_wall_time_s=100.0).run
+    assert last.reason == "max_wall_time"
+    assert checkpoint.is_over(last, run)
+    assert not checkpoint.is_over(last, dataclasses.replace(run, max_wall_time_s=200.0))
+    assert not checkpoint.is_over(last, dataclasses.replace(run, max_wall_time_s=None))
+
+
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
 def test_games_that_are_being_played_at_the_end_decide_how_it_ended(
     tmp_path: Path, mean: float, reason: str

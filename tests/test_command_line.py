@@ -247,6 +247,21 @@ def test_a_refused_start_writes_nothing_and_says_nothing_on_stdout(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0)]
+)
+def test_times_may_have_a_unit(text: str, seconds: float) -> None:
+    config, _ = command_line.parse_config(["--max-wall-time", text], "test", "")
+    assert config.run.max_wall_time_s == seconds
+
+
+@pytest.mark.parametrize("text", ["m", "30x", "-5m", "0s", "1e300h"])
+def test_times_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.parse_config([f"--max-wall-time={text}"], "test", "")
+    assert "--max-wall-time = " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["1e6", "1000000", "1_000_000", "1000000.0"])
 def test_whole_numbers_may_be_written_as_people_write_them(text: str) -> None:
     assert parse("--max-env-steps", text).run.max_env_steps == 1_000_000

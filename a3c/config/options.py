@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -15,6 +16,7 @@ from a3c.config.own_code import networks
 from a3c.errors import UserError
 
 MAX_TABLE_DEPTH = 32
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -154,6 +156,9 @@ def parse_text(option: Option, text: Any) -> Any:
         return text
     if option.optional and text == "none":
         return None
+    if option.name.endswith("_s") and text[-1:] in SECONDS:
+        with contextlib.suppress(ValueError):
+            return float(text[:-1]) * SECONDS[text[-1]]
     try:
         if option.kind is dict:
             return json.loads(text)

@@ -252,6 +252,13 @@ class RunConfig:
     max_env_steps: int = option(
         10_000_000, "end after this many env steps of the cluster", low=1, high=2**62, everyday=True
     )
+    max_wall_time_s: float | None = option(
+        None,
+        "end after so much time of training, over all resumes: seconds, or 30m or 2h",
+        above=0.0,
+        high=1e9,
+        everyday=True,
+    )
     stop_at_return: float | None = option(
         None,
         "end as solved when the last 20 games, then whole games with frozen weights, "

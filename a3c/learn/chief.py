@@ -148,7 +148,10 @@ class Chief:
             self.save("interval")
         if self._is_solved():
             return "solved"
-        return "max_env_steps" if reply.global_step >= self._config.run.max_env_steps else None
+        if reply.global_step >= self._config.run.max_env_steps:
+            return "max_env_steps"
+        limit_s = self._config.run.max_wall_time_s
+        return "max_wall_time" if limit_s is not None and self.wall_s >= limit_s else None
 
     def _is_solved(self) -> bool:
         """Whether evaluation games with frozen weights reached the goal; starts them when due.

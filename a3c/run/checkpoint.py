@@ -82,9 +82,11 @@ def is_solved(manifest: Manifest, config: RunConfig) -> bool:
 
 def is_over(manifest: Manifest, config: RunConfig) -> bool:
     """Whether the run ends with this checkpoint; resuming a run may change its goals."""
-    return is_solved(manifest, config) or (
-        manifest.reason == "max_env_steps" and manifest.step >= config.max_env_steps
-    )
+    if manifest.reason == "max_env_steps":
+        return manifest.step >= config.max_env_steps
+    if manifest.reason == "max_wall_time":
+        return config.max_wall_time_s is not None and manifest.wall_s >= config.max_wall_time_s
+    return is_solved(manifest, config)
 
 
 # --- writing ------------------------------------------------------------------------------------
