@@ -267,12 +267,8 @@ def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop
     with log_path.open("ab") as log:
         if step < goal.env_steps:
             say(f"{goal.run}: from {begun_from}, env step {step:,}, to {goal.env_steps:,}")
-            follow(command, log, stop, lambda: results.keep(goal, session), arguments.save_every)
-        session = results.keep(goal, session)
-        say(
-            f"{goal.run}: {session.env_steps:,} of {goal.env_steps:,} env steps after "
-            f"{session.wall_s / 3600:.2f} h of training, mean return {session.mean_return_100}"
-        )
+            follow(command, log, stop, lambda: keep(results, goal, session), arguments.save_every)
+        session = keep(results, goal, session)
         if session.env_steps >= goal.env_steps and not stop.is_due:
             evaluate(results, goal, session, log, stop)
     if stop.is_due or results.is_finished(goal):
@@ -280,6 +276,17 @@ def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop
     lines = log_path.read_text(errors="replace").splitlines()[-LAST_LINES:]
     say("\n".join([f"{goal.run} has failed; the end of {log_path}:", *lines]))
     return False
+
+
+def keep(results: Results, goal: Goal, session: Session) -> Session:
+    """Write what a run has come to, and say it."""
+    session = results.keep(goal, session)
+    mean = session.mean_return_100
+    say(
+        f"{goal.run}: {session.env_steps:,} of {goal.env_steps:,} env steps after "
+        f"{session.wall_s / 3600:.2f} h of training, mean return {'-' if mean == '' else mean}"
+    )
+    return session
 
 
 def launcher(
