@@ -332,8 +332,7 @@ def evaluate(results: Results, goal: Goal, session: Session, log: IO[bytes], sto
     returns = scores.pop("returns")
     scores = {k: v for k, v in scores.items() if k not in ("lengths", "checkpoint")}
     compact.write(path, path, scores)
-    deviation = statistics.stdev(returns)
-    mean, deviation = round(scores["mean"], 2), round(deviation, 2)
+    mean, deviation = round(scores["mean"], 2), round(statistics.stdev(returns), 2)
     results.keep_row(session._replace(games=len(returns), mean=mean, deviation=deviation))
     say(f"{goal.run}: mean {mean:,} of {len(returns)} games, deviation {deviation:,}")
     shown = results.zoo / goal.game
@@ -385,7 +384,7 @@ def table(results: Results, goals: Sequence[Goal]) -> list[str]:
     """The plan, with how far each run is."""
     lines = [f"{'run':18}{'env steps':>12} of {'goal':12}{'mean return':>12}{'hours':>8}  state"]
     for goal in goals:
-        row, done = results.last(goal), results.last(goal, evaluated=True)
+        done = results.last(goal, evaluated=True)
         _, manifest = results.furthest(goal)
         state = "not begun"
         if results.is_finished(goal) and done:
@@ -397,8 +396,6 @@ def table(results: Results, goals: Sequence[Goal]) -> list[str]:
         step, wall_s, mean = 0, 0.0, None
         if manifest:
             step, wall_s, mean = manifest.step, manifest.wall_s, manifest.mean_return_100
-        elif row:
-            step, wall_s = int(row["env_steps"]), float(row["wall_s"])
         shown = "-" if mean is None else f"{mean:,.1f}"
         lines.append(
             f"{goal.run:18}{step:>12,} of {goal.env_steps:<12,}{shown:>12}{wall_s / 3600:>8.2f}  "
