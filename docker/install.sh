@@ -39,8 +39,8 @@ if command -v strip >/dev/null; then
 fi
 # Compiled now, for the root of a container is read-only; only what is imported, for it takes room.
 "$venv/bin/python" -c '
-import ale_py, gymnasium, imageio, imageio_ffmpeg, libtmux, matplotlib.pyplot, numpy, psutil, rich
-import tensorboard.program, tensorboard.default, tensorflow as tf
+import ale_py, gymnasium, imageio_ffmpeg, libtmux, matplotlib.pyplot, numpy, psutil, rich
+import PIL.Image, tensorboard.program, tensorboard.default, tensorflow as tf
 tf.compat.v1.train.AdamOptimizer(), tf.distribute.Server
 gymnasium.make("CartPole-v1").reset()
 '

@@ -331,10 +331,13 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPat
         monkeypatch.setitem(sys.modules, module, None)
     for module in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, module)
-    refusal("phys2d/CartPole-v1", r"needs jax, .* pip install \"gymnasium\[jax\]\"")
-    refusal("tabular/Blackjack-v0", r"needs jax, .* pip install \"gymnasium\[jax\]\"")
-    refusal("Ant-v5", r"v5 needs something that is missing here: .*\[mujoco\]")
-    refusal("LunarLander-v3", r"v3 needs something that is missing here: .*\[box2d\]")
+    refusal("phys2d/CartPole-v1", r"needs jax, .*pip install \"gymnasium\[jax\]\"")
+    refusal("tabular/Blackjack-v0", r"needs jax, .*pip install \"gymnasium\[jax\]\"")
+    missing = "needs gymnasium.{0}., which is missing here: .*pip install .gymnasium.{0}..$"
+    refusal("Ant-v5", missing.format("mujoco"))
+    refusal("LunarLander-v3", missing.format("box2d"))
+    with pytest.raises(UserError, match=missing.format("box2d")):  # not only before a run starts
+        make("LunarLander-v3")
 
 
 def test_a_vector_environment_must_say_when_it_resets() -> None:

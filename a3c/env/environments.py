@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,10 @@ from gymnasium.vector.utils import batch_space
 
 from a3c.config import EnvConfig, own_code
 from a3c.errors import UserError
+from a3c.process import console
 
 Envs = VectorEnv[Any, Any, Any]
+MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
 
 
 def import_module_of(env_id: str) -> str:
@@ -48,8 +51,15 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     """`num_envs` copies of any registered environment.
 
     Uses the environment's own vector implementation if it supports the arguments; that one chooses
-    its own reset mode.
+    its own reset mode. UserError if a package is missing.
     """
+    try:
+        return _make_vec(env_id, num_envs, config, render_mode)
+    except MISSING as error:
+        raise UserError(_explain_missing(error, env_id)) from error
+
+
+def _make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None) -> Envs:
     spec = _find_spec(env_id)
     keywords = dict(config.env_kwargs)
     if config.max_episode_steps is not None:
@@ -234,17 +244,26 @@ def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
 def _explain(error: Exception, config: EnvConfig) -> str:
     """An environment's exception and what to do about it, in one line."""
     subject = f"env_id {config.env_id}"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        module = error.name.split(".")[0]
-        package = '"gymnasium[jax]"' if module == "jax" else module
-        return f"{subject} needs {error.name}, which is missing here: pip install {package}"
-    if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
-        return f"{subject} needs something that is missing here: {_one_line(error)}"
+    if isinstance(error, MISSING):
+        return _explain_missing(error, config.env_id)
     if config.env_kwargs:
         subject += f" with env_kwargs {config.env_kwargs}"
     # Gymnasium raises a constructor's TypeError again, with a longer text.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
     return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
+
+
+def _explain_missing(error: Exception, env_id: str) -> str:
+    """What an environment lacks, and how to install it."""
+    if extra := re.search(r"gymnasium\[[\w-]+\]", str(error)):  # in Gymnasium's own messages
+        name, package = extra[0], f'"{extra[0]}"'
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        name, module = error.name, error.name.split(".")[0]
+        package = '"gymnasium[jax]"' if module == "jax" else module
+    else:
+        return f"env_id {env_id} needs something that is missing here: {_one_line(error)}"
+    pip = console.command("pip")
+    return f"env_id {env_id} needs {name}, which is missing here: {pip} install {package}"
 
 
 def _one_line(thing: object) -> str:

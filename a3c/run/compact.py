@@ -33,13 +33,16 @@ def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) 
     def save(prefix: Path) -> None:
         np.savez_compressed(prefix.with_name(checkpoint.COMPACT), **kept)  # type: ignore[arg-type]
 
-    return checkpoint.read_manifest(checkpoint.write(target.parent, manifest, save, target.name))
+    path = checkpoint.write(target.parent, manifest, save, target.name)
+    path.chmod(0o755)  # it is published: other users play it, as in a container
+    (path / checkpoint.MANIFEST).chmod(0o644)
+    return checkpoint.read_manifest(path)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a compact checkpoint by name, its weights as float32 again."""
     try:
-        with np.load(path) as arrays:
+        with path.open("rb") as file, np.load(file) as arrays:
             return {name: _widened(arrays[name]) for name in arrays.files}
     except Exception as error:  # NumPy and its parts raise many kinds
         raise DamagedCheckpointError(f"{path.name}: {error}") from None
