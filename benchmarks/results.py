@@ -267,12 +267,8 @@ def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop
     with log_path.open("ab") as log:
         if step < goal.env_steps:
             say(f"{goal.run}: from {begun_from}, env step {step:,}, to {goal.env_steps:,}")
-            follow(command, log, stop, lambda: results.keep(goal, session), arguments.save_every)
-        session = results.keep(goal, session)
-        say(
-            f"{goal.run}: {session.env_steps:,} of {goal.env_steps:,} env steps after "
-            f"{session.wall_s / 3600:.2f} h of training, mean return {session.mean_return_100}"
-        )
+            follow(command, log, stop, lambda: keep(results, goal, session), arguments.save_every)
+        session = keep(results, goal, session)
         if session.env_steps >= goal.env_steps and not stop.is_due:
             evaluate(results, goal, session, log, stop)
     if stop.is_due or results.is_finished(goal):
@@ -280,6 +276,17 @@ def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop
     lines = log_path.read_text(errors="replace").splitlines()[-LAST_LINES:]
     say("\n".join([f"{goal.run} has failed; the end of {log_path}:", *lines]))
     return False
+
+
+def keep(results: Results, goal: Goal, session: Session) -> Session:
+    """Write what a run has come to, and say it."""
+    session = results.keep(goal, session)
+    mean = session.mean_return_100
+    say(
+        f"{goal.run}: {session.env_steps:,} of {goal.env_steps:,} env steps after "
+        f"{session.wall_s / 3600:.2f} h of training, mean return {'-' if mean == '' else mean}"
+    )
+    return session
 
 
 def launcher(
@@ -325,8 +332,7 @@ def evaluate(results: Results, goal: Goal, session: Session, log: IO[bytes], sto
     returns = scores.pop("returns")
     scores = {k: v for k, v in scores.items() if k not in ("lengths", "checkpoint")}
     compact.write(path, path, scores)
-    deviation = statistics.stdev(returns)
-    mean, deviation = round(scores["mean"], 2), round(deviation, 2)
+    mean, deviation = round(scores["mean"], 2), round(statistics.stdev(returns), 2)
     results.keep_row(session._replace(games=len(returns), mean=mean, deviation=deviation))
     say(f"{goal.run}: mean {mean:,} of {len(returns)} games, deviation {deviation:,}")
     shown = results.zoo / goal.game
@@ -378,7 +384,7 @@ def table(results: Results, goals: Sequence[Goal]) -> list[str]:
     """The plan, with how far each run is."""
     lines = [f"{'run':18}{'env steps':>12} of {'goal':12}{'mean return':>12}{'hours':>8}  state"]
     for goal in goals:
-        row, done = results.last(goal), results.last(goal, evaluated=True)
+        done = results.last(goal, evaluated=True)
         _, manifest = results.furthest(goal)
         state = "not begun"
         if results.is_finished(goal) and done:
@@ -390,8 +396,6 @@ def table(results: Results, goals: Sequence[Goal]) -> list[str]:
         step, wall_s, mean = 0, 0.0, None
         if manifest:
             step, wall_s, mean = manifest.step, manifest.wall_s, manifest.mean_return_100
-        elif row:
-            step, wall_s = int(row["env_steps"]), float(row["wall_s"])
         shown = "-" if mean is None else f"{mean:,.1f}"
         lines.append(
             f"{goal.run:18}{step:>12,} of {goal.env_steps:<12,}{shown:>12}{wall_s / 3600:>8.2f}  "

@@ -99,3 +99,9 @@ def test_a_second_of_play_is_a_second_of_the_game() -> None:
     assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
     atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
     assert frames_per_second(found, atari) == 20
+
+
+def test_a_missing_package_is_named_before_render_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    with pytest.raises(UserError, match=r"LunarLander-v3 needs gymnasium\[box2d\], which is"):
+        opened("LunarLander-v3")

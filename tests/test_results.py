@@ -8,25 +8,27 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from a3c.plot import pictures
 from a3c.run import checkpoint, rundir
 from a3c.run.rundir import REPOSITORY
-from benchmarks import machine, results
+from benchmarks import machine, results, results_page
 from benchmarks.results import COMPACT, FOLDER, SCRATCH, Goal, Results
 from tests import runs, snapshots
 from tests.clusters import config
 
-STEPS = 30_000
+STEPS = 20_000
 POLE = Goal("CartPole-v1", 1, STEPS, STEPS)
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     """The facility at work on a plan of CartPole, with all of its folders in one."""
     command = [sys.executable, "-m", "benchmarks.results", "--games", POLE.env_id, "--seeds", "1"]
-    command += ["--env-steps", str(STEPS), "--workers", "2", "--save-every", "1"]
+    command += ["--env-steps", str(STEPS), "--workers", "1", "--save-every", "1"]
     for name in ("folder", "output", "zoo"):
         command += [f"--{name}", str(folder / name)]
     command += [*flags, "--", "--checkpoint-interval", "0.5"]
@@ -63,7 +65,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_a_stop_leaves_a_row_and_a_compact_checkpoint(stopped: Results) -> None:
     row, small = stopped.last(POLE), stopped.output / POLE.run
     assert row
-    assert (row["begun_from"], row["mean"], row["workers"]) == (SCRATCH, "", "2")
+    assert (row["begun_from"], row["mean"], row["workers"]) == (SCRATCH, "", "1")
     kept = checkpoint.verify(small)
     assert 0 < kept.step < STEPS
     assert int(row["env_steps"]) == kept.step
@@ -163,3 +165,38 @@ def test_sessions_on_two_machines_have_a_row_each_and_replace_only_their_own(
         ("pong-2", "9"),
     ]
     assert place.sessions()[0]["machine"] == where[2]
+
+
+def session(game: str, seed: int, env_steps: int, **others: Any) -> results.Session:
+    """A row of the index."""
+    where = (f"2026-01-01 00:00:{env_steps % 60:02}", "c", "2 cores", 0.5)
+    row = results.Session(*where, f"{game.lower()}-{seed}", f"ALE/{game}-v5", seed, SCRATCH, 0, "x")
+    return row._replace(workers=2, env_steps=env_steps, wall_s=3600.0, **others)
+
+
+def test_the_page_shows_finished_games_and_how_far_the_others_are(tmp_path: Path) -> None:
+    whole = results.WHOLE
+    rows = [
+        session("Pong", 1, whole + 1, games=100, mean=20.0, deviation=1.0),
+        session("Pong", 2, whole + 2, games=100, mean=21.0, deviation=2.0),
+        session("Pong", 3, 3_000_000, games=100, mean=9.0, deviation=2.0),
+        session("Breakout", 1, 1_250_000, mean_return_100=33.5),
+    ]
+    machine.write(tmp_path / "index.csv", rows)
+    for row in rows:
+        points = [results.Point(n * 20_000, n * 9.0, n / 2 + row.seed) for n in range(1, 20)]
+        machine.write(tmp_path / f"{row.run}.csv", points)
+    index = machine.read(tmp_path / "index.csv")
+    table = "\n".join(results_page.atari(index))
+    assert "| Pong | 17.3 | 21 | – | 20.9 | 20.5 | 20.5 (20.0 to 21.0) | 2 |" in table
+    assert "| 400 | not finished: 33.5 in training at 1.25M | 0 |" in table
+    assert table.count(results_page.NOT_YET) == 5
+    everything = "\n".join(results_page.every_run(index))
+    assert "| pong-3 | 3,000,000 | – | 9.0 ± 2.0 | 1.00 | 2 | 1 | 0 | 2 cores |" in everything
+    curves = results_page.read_curves(tmp_path, index)
+    assert {game: len(seeds) for game, seeds in curves.items()} == {
+        "ALE/Pong-v5": 3,
+        "ALE/Breakout-v5": 1,
+    }
+    picture = pictures.save(results_page.figure(curves), tmp_path / "picture.png")
+    assert picture.stat().st_size > 10_000

@@ -20,7 +20,7 @@ from a3c.errors import UserError
 from a3c.process import console
 
 Envs = VectorEnv[Any, Any, Any]
-_MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)
+MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
 
 
 def import_module_of(env_id: str) -> str:
@@ -55,7 +55,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     """
     try:
         return _make_vec(env_id, num_envs, config, render_mode)
-    except _MISSING as error:
+    except MISSING as error:
         raise UserError(_explain_missing(error, env_id)) from error
 
 
@@ -244,7 +244,7 @@ def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
 def _explain(error: Exception, config: EnvConfig) -> str:
     """An environment's exception and what to do about it, in one line."""
     subject = f"env_id {config.env_id}"
-    if isinstance(error, _MISSING):
+    if isinstance(error, MISSING):
         return _explain_missing(error, config.env_id)
     if config.env_kwargs:
         subject += f" with env_kwargs {config.env_kwargs}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from gymnasium.spaces import Box
 from a3c.config import Config, EnvConfig
 from a3c.config.own_code import describe
 from a3c.env import atari, seeding
-from a3c.env.environments import has_own_end, import_module_of
+from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.net.network import Network
@@ -149,8 +150,9 @@ def make_rendered(make: Callable[..., Envs], config: EnvConfig, seed: int) -> En
         os.environ.setdefault(name, value)
     spec = gymnasium.registry.get(import_module_of(config.env_id))
     if spec is not None and spec.entry_point is not None:
-        place: Any = spec.entry_point
-        maker = load_env_creator(place) if isinstance(place, str) else place
+        maker: Any = spec.entry_point
+        with contextlib.suppress(*MISSING):  # making it says what is missing
+            maker = load_env_creator(maker) if isinstance(maker, str) else maker
         modes = getattr(maker, "metadata", {}).get("render_modes")
         if modes is not None and "rgb_array" not in modes:
             reason = f"its render modes are {list(modes)}, without rgb_array"

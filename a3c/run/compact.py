@@ -42,7 +42,7 @@ def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) 
 def read(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a compact checkpoint by name, its weights as float32 again."""
     try:
-        with np.load(path) as arrays:
+        with path.open("rb") as file, np.load(file) as arrays:
             return {name: _widened(arrays[name]) for name in arrays.files}
     except Exception as error:  # NumPy and its parts raise many kinds
         raise DamagedCheckpointError(f"{path.name}: {error}") from None

@@ -1,0 +1,174 @@
+"""Fill docs/results.md from the index and the curves of `benchmarks.results`, and draw the curves.
+
+python -m benchmarks.results_page
+"""
+
+from __future__ import annotations
+
+if not __package__:
+    raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.results_page")
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from a3c.plot import pictures
+from a3c.plot.curves import Series, across_seeds, series
+from a3c.plot.pictures import COLOURS, FAINT
+from a3c.run.rundir import REPOSITORY
+from benchmarks import machine
+from benchmarks.results import GAMES, WHOLE, plan
+
+PAGE = REPOSITORY / "docs" / "results.md"
+PICTURE = REPOSITORY / "docs" / "pictures" / "results.png"
+COLUMNS = 4  # of the picture
+NOT_YET = "not run yet"
+
+
+class Published(NamedTuple):
+    """Scores of other programs after 10M env steps, A3C's after 80M; docs/results.md cites them."""
+
+    sb3_a2c: float
+    sb3_ppo: float
+    rllib_a2c: float | None
+    a3c_80m: float
+    goal: float  # ours
+
+
+PUBLISHED = {
+    "Breakout": Published(280, 398, 374, 581, 400),
+    "SpaceInvaders": Published(627, 960, 692, 1_044, 1_000),
+    "Qbert": Published(3_882, 15_627, 3_620, 20_722, 15_000),
+    "BeamRider": Published(2_890, 3_397, 1_401, 8_883, 3_400),
+    "Seaquest": Published(1_721, 1_784, None, 1_782, 1_800),
+    "Enduro": Published(0, 996, None, 0, 800),
+    "Pong": Published(17.3, 21.0, None, 20.9, 20.5),
+}
+
+Rows = Sequence[Mapping[str, str]]
+
+
+def by_run(rows: Rows) -> dict[str, list[Mapping[str, str]]]:
+    """The sessions of each run, oldest first."""
+    runs: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        runs.setdefault(row["run"], []).append(row)
+    return runs
+
+
+def atari(rows: Rows) -> list[str]:
+    """The games beside the published scores."""
+    runs = by_run(rows)
+    lines = []
+    for game, env_id in zip(GAMES, (goal.env_id for goal in plan(GAMES, [1], [1])), strict=True):
+        mine = [sessions for sessions in runs.values() if sessions[0]["env_id"] == env_id]
+        known = PUBLISHED[game]
+        others = ["–" if x is None else f"{x:,g}" for x in known[:-1]]
+        lines.append([game, *others, f"{known.goal:,g}", *ours(mine)])
+    titles = ("game", "SB3 A2C", "SB3 PPO", "RLlib A2C", "A3C, 80M", "goal", "a3c-cluster", "seeds")
+    return machine.table(titles, lines)
+
+
+def ours(runs: Sequence[Rows]) -> tuple[str, str]:
+    """The score of a game's finished runs and their number, or how far the furthest is."""
+    final = [[r for r in run if r["mean"] and int(r["env_steps"]) >= WHOLE] for run in runs]
+    means = [float(found[-1]["mean"]) for found in final if found]
+    if means:
+        spread = f" ({min(means):,.1f} to {max(means):,.1f})" if len(means) > 1 else ""
+        return f"{statistics.fmean(means):,.1f}{spread}", str(len(means))
+    furthest = max((run[-1] for run in runs), key=lambda r: int(r["env_steps"]), default=None)
+    if furthest is None:
+        return NOT_YET, "0"
+    steps = int(furthest["env_steps"]) / 1e6
+    return f"not finished: {furthest['mean_return_100'] or '–'} in training at {steps:.2f}M", "0"
+
+
+def every_run(rows: Rows) -> list[str]:
+    """All runs, with what they took."""
+    lines = []
+    for run, sessions in sorted(by_run(rows).items()):
+        last = sessions[-1]
+        scored = [r for r in sessions if r["mean"]]
+        score = "–"
+        if scored:
+            r = scored[-1]
+            score = f"{float(r['mean']):,.1f} ± {float(r['deviation']):,.1f}"
+            score += f" at {int(r['env_steps']):,}" if r["env_steps"] != last["env_steps"] else ""
+        afresh = sum(r["begun_from"].startswith("compact") for r in sessions)
+        machines = ", ".join(dict.fromkeys(r["machine"] for r in sessions))
+        steps, hours = f"{int(last['env_steps']):,}", f"{float(last['wall_s']) / 3600:.2f}"
+        mean = last["mean_return_100"] or "–"
+        lines.append(
+            (run, steps, mean, score, hours, last["workers"], len(sessions), afresh, machines)
+        )
+    titles = ("run", "env steps", "in training", "100 games", "hours", "workers")
+    more = ("sessions", "optimizer afresh", "machine")
+    return machine.table((*titles, *more), lines) if lines else [NOT_YET]
+
+
+def read_curves(folder: Path, rows: Rows) -> dict[str, list[Series]]:
+    """The curves of each environment: env steps in millions, mean return."""
+    found: dict[str, list[Series]] = {}
+    for run, sessions in by_run(rows).items():
+        points = machine.read(folder / f"{run}.csv")
+        steps = np.array([int(p["env_steps"]) / 1e6 for p in points])
+        means = np.array([float(p["mean_return_100"]) for p in points])
+        found.setdefault(sessions[0]["env_id"], []).append(series(steps, means))
+    return found
+
+
+def figure(curves: Mapping[str, Sequence[Series]]) -> Figure:
+    """Axes for each environment: a thin line a seed, their mean with its band, published marks."""
+    num_rows = -(-len(curves) // COLUMNS)
+    size = (14.0, pictures.HEADER + 3.4 * num_rows)
+    page = pictures.page(
+        "Mean return of the last 100 games", "thin: seeds · band: lowest to highest seed", size
+    )
+    grid = page.subplots(num_rows, min(COLUMNS, len(curves)), squeeze=False)
+    for axes in grid.flat[len(curves) :]:
+        axes.set_axis_off()
+    for axes, (env_id, found) in zip(grid.flat, curves.items(), strict=False):
+        game = env_id.removeprefix("ALE/").removesuffix("-v5")
+        for points in found:
+            axes.plot(*points, color=COLOURS[0], linewidth=1, alpha=0.6)
+        if len(found) > 1:
+            band = across_seeds(found, 200)
+            axes.fill_between(band.x, band.low, band.high, color=COLOURS[0], alpha=0.2)
+            axes.plot(band.x, band.mean, color=COLOURS[0], linewidth=2.5, label="mean of the seeds")
+        if known := PUBLISHED.get(game):
+            axes.axhline(known.sb3_a2c, color=FAINT, linestyle=":", label="SB3 A2C at 10M")
+            axes.axhline(known.sb3_ppo, color=FAINT, linestyle="--", label="SB3 PPO at 10M")
+        pictures.dress(axes, "million env steps", "", game)
+    pictures.legend_below(page, [*grid.flat])
+    return page
+
+
+def main() -> int:
+    """Fill the page and draw the picture."""
+    parser = argparse.ArgumentParser(
+        "benchmarks.results_page", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--output", type=Path, default=machine.RESULTS / "games", metavar="DIR")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    arguments = parser.parse_args()
+    rows = machine.read(arguments.output / "index.csv")
+    curves = {k: v for k, v in read_curves(arguments.output, rows).items() if k.startswith("ALE/")}
+    shown = [NOT_YET]
+    if curves:
+        shown = [f"![Curves of the games](pictures/{arguments.picture.name})"]
+        print(f"picture: {pictures.save(figure(curves), arguments.picture)}")
+    made = {"Atari": atari(rows), "runs": every_run(rows), "curves": shown}
+    arguments.page.write_text(machine.filled(arguments.page.read_text(), made))
+    print("\n".join(line for lines in made.values() for line in ["", *lines]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Compact checkpoints: small, and as good as others for playing and for going on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from a3c.errors import FatalError, UserError
+from a3c.learn import chief
+from a3c.play import locate
+from a3c.run import checkpoint, compact
+from a3c.run.checkpoint import DamagedCheckpointError
+from a3c.run.rundir import REPOSITORY
+from tests import snapshots
+from tests.clusters import config
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "conv1/weights": RNG.normal(size=(8, 8, 4, 16)).astype(np.float32),
+    "value/biases": np.array([1e6], np.float32),  # beyond float16
+}
+EXACT = {
+    "global_step": np.int64(123_456_789),
+    "num_updates": np.int64(2**40 + 1),
+    "observation_statistics": RNG.normal(size=9) * 1e9,
+}
+OF_OPTIMIZER = {
+    "conv1/weights/Adam": WEIGHTS["conv1/weights"],
+    "conv1/weights/Adam_1": WEIGHTS["conv1/weights"],
+    "value/biases/RMSProp": WEIGHTS["value/biases"],
+    "Adam/beta1_power": np.float32(0.5),
+}
+EVALUATION = {"episodes": 2, "mean": 1.5, "median": 1.5, "min": 1.0, "max": 2.0, "stderr": 0.5}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of a run, and the compact one made of it, whose path this is."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    values = {k: np.asarray(v) for k, v in {**WEIGHTS, **EXACT, **OF_OPTIMIZER}.items()}
+    whole = checkpoint.write(
+        root, snapshots.manifest(10), lambda prefix: checkpoint.save_variables(prefix, values)
+    )
+    compact.write(whole, root / "small", EVALUATION)
+    return root / "small"
+
+
+def test_weights_are_halved_counters_are_exact_and_the_optimizer_is_left_out(packed: Path) -> None:
+    values = checkpoint.load_variables(packed)
+    assert set(values) == {*WEIGHTS, *EXACT}
+    for name, value in EXACT.items():
+        np.testing.assert_array_equal(values[name], value)
+        assert values[name].dtype == np.asarray(value).dtype
+    np.testing.assert_allclose(values["conv1/weights"], WEIGHTS["conv1/weights"], rtol=1e-3)
+    assert values["value/biases"] == np.finfo(np.float16).max
+    assert {values[name].dtype for name in WEIGHTS} == {np.dtype(np.float32)}
+
+
+def test_it_verifies_keeps_the_manifest_and_is_for_all_to_read(packed: Path) -> None:
+    manifest, whole = checkpoint.verify(packed), checkpoint.verify(packed.with_name("10"))
+    assert checkpoint.is_compact(manifest)
+    assert not checkpoint.is_compact(whole)
+    assert manifest.evaluation == EVALUATION
+    assert (manifest.step, manifest.config, manifest.recent_returns) == (
+        *(whole.step, whole.config, whole.recent_returns),
+    )
+    assert packed.stat().st_mode & 0o555 == 0o555
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in packed.iterdir())
+
+
+def test_a_copy_of_a_compact_one_is_the_same(packed: Path, tmp_path: Path) -> None:
+    compact.write(packed, tmp_path / "copy")
+    copied, first = (checkpoint.load_variables(path) for path in (tmp_path / "copy", packed))
+    assert all(np.array_equal(copied[name], first[name]) for name in (*WEIGHTS, *EXACT))
+    assert checkpoint.verify(tmp_path / "copy").evaluation == EVALUATION
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04 no archive", b"\x80\x04N."],
+)
+def test_a_file_that_is_no_archive_of_arrays_is_damage(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / checkpoint.COMPACT).write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=checkpoint.COMPACT):
+        checkpoint.load_variables(tmp_path)
+
+
+def test_python_objects_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / checkpoint.COMPACT, weights=np.array([{}], object))
+    with pytest.raises(DamagedCheckpointError, match="pickle"):
+        checkpoint.load_variables(tmp_path)
+
+
+class BlankStore:
+    """A ps that was never initialised, whose variables have these shapes."""
+
+    def __init__(self, *names: str) -> None:
+        everything = {**WEIGHTS, **EXACT, **OF_OPTIMIZER}
+        self._shapes: dict[str, tuple[int, ...]] = {
+            name: np.asarray(everything.get(name, 0.0)).shape for name in names
+        }
+        self.given: dict[str, Any] = {}
+
+    def is_ready(self) -> bool:
+        return False
+
+    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._shapes
+
+    def initialize(self, values: Any) -> None:
+        self.given = dict(values)
+
+
+def test_a_run_goes_on_from_it_with_a_fresh_optimizer(
+    packed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    compact.write(packed, tmp_path / "checkpoints" / "10")
+    store: Any = BlankStore(*WEIGHTS, *EXACT, *OF_OPTIMIZER)
+    manifest = chief.prepare(store, config(), tmp_path, dict)
+    assert manifest
+    assert manifest.step == 10
+    assert set(store.given) == {*WEIGHTS, *EXACT}
+    assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
+    other: Any = BlankStore(*WEIGHTS, *EXACT, "conv2/weights")
+    with pytest.raises(FatalError, match="other variables than this network needs"):
+        chief.prepare(other, config(), tmp_path, dict)
+
+
+def test_a_setting_that_the_checkpoints_version_lacked_does_not_refuse_it() -> None:
+    identity = {"network": {"network": "mlp", "added_later": 3}}
+    manifest = snapshots.manifest(10, identity={"network": {"network": "mlp"}})
+    checkpoint.refuse_other_identity(manifest, identity, Path("x"))
+    manifest = snapshots.manifest(10, identity={"network": {"network": "a3c-ff"}})
+    with pytest.raises(UserError, match="network 'a3c-ff', not 'mlp'"):
+        checkpoint.refuse_other_identity(manifest, identity, Path("x"))
+
+
+def test_a_name_that_is_not_in_the_zoo_is_answered_with_those_that_are() -> None:
+    with pytest.raises(UserError, match=r"no agent .zoo.nobody. .* give one of .*zoo.cartpole"):
+        locate.find_checkpoint("zoo/nobody")
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "zoo").iterdir()), ids=lambda path: path.name)
+def test_every_shipped_agent_is_whole_small_and_has_scores(path: Path) -> None:
+    manifest = checkpoint.verify(path)
+    assert checkpoint.is_compact(manifest)
+    assert manifest.evaluation
+    assert manifest.evaluation["episodes"] == 100
+    assert set(path.iterdir()) == {path / checkpoint.MANIFEST, path / checkpoint.COMPACT}
+    assert sum(file.stat().st_size for file in path.iterdir()) < 4_000_000
+    assert locate.find_checkpoint(f"zoo/{path.name}").config.env.env_id
+
+
+def test_the_zoo_is_played_from_any_folder(tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "evaluate.py"), "zoo/cartpole", "--json"]
+    played = subprocess.run(
+        [*command, "--episodes", "3"], cwd=tmp_path, check=True, capture_output=True
+    )
+    result = json.loads(played.stdout)
+    assert (result["checkpoint"], result["mean"]) == (str(REPOSITORY / "zoo" / "cartpole"), 500.0)
