@@ -24,7 +24,7 @@ from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.launch import hosts, preflight, report, run_summary, verbs
+from a3c.launch import hosts, preflight, report, run_summary, sweep, verbs
 from a3c.launch.supervisor import ChildKeepers
 from a3c.play import locate
 from a3c.process import console
@@ -81,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=command_line.parse_path,
         metavar="FILE",
         help="train on the hosts of this TOML file, over ssh",
+    )
+    group.add_argument(
+        "--seeds", metavar="N-M", help="train one run a seed, for example 0-9, and compare them"
     )
     group.add_argument("--dry-run", action="store_true", help="show what would be started")
     group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
@@ -160,6 +163,8 @@ def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
     config, chosen, changes = _parse(arguments)
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
+    if chosen.seeds:
+        return _train_seeds(arguments, chosen, path)
     if chosen.mode == "compose":
         return _compose(config, path.name, chosen)
     if config.run.start_from and not chosen.resume:
@@ -224,6 +229,18 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.read_preset_name(resumed)
     return config, chosen, command_line.changes(command_line.merge([base]), config)
+
+
+def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
+    """Train a run for each seed, one after the other, and compare them."""
+    if chosen.mode in ("tmux", "compose") or chosen.resume or chosen.dry_run or chosen.hosts:
+        raise UserError("--seeds trains here, run after run: give settings and --run-dir only")
+    own = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    for flag in ("--seeds", "--run-dir", "--mode", "--seed"):
+        own.add_argument(flag)
+    _, flags = own.parse_known_args(arguments)
+    vary = sweep.Sweep("auto", 1, 1, False, {}, {"seed": sweep.seeds(chosen.seeds)}, {})
+    return sweep.run(vary, path, flags, 1)
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:

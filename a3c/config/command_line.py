@@ -303,12 +303,20 @@ def idle(
 
 def to_flags(config: Config) -> list[str]:
     """The flags that give this configuration on any host, independent of its presets and files."""
-    flags = ["--preset=none"]
+    values = {}
     for option in OPTIONS.values():
         value = getattr(getattr(config, option.section), option.name)
         default = {} if option.kind is dict else option.field.default
-        if value == default and option.name != "workers":  # its default depends on the host's cores
-            continue
+        if value != default or option.name == "workers":  # its default depends on the host's cores
+            values[option.name] = value
+    return ["--preset=none", *flags_of(values)]
+
+
+def flags_of(values: dict[str, Any]) -> list[str]:
+    """The flags that give settings their values."""
+    flags = []
+    for name, value in values.items():
+        option = OPTIONS[name]
         if option.kind is bool:
             flags.append(option.flag if value else option.flag.replace("--", "--no-", 1))
         elif isinstance(option.kind, tuple):

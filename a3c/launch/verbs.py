@@ -21,7 +21,7 @@ from a3c.config.command_line import Parser, add_version
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import elsewhere, far_end
-from a3c.launch import catalogue, hosts, supervisor
+from a3c.launch import catalogue, hosts, supervisor, sweep
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES
 from a3c.run import rundir
@@ -45,6 +45,8 @@ def make_parser(prog: str, verb: str) -> Parser:
         return make_config_parser(f"{prog} {verb}", VERBS[verb].help)
     parser = Parser(prog=f"{prog} {verb}", description=VERBS[verb].help, allow_abbrev=False)
     add_version(parser)
+    if verb == "sweep":
+        sweep.add_arguments(parser)
     newest = "name or directory; default: newest"
     optional = {
         **dict.fromkeys(("status", "watch", "attach", "cockpit", "stop"), ("run", newest)),
@@ -329,6 +331,7 @@ VERBS: dict[str, Verb] = {
     "add": Verb(add, "start N more workers in it, up to --max-workers"),
     "remove": Verb(remove, "end a worker in order; `add` starts it again"),
     "list": Verb(list_runs, "the runs of this folder"),
+    "sweep": Verb(sweep.act, "train many runs, with the settings of a TOML file"),
     "presets": Verb(catalogue.presets, "the presets, or all settings of one"),
     "config": Verb(catalogue.config, "every setting that flags give, and where it comes from"),
     "envs": Verb(catalogue.environments, "the environments that are installed"),

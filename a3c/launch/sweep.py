@@ -1,0 +1,334 @@
+"""Train many runs with different settings or seeds: `launch_cluster.py sweep FILE.toml`.
+
+Each trial is a run of the launcher in child mode, with a folder of its own. A sweep that was
+interrupted goes on where it stopped: trials that have ended are skipped, the others resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import logging
+import math
+import random
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from a3c.config import command_line
+from a3c.config.command_line import OPTIONS
+from a3c.config.options import coerce, shown
+from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.run.rundir import REPOSITORY, RUNS
+
+log = logging.getLogger(__name__)
+
+KEYS = ("preset", "trials", "draw_seed", "optuna", "fixed", "vary")
+RANGE = ("low", "high", "log")
+TABLE = "sweep.csv"
+RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as its file says it."""
+
+    preset: str
+    trials: int  # draws of the ranges
+    draw_seed: int
+    optuna: bool  # whether Optuna chooses the draws, by the results so far
+    fixed: Values
+    lists: dict[str, list[Any]]
+    ranges: dict[str, Values]
+
+    def settings(self) -> Iterator[Values]:
+        """The varied settings of all trials: each combination of the lists with each draw."""
+        rng = random.Random(self.draw_seed)  # noqa: S311
+        draws = [
+            {name: _draw(rng, name, limits) for name, limits in self.ranges.items()}
+            for _ in range(self.trials if self.ranges else 1)
+        ]
+        combinations = [
+            dict(zip(self.lists, values, strict=True))
+            for values in itertools.product(*self.lists.values())
+        ]
+        for draw in draws:
+            for combination in combinations:
+                yield {**draw, **combination}
+
+
+@dataclass
+class Trial:
+    """One run of a sweep."""
+
+    path: Path
+    values: Values  # the varied settings
+    summary: Values | None = None
+
+    @property
+    def row(self) -> Values:
+        """The trial in the table."""
+        found = self.summary or {}
+        evaluation = found.get("evaluation") or {}
+        result = {name: found.get(name, "") for name in RESULTS[:-1]}
+        mean = evaluation.get("mean", found.get("mean_return_100"))
+        return {"trial": self.path.name, **self.values, **result, "mean_return": mean}
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Sorts the best first: solved ones by env steps, then the others by mean return."""
+        mean = self.row["mean_return"]
+        if self.summary and self.summary["solved"]:
+            return 0.0, float(self.summary["env_steps"])
+        return (1.0, -float(mean)) if isinstance(mean, int | float) else (2.0, 0.0)
+
+
+def read(path: Path) -> Sweep:
+    """Read a sweep's file; raises UserError, one line."""
+    source = str(path)
+    try:
+        tables = tomllib.loads(path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{source}: {error.strerror}; give a TOML file") from None
+    except ValueError as error:
+        raise UserError(f"{source} is not valid TOML: {error}; mend it") from None
+    for key in tables:
+        if key not in KEYS:
+            raise UserError(f"{source}: unknown key {key!r}: known are {', '.join(KEYS)}")
+    preset = tables.get("preset", "auto")
+    if preset not in ("auto", "none"):
+        command_line.read_preset(preset)
+    fixed, vary = tables.get("fixed", {}), tables.get("vary", {})
+    trials = tables.get("trials", 1)
+    if not isinstance(trials, int) or not 1 <= trials <= 10_000:
+        raise UserError(f"{source}: trials = {shown(trials)} is refused: give 1 to 10000")
+    if not isinstance(vary, dict) or not vary or not isinstance(fixed, dict):
+        raise UserError(f"{source}: give a table [vary] of settings, for example seed = [1, 2, 3]")
+    unknown = [name for name in (*fixed, *vary) if name not in OPTIONS]
+    if unknown:
+        raise UserError(f"{source}: unknown setting {unknown[0]}: see `launch_cluster.py config`")
+    fixed = {name: _checked(name, value, source) for name, value in fixed.items()}
+    lists = {n: v for n, v in vary.items() if isinstance(v, list) and v}
+    lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}
+    ranges = {name: _range(name, vary[name], source) for name in vary if name not in lists}
+    optuna = bool(tables.get("optuna", False))
+    if optuna and (lists or not ranges):
+        raise UserError(f"{source}: optuna chooses from ranges: give only these in [vary]")
+    seed = tables.get("draw_seed", 1)
+    return Sweep(preset, trials, seed, optuna, fixed, lists, ranges)
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    return coerce(OPTIONS[name], value, f"{source}: {name}")
+
+
+def _range(name: str, value: Any, source: str) -> Values:
+    refused = f"{source}: {name} = {shown(value)} is refused: give"
+    if not isinstance(value, dict) or not {"low", "high"} <= set(value) <= set(RANGE):
+        raise UserError(f"{refused} a list, or a range {{ low = 1e-4, high = 1e-2, log = true }}")
+    low, high = (_checked(name, value[end], source) for end in ("low", "high"))
+    is_log = value.get("log", False)
+    if OPTIONS[name].kind not in (int, float) or not low < high or (is_log and low <= 0):
+        raise UserError(f"{refused} numbers, low below high, and above 0 with log")
+    return {"low": low, "high": high, "log": is_log}
+
+
+def _draw(rng: random.Random, name: str, limits: Values) -> Any:
+    low, high = limits["low"], limits["high"]
+    if limits["log"]:
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+    else:
+        value = rng.uniform(low, high)
+    return round(value) if OPTIONS[name].kind is int else float(f"{value:.4g}")
+
+
+def seeds(text: str) -> list[int]:
+    """The seeds of a flag: `0-9`, `3` or `1,2,5`; raises UserError."""
+    try:
+        parts = [part.split("-") for part in text.split(",")]
+        found = [seed for part in parts for seed in range(int(part[0]), int(part[-1]) + 1)]
+    except ValueError:
+        found = []
+    if not found or min(found) < 0 or any(len(part) > 2 for part in parts):
+        raise UserError(f"--seeds {text} is refused: give for example 0-9 or 1,2,5")
+    return found
+
+
+class Trainer:
+    """Trains trials as runs of the launcher; Ctrl-C stops those that run in order."""
+
+    def __init__(self, sweep: Sweep, flags: Sequence[str]) -> None:
+        self._sweep, self._flags = sweep, flags
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stopped = False
+
+    def stop(self, number: int, _frame: object) -> None:
+        """Pass a signal on to the runs, and start no more; a second one ends them at once."""
+        self._stopped = True
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def train(self, trial: Trial) -> bool:
+        """Train a trial unless it has ended; returns whether it ended by itself."""
+        summary, said = trial.path / "summary.json", trial.path.with_suffix(".log")
+        if _state(summary) != "done" and not self._stopped:
+            log.info("%s: %s", trial.path.name, _words(trial.values))
+            code = self._launch(trial, said)
+            if code == EXIT_USAGE:
+                raise UserError(f"{trial.path.name}: {said.read_text().splitlines()[-1]}")
+        if _state(summary) != "done":
+            log.warning("%s has not ended: the same command goes on with it", trial.path.name)
+            return False
+        trial.summary = json.loads(summary.read_bytes())
+        row = trial.row
+        word = "solved" if row["solved"] else "done"
+        log.info(
+            "%s: %s after %s env steps, mean return %s",
+            *(trial.path.name, word, f"{row['env_steps']:,}", row["mean_return"]),
+        )
+        return True
+
+    def _launch(self, trial: Trial, said: Path) -> int:
+        sweep = self._sweep
+        chosen = ["--resume"]
+        if not (trial.path / "config.json").exists():
+            values = {**sweep.fixed, **trial.values}
+            chosen = [f"--preset={sweep.preset}", *command_line.flags_of(values), *self._flags]
+        command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
+        with said.open("a") as file:
+            process = subprocess.Popen(
+                [*command, "--run-dir", str(trial.path), *chosen],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches it through `stop` only, once
+            )
+            self._processes.append(process)
+            return process.wait()
+
+
+def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
+    """Train all trials, `at_once` of them at a time; returns the exit code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(sweep, flags)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, trainer.stop)
+    trials: list[Trial] = []
+    if sweep.optuna:
+        for trial, tell in _of_optuna(sweep, folder):
+            trials.append(trial)
+            if not trainer.train(trial):
+                break
+            tell(trial)
+    else:
+        trials = [Trial(folder / f"{n:03}", values) for n, values in enumerate(sweep.settings())]
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(trainer.train, trials))
+    trials.sort(key=lambda trial: trial.rank)
+    _write_table(folder / TABLE, trials)
+    _show(trials, folder)
+    return EXIT_OK if all(trial.summary for trial in trials) else 128 + signal.SIGINT
+
+
+def _state(summary: Path) -> str | None:
+    try:
+        state: str | None = json.loads(summary.read_bytes())["state"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return state
+
+
+def _words(values: Values) -> str:
+    return ", ".join(f"{name} {command_line.plain(value)}" for name, value in values.items())
+
+
+def _write_table(path: Path, trials: Sequence[Trial]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(trials[0].row))
+        writer.writeheader()
+        writer.writerows(trial.row for trial in trials)
+
+
+def _show(trials: Sequence[Trial], folder: Path) -> None:
+    """Print the table, the best trial first, and draw the curves of all trials."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{folder}: the best first", title_justify="left")
+    for name in trials[0].row:
+        table.add_column(name.replace("_", " "), justify="right")
+    for trial in trials:
+        table.add_row(*map(_cell, trial.row.values()))
+    Console().print(table)
+    played = [str(trial.path) for trial in trials if trial.summary]
+    if played:
+        script = str(REPOSITORY / "plot.py")
+        command = [sys.executable, script, *played, "--what", "return", "--output", str(folder)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else command_line.plain(value)
+
+
+def _of_optuna(sweep: Sweep, folder: Path) -> Iterator[tuple[Trial, Callable[[Trial], None]]]:
+    """Trials that Optuna chooses one after the other, and how to tell it their results."""
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name="sweep",
+        storage=f"sqlite:///{(folder / 'optuna.db').absolute()}",
+        load_if_exists=True,
+    )
+    study.sampler = optuna.samplers.TPESampler(seed=sweep.draw_seed + len(study.trials))
+    running = optuna.trial.TrialState.RUNNING
+    for number in range(sweep.trials):
+        known = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
+        if number in known:
+            values, trial_id = dict(known[number].params), number
+            is_open = known[number].state == running
+        else:
+            asked = study.ask()
+            for name, limits in sweep.ranges.items():
+                suggest = asked.suggest_int if OPTIONS[name].kind is int else asked.suggest_float
+                suggest(name, limits["low"], limits["high"], log=limits["log"])
+            values, trial_id, is_open = dict(asked.params), asked.number, True
+
+        def tell(trial: Trial, number: int = trial_id, is_open: bool = is_open) -> None:
+            if is_open:  # fewer env steps are better, and any solved trial than one that isn't
+                kind, value = trial.rank
+                study.tell(number, value + kind * 1e12)
+
+        yield Trial(folder / f"{number:03}", values), tell
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument("file", type=command_line.parse_path, metavar="FILE", help="TOML file")
+    parser.add_argument(
+        "--output", type=command_line.parse_path, metavar="DIR", help=f"default: {RUNS}/FILE"
+    )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="trials at a time (1)")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """The verb."""
+    if not 1 <= arguments.at_once <= 1000:
+        raise UserError(f"--at-once {arguments.at_once} is refused: give 1 to 1000")
+    folder = arguments.output or Path(RUNS) / arguments.file.stem
+    return run(read(arguments.file), folder, (), arguments.at_once)
