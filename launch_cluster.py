@@ -248,6 +248,8 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
     import envs
     from a3c.launch import compose
 
+    if not compose.TEMPLATE.exists():
+        raise UserError("--mode compose builds an image of a clone: run it in one")
     envs.check(config.env)
     config, planned = compose.make_plan(config, run_name, chosen)
     if chosen.dry_run:

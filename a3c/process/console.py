@@ -11,6 +11,8 @@ from pathlib import Path
 from a3c.errors import A3CError
 
 _SCRIPTS = Path(__file__).resolve().parents[2]
+# The commands of an installed package, see pyproject.toml.
+_INSTALLED = {"launch_cluster.py": "a3c", "evaluate.py": "a3c-evaluate", "plot.py": "a3c-plot"}
 MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
 MOST_DECIMALS = 6  # of a mean
 
@@ -41,6 +43,8 @@ def command(name: str) -> str:
     """The command for a script of ours, or for a program installed beside this Python."""
     python = Path(sys.executable)
     is_on_path = shutil.which("python") == sys.executable
+    if _SCRIPTS.is_relative_to(sys.prefix) and _SCRIPTS.name == "site-packages":
+        name = _INSTALLED.get(name, name)
     if not name.endswith(".py"):
         return name if is_on_path else from_here(python.parent / name)
     return f"{'python' if is_on_path else from_here(python)} {from_here(_SCRIPTS / name)}"

@@ -1,0 +1,65 @@
+"""The package as `pip install .` installs it, used outside its clone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.runs import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment with the wheel, and with the libraries of this one."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = folder / "source"
+    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "tests", "benchmarks", "docs")
+    shutil.copytree(REPOSITORY, source, ignore=ignored)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(source)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
+    )
+    site = next((folder / "venv" / "lib").glob("python*/site-packages"))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    wheel = next(folder.glob("*.whl"))
+    python = str(folder / "venv" / "bin" / "python")
+    install = ["install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, "--python", python, *install], check=True)
+    return folder / "venv" / "bin"
+
+
+def said(installed: Path, folder: Path, *command: str) -> tuple[int, str]:
+    """The exit code and output of a command of the package in another folder."""
+    done = subprocess.run(
+        [str(installed / command[0]), *command[1:]],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=180,
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_run_is_trained_looked_at_and_evaluated(installed: Path, tmp_path: Path) -> None:
+    flags = ("--mode", "child", "--env-id", "CartPole-v1", "--workers", "1")
+    code, out = said(installed, tmp_path, "a3c", *flags, "--max-env-steps", "2000")
+    assert code == 0, out
+    assert "preset cartpole" in out
+    assert f"go on with   {installed}/a3c --resume" in out
+    assert ": done" in said(installed, tmp_path, "a3c", "status")[1]
+    assert "CartPole-v1 after" in said(installed, tmp_path, "a3c-evaluate", "--episodes", "1")[1]
+    assert "return.png" in said(installed, tmp_path, "a3c-plot", "--what", "return")[1]
+    assert "mean return" in said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole")[1]
+
+
+def test_what_needs_a_clone_says_so(installed: Path, tmp_path: Path) -> None:
+    code, out = said(installed, tmp_path, "a3c", "--mode", "compose")
+    assert (code, len(out.splitlines())) == (2, 1)
+    assert "builds an image of a clone" in out
