@@ -103,6 +103,10 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
             )
+        for kind, wanted in (("int", "a whole number"), ("float", "a number")):
+            message = re.sub(
+                f"invalid {kind} value: (.*)", rf"\1 is refused: give {wanted}", message
+            )
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
