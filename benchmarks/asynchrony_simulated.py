@@ -342,7 +342,7 @@ class Simulation:
 
 
 def _epsilon(config: Config, learner: Learner) -> Callable[[], float]:
-    return lambda: schedules.epsilon_greedy(config, learner.reply.global_step)
+    return lambda: schedules.after(config, learner.reply.global_step).epsilon
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

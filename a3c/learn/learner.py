@@ -46,6 +46,7 @@ class Learner:
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
         self._staleness = 0
+        self._annealed: schedules.Annealed
         self.reply = self.refresh()
 
     def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
@@ -55,19 +56,13 @@ class Learner:
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""
-        annealed = schedules.after(self._config, self.reply.global_step)
         gradients = list(self.pushes(rollout))
-        parts = [gradient.parts for gradient in gradients]
-        metrics = {
-            **{name: float(np.mean([row[name] for row in parts])) for name in parts[0]},
-            "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
-            "train/learning_rate": annealed.learning_rate,
-            "train/entropy_weight": annealed.entropy_weight,
-            "train/epsilon": annealed.epsilon,
-            "train/staleness": self._staleness,
-        }
-        if self._config.learning.ratio_limit:
-            metrics["train/ratio_limit"] = annealed.ratio_limit
+        rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
+        metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        metrics["train/staleness"] = self._staleness
+        metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
+        if not self._config.learning.ratio_limit:
+            del metrics["train/ratio_limit"]
         pushed = all(gradient.is_finite for gradient in gradients)
         return Update(self.reply, pushed, len(gradients), metrics)
 
@@ -77,7 +72,7 @@ class Learner:
         A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
         """
         learning, share = self._config.learning, self._config.share
-        annealed = schedules.after(self._config, self.reply.global_step)
+        annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
         advantages, returns = gae(
             rollout.rewards,
             rollout.values,

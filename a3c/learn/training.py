@@ -89,7 +89,7 @@ class Worker:
             network.policy,
             config,
             seed=seed,
-            epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
+            epsilon=lambda: schedules.after(config, self._learner.reply.global_step).epsilon,
             stopwatch=self._stopwatch,
             go_on=self._beat,
         )
