@@ -203,21 +203,32 @@ class Agent:
         return tf.group(*assigns), [flat, statistics]
 
     def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
-        batch = self._fed_batch()
-        annealed = [tf.compat.v1.placeholder(tf.float32, []) for _ in range(2)]
+        batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
+        entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
         output = self._forward(batch.observations, batch.state, batch.starts, statistics)
-        loss = self._loss(batch, output, *annealed)
-        gradients = tf.gradients(loss.total, self._variables, unconnected_gradients="zero")
+        loss = losses.total(
+            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
+            entropies=policy.entropy(output.policy_parameters),
+            values=output.values,
+            advantages=batch.advantages,
+            returns=batch.returns,
+            mask=batch.mask,
+            value_loss_weight=learning.value_loss_weight,
+            entropy_weight=entropy_weight,
+            normalize_advantages=learning.normalize_advantages,
+            played_log_probabilities=policy.played_log_probability(
+                batch.policy_parameters, batch.actions, batch.epsilon
+            ),
+            ratio_limit=ratio_limit if learning.ratio_limit else None,
+        )
+        gradients = tf.gradients(loss["total"], self._variables, unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         # With gathered pushes the ps clips instead, because only the ps knows their mean.
         gathers = self._config.samples_per_step > 0
-        max_norm = 0.0 if gathers else self._config.learning.max_gradient_norm
-        flat, norm = optimizers.clip_flat(flat, max_norm)
-        parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
-        parts |= {"entropy": loss.entropy, **loss.extras}
-        self._part_names = tuple(f"loss/{name}" for name in parts)
-        numbers = tf.stack([norm, *parts.values()])  # one fetch is cheaper than ten
-        return [*batch, *annealed], [flat, numbers]
+        flat, norm = optimizers.clip_flat(flat, 0.0 if gathers else learning.max_gradient_norm)
+        self._part_names = tuple(f"loss/{name}" for name in loss)
+        numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
+        return [*batch, entropy_weight, ratio_limit], [flat, numbers]
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self._space)
@@ -235,26 +246,6 @@ class Agent:
             state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
             policy_parameters=samples(tf.float32, [policy.num_parameters]),
             epsilon=samples(tf.float32),
-        )
-
-    def _loss(
-        self, batch: Batch, output: Any, entropy_weight: Any, ratio_limit: Any
-    ) -> losses.ActorCriticLoss:
-        policy, learning = self.network.policy, self._config.learning
-        return losses.total(
-            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
-            entropies=policy.entropy(output.policy_parameters),
-            values=output.values,
-            advantages=batch.advantages,
-            returns=batch.returns,
-            mask=batch.mask,
-            value_loss_weight=learning.value_loss_weight,
-            entropy_weight=entropy_weight,
-            normalize_advantages=learning.normalize_advantages,
-            played_log_probabilities=policy.played_log_probability(
-                batch.policy_parameters, batch.actions, batch.epsilon
-            ),
-            ratio_limit=ratio_limit if learning.ratio_limit else None,
         )
 
 
