@@ -15,14 +15,6 @@ from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.store import Store
 
-WEIGHTS = "weights"
-REMEDIES = {
-    WEIGHTS: "give a lower --learning-rate, and go on from an older checkpoint",
-    "observations": "mend the environment, which gives them",
-    "rewards": "mend the environment, which gives them, or give a --reward-clip",
-    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
-}
-
 
 class Update(NamedTuple):
     """The result of learning from one rollout."""
@@ -73,12 +65,9 @@ class Learner:
         """
         learning, share = self._config.learning, self._config.share
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
+        bootstrap, discounts = rollout.bootstrap_value, rollout.discounts
         advantages, returns = gae(
-            rollout.rewards,
-            rollout.values,
-            rollout.bootstrap_value,
-            rollout.discounts,
-            learning.gae_lambda,
+            rollout.rewards, rollout.values, bootstrap, discounts, learning.gae_lambda
         )
         news = NO_UPDATE
         if learning.advantage_horizon:
@@ -151,15 +140,3 @@ def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[
         for chosen in np.array_split(rng.permutation(whole.mask.size), count):
             parts = {name: rows[None, chosen] for name, rows in flat.items()}
             yield Batch(**parts, state=np.zeros((len(chosen), 0), np.float32))
-
-
-def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
-    """The cause of a loss that isn't finite: one of the keys of `REMEDIES`."""
-    for name, values in (
-        (WEIGHTS, parameters),
-        ("observations", rollout.observations),
-        ("rewards", rollout.rewards),
-    ):
-        if not np.isfinite(values).all():
-            return name
-    return "losses"

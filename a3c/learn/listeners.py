@@ -10,7 +10,7 @@ import numpy as np
 
 from a3c.errors import FatalError, UnplayableError
 from a3c.learn.chief import Chief
-from a3c.learn.learner import REMEDIES, WEIGHTS, Learner, Update, not_finite
+from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import Rollout, Stopwatch
 from a3c.process.console import count
 from a3c.run.metrics import Sink, WorkerTracker
@@ -19,6 +19,12 @@ from a3c.server.store import Store
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 0.5
+_REMEDIES = {  # of what isn't finite; each may follow from those before it
+    "weights": "give a lower --learning-rate, and go on from an older checkpoint",
+    "observations": "mend the environment, which gives them",
+    "rewards": "mend the environment, which gives them, or give a --reward-clip",
+    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
+}
 
 
 class EpisodeReports:
@@ -64,12 +70,18 @@ class DropLimit:
         if not 0 < self._limit <= self._in_a_row:
             return
         culprit = not_finite(rollout, self._learner.reply.parameters)
-        if culprit == WEIGHTS:
+        if culprit == "weights":
             self._store.detach()
-        raise (FatalError if culprit == WEIGHTS else UnplayableError)(
+        raise (FatalError if culprit == "weights" else UnplayableError)(
             f"dropped {count(self._in_a_row, 'rollout')} in a row, because the {culprit} were not "
-            f"finite: {REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
+            f"finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
         )
+
+
+def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
+    """The cause of a loss that isn't finite: one of the keys of `_REMEDIES`."""
+    causes = zip(_REMEDIES, (parameters, rollout.observations, rollout.rewards), strict=False)
+    return next((name for name, values in causes if not np.isfinite(values).all()), "losses")
 
 
 class Rows:
@@ -95,13 +107,8 @@ class Rows:
 
     def __call__(self, rollout: Rollout, update: Update) -> None:
         """Count a rollout and its update; write a row if one is due."""
-        self._tracker.add(
-            update.metrics,
-            rollout.num_env_steps,
-            update.pushed,
-            rollout.episodes,
-            update.num_pushes,
-        )
+        steps, games, metrics = rollout.num_env_steps, rollout.episodes, update.metrics
+        self._tracker.add(metrics, steps, update.pushed, games, update.num_pushes)
         self.write_if_due()
 
     def write_if_due(self) -> None:

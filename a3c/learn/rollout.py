@@ -25,14 +25,13 @@ from a3c.run.metrics import Episode
 class Actor(Protocol):
     """The part of an agent's interface that rollouts need."""
 
-    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
-        """Actions, values and recurrent state for `[B, ...]` observations."""
+    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any: ...
 
-    def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Values of `[B, ...]` observations; the recurrent state is not advanced."""
+    def value(
+        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
+    ) -> np.ndarray: ...
 
-    def initial_state(self, batch: int) -> np.ndarray:
-        """The recurrent state at the start of an episode."""
+    def initial_state(self, batch: int) -> np.ndarray: ...
 
 
 class Rollout(NamedTuple):
@@ -142,18 +141,14 @@ class Player:
         self._blaming = BlamingTheEnvironment()
         self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._autoreset = Autoreset(envs)
-        self._begin(seed)
-
-    def _begin(self, seed: int) -> None:
-        size = self._envs.num_envs
         with self._blaming:
-            observations, info = self._envs.reset(seed=seed)
+            observations, info = envs.reset(seed=seed)
         self._observations = as_fed(observations, self._space)
-        self._state = self._actor.initial_state(size)
-        self._lives = np.zeros(size, int)
+        self._state = actor.initial_state(envs.num_envs)
+        self._lives = np.zeros(envs.num_envs, int)
         self._lives = self._lives_left(info)
-        self._returns = np.zeros(size)
-        self._lengths = np.zeros(size, int)
+        self._returns = np.zeros(envs.num_envs)
+        self._lengths = np.zeros(envs.num_envs, int)
 
     def rollouts(self) -> Iterator[Rollout]:
         """Yield rollouts until `go_on` returns False."""
@@ -213,12 +208,13 @@ class Player:
         done = terminated | truncated
         self._count_episodes(rewards, done, buffer.episodes)
         self._raw_rewards[t] = rewards
-        self._ends[t] = done | reset.dead | self._lost_life(info)
+        lives = self._lives_left(info)  # a lost one ends the episode, for learning only
+        self._ends[t] = done | reset.dead | (lives < self._lives)
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
             final = self._final_observations(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._cuts.append((t, cut, values))
-        self._lives = self._lives_left(info)
+        self._lives = lives
         with self._blaming:
             observations, info = reset.after(observations, info, done)
         self._lives = self._lives_left(info)  # a game that was reset has new lives
@@ -247,10 +243,6 @@ class Player:
         chosen = self._rng.random(len(actions)) < epsilon
         random = self._policy.random_actions(self._rng, len(actions))
         return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
-
-    def _lost_life(self, info: dict[str, Any]) -> np.ndarray | bool:
-        """Where a lost life ends the episode for learning, though the game goes on."""
-        return self._episodic_life and self._lives_left(info) < self._lives
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; unchanged where a game reports none (Gymnasium then puts 0)."""

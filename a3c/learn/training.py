@@ -79,9 +79,9 @@ class Worker:
         self._stopwatch = Stopwatch()
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
-        self._chief = (
-            Chief(store, config, run_dir, reply, manifest, life, games) if task.is_chief else None
-        )
+        self._chief: Chief | None = None
+        if task.is_chief:
+            self._chief = Chief(store, config, run_dir, reply, manifest, life, games)
         self._make_player = functools.partial(
             Player,
             envs,
@@ -103,31 +103,19 @@ class Worker:
         rows = run_dir / "metrics" / f"{self._task.name}.jsonl"
         board = TensorBoardSink(run_dir / "events" / self._task.name)
         sinks: list[Sink] = [JsonlSink(rows), board]
-        now = self._learner.reply.global_step
+        now, settings = self._learner.reply.global_step, self._config
         where = restart_point(rows, life, now)
         for sink in sinks:
             sink.restart(where, ps_life=life.number, now=now)
-        self._rows = Rows(
-            sinks,
-            self._config.run.log_interval_s,
-            self._learner,
-            self._stopwatch,
-            self._reports,
-            self._chief,
-        )
-        limit = self._config.learning.max_dropped_rollouts
-        listeners: list[Listener] = [
-            self._reports,
-            self._rows,
-            DropLimit(self._learner, self._store, limit),
-        ]
+        interval_s, watch = settings.run.log_interval_s, self._stopwatch
+        self._rows = Rows(sinks, interval_s, self._learner, watch, self._reports, self._chief)
+        limit = DropLimit(self._learner, self._store, settings.learning.max_dropped_rollouts)
+        listeners: list[Listener] = [self._reports, self._rows, limit]
         if self._task.is_chief:
             board.graph(agent.graph_def())
-            pictures = Pictures(board, space)
+            offer = Pictures(board, space).offer
             listeners.append(
-                lambda rollout, update: pictures.offer(
-                    update.reply.global_step, rollout.observations
-                )
+                lambda rollout, update: offer(update.reply.global_step, rollout.observations)
             )
         return listeners
 
@@ -135,11 +123,9 @@ class Worker:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
             return prepare(self._store, self._config, run_dir, agent.parameters)
-        said = False
+        if not self._store.is_ready():
+            log.info("waiting for worker-0 to initialise the ps")
         while not self._stop.requested and not self._store.is_ready():
-            if not said:
-                log.info("waiting for worker-0 to initialise the ps")
-                said = True
             self._heartbeat.beat()
             self._stop.wait(WAIT_INTERVAL_S)
         return None
