@@ -1,14 +1,11 @@
-"""Build a user's own network and check the result.
-
-A mistake in the user's code gives one line that names the network and what was expected, instead of
-a traceback from inside TensorFlow.
-"""
+"""Build a user's own network and check it: a mistake gives one line that names what to return."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,12 +30,8 @@ def build(
     """Build the network with the function at `package.module:function`; raises UserError."""
     function = find(place)
     _check_signature(place, function, _SIGNATURE)
-    try:
+    with _blaming(place):
         network = function(observation_space, action_space, config)
-    except A3CError:
-        raise
-    except Exception as error:
-        raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
     _check_network(place, network)
     return dataclasses.replace(network, forward=_checked(place, network))
 
@@ -94,42 +87,37 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
     """The network's `forward`, with errors and wrong results turned into UserError."""
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
-        try:
+        with _blaming(place):
             output = network.forward(observations, state, starts)
-        except A3CError:
-            raise
-        except Exception as error:
-            raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
         if not isinstance(output, NetworkOutput):
             raise UserError(
                 f"network {place}: forward gave {_article(output)}: return "
                 "a3c.net.network.NetworkOutput(policy_parameters, values, state)"
             )
-        rows: list[int | None] = [None, None]
-        shapes = ([*rows, network.policy.num_parameters], rows, [None, network.state_size])
-        for name, tensor, shape in zip(NetworkOutput._fields, output, shapes, strict=True):
-            _check_tensor(place, name, tensor, shape)
+        num_parameters, size = network.policy.num_parameters, network.state_size
+        for name, shape, words in (
+            ("policy_parameters", [None, None, num_parameters], f"[T, B, {num_parameters}]"),
+            ("values", [None, None], "[T, B]"),
+            ("state", [None, size], f"[B, {size}]"),
+        ):
+            tensor = getattr(output, name)
+            there = _article(tensor)
+            if isinstance(tensor, tf.Tensor):
+                if tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
+                    continue
+                there = f"{tensor.dtype.name} {tensor.shape}"
+            raise UserError(
+                f"network {place}: forward gave {name} as {there}: make it float32 {words}"
+            )
         return output
 
     return forward
 
 
-def _check_tensor(place: str, name: str, tensor: Any, shape: list[int | None]) -> None:
-    is_tensor = isinstance(tensor, tf.Tensor)
-    if is_tensor and tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
-        return
-    letters = {"policy_parameters": "[T, B, {2}]", "values": "[T, B]", "state": "[B, {1}]"}[name]
-    there = f"{tensor.dtype.name} {tensor.shape}" if is_tensor else _article(tensor)
-    raise UserError(
-        f"network {place}: forward gave {name} as {there}: make it float32 {letters.format(*shape)}"
-    )
-
-
 def check(network: Network, observation_space: Box, config: Config) -> None:
     """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
-    place = config.network.network
-    try:
+    with _blaming(config.network.network):
         agent = Agent(network, observation_space, config, seed=0)
         size = (_ROWS, *(observation_space.shape or ()))
         observations = np.zeros(size, observation_space.dtype)
@@ -145,6 +133,13 @@ def check(network: Network, observation_space: Box, config: Config) -> None:
         drawn_from = action.policy_parameters[None]
         known = (rows, rows, rows, starts[None], state, drawn_from, rows)
         agent.gradient(Batch(*played, *known), 0.0, 0.0)
+
+
+@contextlib.contextmanager
+def _blaming(place: str) -> Iterator[None]:
+    """Turn errors of the user's code into UserError."""
+    try:
+        yield
     except A3CError:
         raise
     except Exception as error:
