@@ -30,7 +30,6 @@ import tensorflow as tf
 from a3c.config import Config
 from a3c.server import optimizers, sessions
 from a3c.server.layout import Layout, Shard
-from a3c.server.variables import zeros
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
@@ -72,6 +71,21 @@ class Shared(NamedTuple):
     statistics: Any
     advantage_moments: Any
     finished: Any
+
+
+def zeros(name: str, shape: Sequence[int], dtype: Any) -> Any:
+    """A variable in the current graph, on the device of the current scope.
+
+    Processes with different graphs share variables by name.
+    """
+    return tf.compat.v1.get_variable(
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=tf.compat.v1.zeros_initializer(),
+        trainable=False,
+        use_resource=True,
+    )
 
 
 class _Part(NamedTuple):

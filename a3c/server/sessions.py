@@ -17,6 +17,14 @@ _MOST_KEPT = 512 * 1024 * 1024
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
+def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> LastingSession:
+    """A session that waits only for these peers, as `/job:ps`, before its first call."""
+    config = tf.compat.v1.ConfigProto(
+        device_filters=peers, operation_timeout_in_ms=int(timeout_s * 1000)
+    )
+    return LastingSession(target, graph=graph, config=config)
+
+
 class LastingSession(tf.compat.v1.Session):
     """A session that Python never closes, and whose callables are never released.
 

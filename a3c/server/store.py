@@ -8,7 +8,6 @@ gradient, counts the steps and pulls the new state, without a lock or barrier be
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,20 +19,45 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
 from a3c.run.resume import Life
-from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared
-from a3c.server.layout import Layout, by_parameter, by_shard, cut
+from a3c.server import sessions
+from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared, zeros
+from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import is_value_only
 from a3c.server.ps_loss_watch import PsLossWatch, leave_if_stuck, never_returning, or_lost
-from a3c.server.sessions import LastingSession
-from a3c.server.variables import FIRST_PS, Flags, zeros
 
-log = logging.getLogger(__name__)
-
+FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
 ENDINGS = ("solved", "max_env_steps")  # why a run is over
+
+
+class Flags:
+    """`ready`, `finished` (why), `attached` (by worker) and the ps's `life`, in the current graph.
+
+    They are never saved: after a restore the run is not finished, and no worker is attached.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        with tf.device(FIRST_PS):
+            self.ready = zeros("ready", (), tf.bool)
+            self.finished = zeros("finished", (), tf.int64)
+            self.attached = zeros("attached", (num_workers,), tf.int64)
+            self.life = zeros("life", (2,), tf.int64)
+            self.variables = [self.ready, self.finished, self.attached, self.life]
+            self.read_ready, self.read_finished, self.read_attached, self.read_life = (
+                variable.read_value() for variable in self.variables
+            )
+            self.set_ready = self.ready.assign(True, read_value=False)
+            self.why = tf.compat.v1.placeholder(tf.int64, [])
+            self.set_finished = self.finished.assign(self.why, read_value=False)
+            self.new_life = tf.compat.v1.placeholder(tf.int64, [2])
+            self.set_life = self.life.assign(self.new_life, read_value=False)
+            self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
+            self.set_attached = tf.compat.v1.scatter_update(
+                self.attached, [self.worker], [self.presence]
+            ).op
 
 
 class Snapshot(NamedTuple):
@@ -65,21 +89,37 @@ class Store:
         num_ps = len(cluster.ps)
         has_own_rates = config.learning.critic_learning_rate_scale != 1
         self.layout = cut(shapes, num_ps, is_value_only if has_own_rates else lambda _: False)
+        shards = self.layout.shards
+        place = {shard.name: shard.ps for shard in shards}  # all else is on the first ps
+        setter = tf.compat.v1.train.replica_device_setter(
+            worker_device=FIRST_PS,
+            cluster=tf.train.ClusterSpec(cluster.as_dict()),
+            ps_strategy=lambda op: place.get(op.name, 0),
+        )
         self.graph = tf.Graph()
-        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, self.layout)):
-            shared = self._build_variables(statistics_size, len(cluster.workers))
+        with self.graph.as_default(), tf.compat.v1.device(setter):
+            self._flags = Flags(len(cluster.workers))
+            self.shared = Shared(
+                {shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in shards},
+                zeros("global_step", (), tf.int64),
+                zeros("num_updates", (), tf.int64),
+                zeros("observation_statistics", (statistics_size,), tf.float64),
+                zeros("advantage_moments", (3,), tf.float64),
+                self._flags.finished,
+            )
             self._never = never_returning(num_ps)
-            self._exchange = Exchange(shared, self.layout, config, num_ps)
+            self._exchange = Exchange(self.shared, self.layout, config, num_ps)
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
-        session_config = _session_config(config, task)
-        self._session = LastingSession(target, graph=self.graph, config=session_config)
+        graph, timeout_s = self.graph, config.cluster.ps_timeout_s
+        me = f"/job:{task.job}/task:{task.index}"
+        self._session = sessions.for_cluster(target, graph, timeout_s, "/job:ps", me)
         self._ps_loss_watch: PsLossWatch | None = None
-        config_to_ps = _session_config(config, Task("ps", 0))
+        targets = [f"grpc://{ps}" for ps in cluster.ps]
         with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
             self._exchange.connect(
-                [LastingSession(f"grpc://{ps}", self.graph, config_to_ps) for ps in cluster.ps]
+                [sessions.for_cluster(ps, graph, timeout_s, "/job:ps") for ps in targets]
             )
         self._report = self._session.make_callable(self._enqueue, [self._reports_in])
         self._drain = self._session.make_callable(self._dequeue)
@@ -91,7 +131,7 @@ class Store:
         with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
             if not self._session.run(self._all_exist):
                 return False
-            return bool(self._session.run(self._is_ready))
+            return bool(self._session.run(self._flags.read_ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
         """Initialise the ps: set every variable to its initial value, then write `values`.
@@ -213,23 +253,6 @@ class Store:
 
     # --- building -------------------------------------------------------------------------------
 
-    def _build_variables(self, statistics_size: int, num_workers: int) -> Shared:
-        parameters = {
-            shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in self.layout.shards
-        }
-        self.global_step = zeros("global_step", (), tf.int64)
-        self._num_updates = zeros("num_updates", (), tf.int64)
-        self._advantage_moments = zeros("advantage_moments", (3,), tf.float64)
-        self._flags = Flags(num_workers)
-        return Shared(
-            parameters,
-            self.global_step,
-            self._num_updates,
-            zeros("observation_statistics", (statistics_size,), tf.float64),
-            self._advantage_moments,
-            self._flags.finished,
-        )
-
     def _build_reports(self) -> None:
         """Build the episode queue; it never blocks: full it refuses reports, empty it gives []."""
         self._reports_in = tf.compat.v1.placeholder(tf.float64, [None, EPISODE_FIELDS])
@@ -253,20 +276,19 @@ class Store:
 
     def _build_saving(self) -> None:
         variables = tf.compat.v1.global_variables()
-        left_out = {v.op.name for v in (*self._flags.variables, self._advantage_moments)}
+        left_out = {v.op.name for v in (*self._flags.variables, self.shared.advantage_moments)}
         kept = [
             v
             for v in variables
             if v.op.name not in left_out and not v.op.name.startswith(f"{GATHERED}/")
         ]
-        before = self._num_updates.read_value()
+        before = self.shared.num_updates.read_value()
         with tf.control_dependencies([before]):
             self._saved = {v.op.name: v.read_value() for v in kept}
         with tf.control_dependencies(list(self._saved.values())):
-            after = self._num_updates.read_value()
+            after = self.shared.num_updates.read_value()
         self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
         self._initializer = tf.compat.v1.variables_initializer(variables)
-        self._is_ready = self._flags.ready.read_value()
         self._all_exist = tf.reduce_all(
             tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
         )
@@ -274,21 +296,3 @@ class Store:
         self._assigns = {
             v.op.name: v.assign(self._inputs[v.op.name], read_value=False) for v in kept
         }
-
-
-def _device_setter(cluster: Cluster, layout: Layout) -> Callable[[Any], str]:
-    """Place each shard on its ps, and everything else on the first ps."""
-    place = {shard.name: shard.ps for shard in layout.shards}
-    return tf.compat.v1.train.replica_device_setter(
-        worker_device=FIRST_PS,
-        cluster=tf.train.ClusterSpec(cluster.as_dict()),
-        ps_strategy=lambda op: place.get(op.name, 0),
-    )
-
-
-def _session_config(config: Config, task: Task) -> Any:
-    """Session options; the device filters avoid waiting for peers that the session never calls."""
-    return tf.compat.v1.ConfigProto(
-        device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"],
-        operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
-    )
