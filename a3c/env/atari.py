@@ -131,7 +131,7 @@ def make(
     )
     # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
     envs.metadata = dict(envs.metadata)
-    return FrameStack(envs, config.frame_stack, UNIVERSE) if is_universe else envs
+    return FrameStack(envs, config.frame_stack) if is_universe else envs
 
 
 def _stickiness(game: Game, config: EnvConfig) -> float:
@@ -168,10 +168,9 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         self._fires = config.fire_on_reset and ale_py.Action.FIRE in self._atari._action_set
         self._noops = np.random.RandomState()
         self._num_frames = 0
-        shape = (config.frame_stack, self._preprocessing.side, self._preprocessing.side)
-        self._stack = np.zeros(shape, np.uint8)
+        self._stack = np.zeros((config.frame_stack, *[self._preprocessing.side] * 2), np.uint8)
         self._screens = np.zeros((2, *self._atari.observation_space.shape), np.uint8)
-        self.observation_space = Box(0, 255, shape, np.uint8)
+        self.observation_space = Box(0, 255, self._stack.shape, np.uint8)
         self.action_space = self._atari.action_space
         self.render_mode = render_mode
         self.metadata = {**self._atari.metadata, "render_fps": 60 / config.frame_skip}
@@ -228,17 +227,14 @@ class AtariGame(gymnasium.Env[Frames, Any]):
 
 
 class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
-    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` and stacks the last S of them.
+    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` for `UNIVERSE`, and stacks S.
 
     Frames before the start of an episode are black. Episodes must end in SAME_STEP mode.
     """
 
-    def __init__(
-        self, envs: VectorEnv[Frames, Any, Any], frame_stack: int, preprocessing: Preprocessing
-    ) -> None:
+    def __init__(self, envs: VectorEnv[Frames, Any, Any], frame_stack: int) -> None:
         super().__init__(envs)
-        self._preprocessing = preprocessing
-        shape = (frame_stack, preprocessing.side, preprocessing.side)
+        shape = (frame_stack, UNIVERSE.side, UNIVERSE.side)
         self.single_observation_space = Box(0, 255, shape, np.uint8)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._stacks = np.zeros((self.num_envs, *shape), np.uint8)
@@ -267,7 +263,7 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
 
     def _push(self, stacks: Frames, screens: Frames) -> Frames:
         """New `[N, S, side, side]` stacks with `[N, 1, 210, 160]` screens as their last frames."""
-        frames = self._preprocessing.shrink(screens[:, 0])
+        frames = UNIVERSE.shrink(screens[:, 0])
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
 
 

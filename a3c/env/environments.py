@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorActionWrapper, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, own_code
 from a3c.errors import UserError
@@ -54,13 +54,11 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     keywords = dict(config.env_kwargs)
     if config.max_episode_steps is not None:
         keywords["max_episode_steps"] = config.max_episode_steps
-    if render_mode is None and _has_vector_version(spec, keywords):
-        return gymnasium.make_vec(
-            env_id, num_envs, vectorization_mode="vector_entry_point", **keywords
-        )
     if render_mode is not None:
-        keywords["render_mode"] = render_mode
-    return make_copies(env_id, num_envs, **keywords)
+        return make_copies(env_id, num_envs, render_mode=render_mode, **keywords)
+    if not _has_vector_version(spec, keywords):
+        return make_copies(env_id, num_envs, **keywords)
+    return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **keywords)
 
 
 def make_copies(env_id: str, num_envs: int, **keywords: Any) -> Envs:
@@ -98,7 +96,7 @@ class _SayingAlive(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
-    """Restrict the policy to `actions`; an empty list means all actions."""
+    """Restrict the policy to `actions`, numbered from 0 in their order; an empty list means all."""
     space = envs.single_action_space
     if not actions:
         return envs
@@ -112,21 +110,8 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
         raise UserError(
             f"actions {list(actions)}: {wrong[0]} is none, they go from {space.start} to {last}"
         )
-    return SelectedActions(envs, actions)
-
-
-class SelectedActions(VectorActionWrapper[Any, Any, Any, Any]):
-    """Discrete actions 0, 1, ... that stand for the selected actions, in their order."""
-
-    def __init__(self, envs: Envs, actions: Sequence[int]) -> None:
-        super().__init__(envs)
-        self._selected = np.array(actions, envs.single_action_space.dtype)
-        self.single_action_space = Discrete(len(actions))
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-
-    def actions(self, actions: Any) -> Any:
-        """Translate the policy's `[K]` actions to the environment's."""
-        return self._selected[actions]
+    selected = np.array(actions, space.dtype)
+    return TransformAction(envs, selected.__getitem__, None, Discrete(len(actions)))
 
 
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
@@ -141,13 +126,14 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
             first, _ = envs.reset(seed=0)
             second, rewards, *_ = envs.step(envs.action_space.sample())
             num_envs = (envs.num_envs,)
-            expected = (*num_envs, *(envs.single_observation_space.shape or ()))
-            for observations in (first, second):
-                if np.shape(observations) != expected:
-                    shape = np.shape(observations)
-                    raise ValueError(f"observations have shape {shape}, not {expected}")
-            if np.shape(rewards) != num_envs:
-                raise ValueError(f"rewards have shape {np.shape(rewards)}, not {num_envs}")
+            seen = (*num_envs, *(envs.single_observation_space.shape or ()))
+            for name, array, expected in (
+                ("observations", first, seen),
+                ("observations", second, seen),
+                ("rewards", rewards, num_envs),
+            ):
+                if np.shape(array) != expected:
+                    raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
         finally:
             envs.close()
     except UserError:

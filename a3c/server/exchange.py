@@ -1,18 +1,16 @@
 """One update in one call: push a gradient, count its steps, pull the new parameters.
 
-The ps hold the parameters as shards (`a3c.server.layout`). Each ps receives its shards' part of a
-gradient with a header of numbers, makes an optimizer step, and replies with its shards. The first
-ps also holds the counters and sends them too. A worker calls all ps at once, each through that ps's
-own master, which takes one round trip. No ps waits for another.
+Each ps receives its shards' part of a gradient (`a3c.server.layout`) with a header of numbers, and
+replies with its shards; the first ps also holds the counters and sends them too. A worker calls all
+ps at once, each through that ps's own master, which takes one round trip. No ps waits for another.
+
+A ps first adds up gradients, weighted by their samples, until the number of samples is nearest to
+`samples_per_step`. The push that completes them makes one step with their clipped mean, and no push
+waits. With `samples_per_step` 0 every push makes its own step.
 
 With `wire_dtype` float16 gradients and parameters travel in half precision, which holds only
 magnitudes from 6e-8 to 65504. Gradients are small, so each is divided by a unit that makes its norm
 1024; the header holds the unit. Parameters are sent as they are.
-
-Gradients are gathered first: a ps adds them up, weighted by their samples, until the number of
-samples is nearest to `samples_per_step`. It then makes one step with their clipped mean. The push
-that completes the samples makes the step, and no push waits. With `samples_per_step` 0 every push
-makes its own step.
 
 A call to a lost ps may hang; `a3c.server.ps_loss_watch` then ends the process. If a connection
 breaks, the call is repeated; a ps that received it before refuses it, so no gradient counts twice.

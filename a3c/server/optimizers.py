@@ -56,7 +56,17 @@ def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: An
     with tf.device(variable.device):
         # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
-            optimizer = _make(config, learning_rate)
+            optimizer: Any = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
+            if config.optimizer == "adam":
+                optimizer = tf.compat.v1.train.AdamOptimizer(
+                    learning_rate,
+                    beta1=config.adam_beta1,
+                    beta2=config.adam_beta2,
+                    epsilon=config.adam_epsilon,
+                    use_own_namescope_for_non_slot_vars=True,
+                )
+            elif config.optimizer == "rmsprop":
+                optimizer = SharedRMSProp(learning_rate, config)
         return optimizer.apply_gradients([(gradient, variable)])
 
 
@@ -85,19 +95,3 @@ def clipped(norm: Any, max_norm: float) -> Any:
         return tf.ones_like(norm)
     is_long = tf.logical_and(norm > max_norm, tf.math.is_finite(norm))
     return tf.where(is_long, max_norm / norm, tf.ones_like(norm))
-
-
-def _make(config: LearningConfig, learning_rate: Any) -> Any:
-    """TensorFlow's optimizer of the configured kind."""
-    if config.optimizer == "adam":
-        return tf.compat.v1.train.AdamOptimizer(
-            learning_rate,
-            beta1=config.adam_beta1,
-            beta2=config.adam_beta2,
-            epsilon=config.adam_epsilon,
-            use_locking=False,
-            use_own_namescope_for_non_slot_vars=True,
-        )
-    if config.optimizer == "rmsprop":
-        return SharedRMSProp(learning_rate, config)
-    return tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
