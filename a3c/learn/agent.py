@@ -23,6 +23,7 @@ from a3c.net import observations
 from a3c.net.network import Network
 from a3c.net.observations import as_fed, fed_space
 from a3c.server import optimizers, sessions
+from a3c.server.exchange import zeros
 
 SCOPE = "network"
 
@@ -81,13 +82,13 @@ class Agent:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
-            statistics = self._build_statistics()
-            inputs, outputs = self._build_acting(statistics, greedy)
+            self._statistics = zeros("observation_statistics", [self.statistics_size], tf.float64)
+            inputs, outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.critic_learning_rate_scale != 1:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
             assign, assign_inputs = self._build_assignment()
-            learn_inputs, learn_outputs = self._build_learning(statistics)
+            learn_inputs, learn_outputs = self._build_learning()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
@@ -142,48 +143,31 @@ class Agent:
 
     @property
     def statistics_size(self) -> int:
-        """Length of the observation statistics vector: a count, sums and sums of squares."""
-        if not self._config.env.normalize_observations:
-            return 0
-        return 1 + 2 * int(np.prod(observations.statistics_shape(self._space), dtype=int))
+        """The length of the vector of observation statistics; 0 if there are none."""
+        is_used = self._config.env.normalize_observations
+        return observations.statistics_size(self._space) if is_used else 0
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
         if not self.statistics_size:
             return np.zeros(0)
-        count, total, squares = observations.moments(observations_, mask, self._space)
-        return np.concatenate([np.atleast_1d(count), np.ravel(total), np.ravel(squares)])
+        return observations.moments(observations_, mask, self._space)
 
     # --- building -------------------------------------------------------------------------------
 
-    def _build_statistics(self) -> Any:
-        self._statistics = tf.compat.v1.get_variable(
-            "observation_statistics",
-            shape=[self.statistics_size],
-            dtype=tf.float64,
-            initializer=tf.compat.v1.zeros_initializer(),
-            trainable=False,
-            use_resource=True,
-        )
-        if not self.statistics_size:
-            return None
-        shape = observations.statistics_shape(self._space)
-        size = int(np.prod(shape, dtype=int))
-        count, total, squares = tf.split(self._statistics, [1, size, size])
-        return tf.reshape(count, []), tf.reshape(total, shape), tf.reshape(squares, shape)
-
-    def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
+    def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
+        statistics = self._statistics if self.statistics_size else None
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
             prepared = observations.prepare(inputs, fed_space(self._space), statistics)
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             return self.network.forward(prepared, state, starts)
 
-    def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
+    def _build_acting(self, greedy: bool) -> tuple[list[Any], Action]:
         shape = fed_space(self._space).shape
         inputs = tf.compat.v1.placeholder(self._space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
-        output = self._forward(inputs[None], state, starts[None], statistics)
+        output = self._forward(inputs[None], state, starts[None])
         with tf.name_scope("policy"):
             policy, parameters = self.network.policy, output.policy_parameters[0]
             actions = policy.mode(parameters) if greedy else policy.sample(parameters)
@@ -202,10 +186,10 @@ class Agent:
         assigns.append(self._statistics.assign(statistics, read_value=False))
         return tf.group(*assigns), [flat, statistics]
 
-    def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
+    def _build_learning(self) -> tuple[list[Any], list[Any]]:
         batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
         entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
-        output = self._forward(batch.observations, batch.state, batch.starts, statistics)
+        output = self._forward(batch.observations, batch.state, batch.starts)
         loss = losses.total(
             log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
             entropies=policy.entropy(output.policy_parameters),
