@@ -88,7 +88,6 @@ def test_weights_that_a_worker_holds_stand_still_while_others_push() -> None:
 
 
 def stale(workers: int, **settings: object) -> float:
-    """The staleness of a short simulated run of CartPole."""
     usual = {
         "env_id": "CartPole-v1",
         "network": "mlp",
@@ -162,7 +161,6 @@ def test_a_run_that_is_in_the_table_is_not_made_again(tmp_path: Path) -> None:
 
 
 def study(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """The study as its user calls it."""
     command = [sys.executable, "-m", "benchmarks.asynchrony", "--output", str(path), *flags]
     return subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False

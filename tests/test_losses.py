@@ -212,19 +212,6 @@ def test_gradient_matches_finite_differences(function: Callable[..., Any]) -> No
         np.testing.assert_allclose(gradients[name], expected, rtol=1e-6, atol=1e-9)
 
 
-def test_gradients_have_the_sign_that_learns() -> None:
-    arrays = make_samples()
-    trains = arrays["mask"] > 0
-    gradients = gradients_of(total, arrays)
-    # Descending raises the probability of actions with positive advantages, ...
-    assert (np.sign(gradients["log_probabilities"]) == -np.sign(arrays["advantages"]))[trains].all()
-    # ... moves values towards returns, ...
-    errors = arrays["values"] - arrays["returns"]
-    assert (np.sign(gradients["values"]) == np.sign(errors))[trains].all()
-    # ... and raises entropy.
-    assert (gradients["entropies"][trains] < 0).all()
-
-
 def test_gradient_of_a_sample_is_its_share_of_the_mean() -> None:
     arrays = make_samples()
     gradients = gradients_of(total, arrays)

@@ -60,7 +60,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worke
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of metrics that the worker wrote."""
     text = (run_dir / "metrics" / "worker-0.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 

@@ -245,17 +245,15 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, everything: bool) -
     )
     groups = {section: parser.add_argument_group(section) for section in SECTIONS}
     for option in OPTIONS.values():
-        is_list = isinstance(option.kind, tuple)
-        item = option.kind[0] if is_list else option.kind
         metadata = option.field.metadata
         help_text = metadata["help"].replace("%", "%%")
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-        if item is not bool:
+        if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
-            metavar = "NAME" if option.choices else words[item]
-            settings = {"metavar": metavar, "nargs": "*" if is_list else None}
+            metavar = "NAME" if option.choices else words[option.kind]
+            settings = {"metavar": metavar, "nargs": "*" if option.is_list else None}
         groups[option.section].add_argument(
             option.flag,
             dest=f"config.{option.name}",
@@ -296,7 +294,7 @@ def to_flags(config: Config) -> list[str]:
             continue
         if option.kind is bool:
             flags.append(option.flag if value else option.flag.replace("--", "--no-", 1))
-        elif isinstance(option.kind, tuple):
+        elif option.is_list:
             flags += [option.flag, *map(str, value)]
         elif option.kind is dict:
             flags.append(f"{option.flag}={json.dumps(value)}")
