@@ -87,9 +87,8 @@ def make(
     """`num_envs` copies of a game, which reset in the step that ends an episode.
 
     `config.preprocessing` "auto" and "atari" give `[frame_stack, 84, 84]` grey frames, "universe"
-    gives `[frame_stack, 42, 42]` frames, oldest first. Each frame is the maximum of the last two
-    frames of a step. "none" gives the emulator's `[210, 160, 3]` screens; then only the frame skip,
-    sticky actions and the step limit apply. Rewards are the game's own and episodes whole games.
+    42×42, oldest first; a frame is the maximum of the last two of a step. "none" gives the
+    emulator's `[210, 160, 3]` screens: only frame skip, sticky actions and the step limit apply.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     sticky = _stickiness(game, config)
@@ -242,7 +241,6 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frames, dict[str, Any]]:
-        """Start new games in all environments."""
         assert not options, "a partial reset would need partial stacks"
         screens, info = self.env.reset(seed=seed)
         self._stacks = self._push(np.zeros_like(self._stacks), screens)
@@ -275,8 +273,7 @@ def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[n
 
     The result equals `cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)` to the last
     bit if neither side shrinks by a whole number: it does the same float32 operations in the same
-    order, and rounds half to even. The transpositions keep summed values adjacent in memory. This
-    makes it about as fast as two matrix products, without their threads.
+    order. The transpositions keep summed values adjacent in memory, which is faster.
     """
     rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
     narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]

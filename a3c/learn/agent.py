@@ -1,9 +1,8 @@
 """The worker's own copy of the network: acting and gradients in a plain local session.
 
-Nothing here talks to other processes. In a session on a server's target every call would go through
-the distributed master, so a local session is faster. Only `a3c.server.store` talks to the ps.
-
-Parameters and gradients are flat float32 vectors, in the order of `Agent.shapes`.
+Nothing here talks to the ps: in a session on a server's target every call would go through the
+distributed master. Parameters and gradients are flat float32 vectors, in the order of
+`Agent.shapes`.
 """
 
 from __future__ import annotations

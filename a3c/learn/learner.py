@@ -74,17 +74,9 @@ class Learner:
             news = moments_update(advantages, rollout.mask, learning.advantage_horizon)
             moments = news[0] * self.reply.advantage_moments + news[1:]
             advantages = normalize(advantages, moments)
-        whole = Batch(
-            observations=rollout.observations,
-            actions=rollout.actions,
-            advantages=advantages,
-            returns=returns,
-            mask=rollout.mask,
-            starts=rollout.starts,
-            state=rollout.state,
-            policy_parameters=rollout.policy_parameters,
-            epsilon=np.full_like(rollout.mask, rollout.epsilon),
-        )
+        kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
+        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
+        whole = Batch(**kept, advantages=advantages, returns=returns)
         for epoch in range(learning.epochs):
             for batch in minibatches(whole, share.minibatches, self._rng):
                 gradient = self._agent.gradient(

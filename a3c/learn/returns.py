@@ -40,12 +40,8 @@ def gae(
 
     `discounts` is γ where the episode goes on and 0 at its last step. Later steps, even NaN ones,
     do not affect the steps of an ended episode. λ = 1 gives the n-step returns of Mnih et al. 2016,
-    algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD (Schulman et al. 2016,
-    equations 17 and 18).
-
-    Sums are computed in float64 and rounded once, to float32. Non-finite input gives non-finite
-    output without a warning, and the learner drops such a rollout. Raises ValueError on shapes that
-    don't fit.
+    algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD. Sums are computed in
+    float64 and rounded once. Non-finite input gives non-finite output without a warning.
     """
     r, v, d = (np.asarray(array, np.float64) for array in (rewards, values, discounts))
     v_end = np.asarray(bootstrap_value, np.float64)
@@ -71,10 +67,9 @@ def bootstrap_truncations(
 ) -> FloatArray:
     """Rewards with γ·V(final observation) added where an episode was truncated.
 
-    All arrays have the same shape, `[T, B]` for a rollout or `[B]` for a step.
-    `truncated` is true at the last step of an episode that was truncated and not terminated; the
-    caller passes false where both happened. `final_values` holds the value of the episode's last
-    observation (not of the next episode's first) and is read only where `truncated` is true.
+    All arrays have the same shape. `truncated` is true at the last step of an episode that was
+    truncated and not terminated. `final_values` is the value of the episode's last observation (not
+    of the next episode's first) and is read only there.
     """
     r, v = np.asarray(rewards, np.float64), np.asarray(final_values, np.float64)
     is_cut = np.asarray(truncated, bool)

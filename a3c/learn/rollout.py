@@ -1,8 +1,4 @@
-"""Play environments with fixed weights and yield rollouts.
-
-All autoreset modes of Gymnasium vector environments work: same step, next step (the step that only
-resets never trains), and disabled.
-"""
+"""Play environments with fixed weights, in any autoreset mode of Gymnasium; yield rollouts."""
 
 from __future__ import annotations
 
@@ -211,7 +207,10 @@ class Player:
         lives = self._lives_left(info)  # a lost one ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
-            final = self._final_observations(observations, info, cut)
+            final = np.array(observations)
+            if reset.mode == AutoresetMode.SAME_STEP:  # these are of the next episode already
+                for i in np.flatnonzero(cut):
+                    final[i] = info["final_obs"][i]
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._cuts.append((t, cut, values))
         self._lives = lives
@@ -224,8 +223,7 @@ class Player:
     def _rewards_and_discounts(self) -> tuple[np.ndarray, np.ndarray]:
         """Rewards for learning, scaled, clipped and bootstrapped at truncations; discounts.
 
-        This is for all steps at once, because with one environment per worker, Python takes a large
-        part of a step's time.
+        All steps at once, because Python takes a large part of a single environment's step.
         """
         learning = self._learning
         rewards = self._raw_rewards * np.float32(learning.reward_scale)
@@ -258,21 +256,8 @@ class Player:
             rewards = np.where(dead, 0.0, rewards)
         self._returns += rewards
         self._lengths += ~dead
-        if not np.count_nonzero(done):
-            return
-        for i in np.flatnonzero(done):
-            if np.isfinite(self._returns[i]):
-                episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
-        self._returns[done] = 0.0
-        self._lengths[done] = 0
-
-    def _final_observations(
-        self, observations: np.ndarray, info: dict[str, Any], cut: np.ndarray
-    ) -> np.ndarray:
-        """The last observations of truncated episodes, not the first ones of the next."""
-        if self._autoreset.mode != AutoresetMode.SAME_STEP:
-            return observations
-        final = np.array(observations)
-        for i in np.flatnonzero(cut):
-            final[i] = info["final_obs"][i]
-        return final
+        if np.count_nonzero(done):
+            for i in np.flatnonzero(done):
+                if np.isfinite(self._returns[i]):
+                    episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+            self._returns[done], self._lengths[done] = 0.0, 0

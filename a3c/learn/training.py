@@ -213,17 +213,13 @@ class Worker:
 
         A chief that died while ending the run ends it again after its restart.
         """
-        if self._chief and self._learner.reply.finished:
-            reason = self._store.ending()
-        if self._chief and reason:
-            log.info("the run is over: %s", reason)
-            self._chief.end_run(reason, self._pause)
-        elif self._chief:
-            self._chief.give_up_confirmation()
-            self._chief.save_for_leaving()
+        if self._chief:
+            if self._learner.reply.finished:
+                reason = self._store.ending()
+            if reason:
+                log.info("the run is over: %s", reason)
+                self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
+            else:
+                self._chief.give_up_confirmation()
+                self._chief.save_for_leaving()
         self._store.detach()
-
-    def _pause(self) -> bool:
-        """Send a heartbeat and wait `PAUSE_S`; False if this worker was asked to leave."""
-        self._heartbeat.beat()
-        return not self._stop.wait(PAUSE_S)

@@ -1,9 +1,7 @@
 """Policies: distributions over actions, given a network's policy parameters.
 
-A policy makes its own output layer (`head`), and computes samples, modes, log-probabilities and
-entropies from that layer's parameters `[..., P]`. Rollouts store actions in the policy's own form
-(`action_dtype`, `action_shape`); `to_env` converts them to the environment's action space. `to_env`
-returns a valid action even if a diverged network outputs NaN.
+A policy makes its own output layer, and computes the rest from that layer's parameters `[..., P]`.
+Rollouts store actions in the policy's own form (`action_dtype`, `action_shape`).
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Convert stored actions `[..., *action_shape]` to the environment's action space."""
+        """Convert stored actions to the environment's; valid even if a network diverged to NaN."""
 
     @abc.abstractmethod
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
@@ -201,11 +199,9 @@ class Gaussian(Policy):
         self.action_shape = (self._size,)
 
     def head(self, features: Any) -> Any:
-        """A dense layer `policy` for the means, concatenated with the log-deviations.
+        """A dense layer `policy` for the means; log-deviations within `LOG_DEVIATION_RANGE`.
 
-        State-independent deviations are one variable, `policy/log_deviation`; state-dependent
-        deviations are a dense layer, `policy/deviation`. Both are kept within
-        `LOG_DEVIATION_RANGE`.
+        They are a dense layer, `policy/deviation`, or one variable, `policy/log_deviation`.
         """
         config, start = self._config, self._config.initial_log_deviation
         means = _logits(features, self._size, config.initialization)

@@ -6,11 +6,9 @@ of a four-dimensional Box is a stack of frames, which is folded into the channel
 first. Images are divided by the highest value of their space: 255 for frames. Every other Box is
 flattened to `[features]`.
 
-Running normalisation is applied after that, with a mean and deviation for each feature, or one mean
-and deviation for all pixels of an image.
-
-Frames are transposed with NumPy before they are fed to TensorFlow, which takes six times as long
-and would transpose them twice: for acting and for learning.
+Running normalisation is applied after that, with a mean and deviation for each feature, or one for
+all pixels. Frames are transposed with NumPy before they are fed to TensorFlow, which takes six
+times as long and would transpose them twice: for acting and for learning.
 """
 
 from __future__ import annotations

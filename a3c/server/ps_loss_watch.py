@@ -38,10 +38,9 @@ LOST = (
 
 
 class PsLossWatch:
-    """Watches for the loss of a ps in its own thread.
+    """Watches for the loss of a ps in its own thread; after a loss, new calls raise.
 
-    After a loss, new calls raise. If a call is under way and doesn't end, `on_stuck` is called,
-    because the thread of that call can't be interrupted.
+    If a call is under way and doesn't end, `on_stuck` is called: its thread can't be interrupted.
     """
 
     def __init__(

@@ -51,10 +51,9 @@ def prepare(
 ) -> Callable[..., list[Any]]:
     """Make a function from the values of `inputs` to those of `outputs`, which also runs `targets`.
 
-    It avoids the Python overhead of `Session.run`, which checks every feed and fetch at each call;
-    with feeds, `Session.make_callable` does so too. Values are cast to the inputs' dtypes.
-    Operations run in the calling thread. An output must not be an input too, and must not occur
-    twice.
+    Unlike `Session.run` and `make_callable` it doesn't check every feed and fetch at each call.
+    Values are cast to the inputs' dtypes. Operations run in the calling thread. An output must not
+    be an input too, and must not occur twice.
     """
     dtypes = [tensor.dtype.as_numpy_dtype for tensor in inputs]
     options = config_pb2.CallableOptions()
@@ -69,10 +68,9 @@ def prepare(
 def keep_freed_memory() -> None:
     """Keep freed memory for the next message, instead of returning it to the kernel.
 
-    Every exchange needs the same buffers, as large as all parameters. With 677,172 parameters,
-    getting their pages from the kernel again took a third of a worker's CPU time for an exchange,
-    and a tenth of the ps's. Nothing changes if the library is not glibc, or if the user has set
-    glibc's own variables.
+    Every exchange needs the same buffers; getting their pages again took a third of a worker's CPU
+    time for an exchange. Nothing changes if the library is not glibc, or if the user has set its
+    own variables.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):

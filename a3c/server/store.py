@@ -1,13 +1,13 @@
 """The shared state of the cluster on the ps, and the calls that a worker makes to it.
 
-The global state is the parameters, the optimizer's statistics, `global_step`, the running
-observation statistics, the queue of episode reports and a few flags. One `exchange` pushes a
-gradient, counts the steps and pulls the new state, without a lock or barrier between workers.
+The state is the parameters, the optimizer's statistics, `global_step`, the running observation
+statistics, the queue of episode reports and a few flags.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -121,17 +121,17 @@ class Store:
             self._exchange.connect(
                 [sessions.for_cluster(ps, graph, timeout_s, "/job:ps") for ps in targets]
             )
-        self._report = self._session.make_callable(self._enqueue, [self._reports_in])
-        self._drain = self._session.make_callable(self._dequeue)
+
+    def _run(self, fetches: Any, *arguments: Any, **options: Any) -> Any:
+        with or_lost():
+            return self._session.run(fetches, *arguments, **options)
 
     # --- the worker's calls ---------------------------------------------------------------------
 
     def is_ready(self) -> bool:
         """Whether the ps are initialised; False if any variable is missing."""
-        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
-            if not self._session.run(self._all_exist):
-                return False
-            return bool(self._session.run(self._flags.read_ready))
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"):
+            return bool(self._run(self._all_exist) and self._run(self._flags.read_ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
         """Initialise the ps: set every variable to its initial value, then write `values`.
@@ -143,33 +143,27 @@ class Store:
             held = by_shard(values, self.layout, self._inputs)
         except KeyError as error:
             raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
-        with or_lost():
-            self._session.run(self._initializer)
-            self._session.run(
-                [self._assigns[name] for name in held],
-                {self._inputs[name]: value for name, value in held.items()},
-            )
-            life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
-            self._session.run(self._flags.set_life, {self._flags.new_life: life})
-            self._session.run(self._flags.set_ready)
+        self._run(self._initializer)
+        self._run(
+            [self._assigns[name] for name in held],
+            {self._inputs[name]: value for name, value in held.items()},
+        )
+        life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
+        self._run(self._flags.set_life, {self._flags.new_life: life})
+        self._run(self._flags.set_ready)
 
     def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
         """Register this worker, so that the ps waits for it; returns the current life of the ps.
 
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
-        with or_lost():
-            self._set_presence(1)
-            life = Life(*self._session.run(self._flags.read_life).tolist())
+        self._set_presence(1)
+        life = Life(*self._run(self._flags.read_life).tolist())
         if on_stuck:
-            self._ps_loss_watch = PsLossWatch(self._wait_for_loss, on_stuck)
+            for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
+            wait_for_loss = functools.partial(self._run, self._never, options=for_ever)
+            self._ps_loss_watch = PsLossWatch(wait_for_loss, on_stuck)
         return life
-
-    def _wait_for_loss(self) -> None:
-        """Block until a ps is lost, then raise RetryableError."""
-        for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
-        with or_lost():
-            self._session.run(self._never, options=for_ever)
 
     def _watched(self) -> contextlib.AbstractContextManager[None]:
         """Context around a call that may hang if a ps is lost."""
@@ -180,13 +174,12 @@ class Store:
         """Unregister this worker, after its last push."""
         if self._ps_loss_watch:
             self._ps_loss_watch.end()
-        with or_lost():
-            self._set_presence(0)
+        self._set_presence(0)
 
     def _set_presence(self, presence: int) -> None:
         flags = self._flags
         feed = {flags.worker: self._task.index, flags.presence: presence}
-        self._session.run(flags.set_attached, feed)
+        self._run(flags.set_attached, feed)
 
     def pull(self) -> Reply:
         """Return the newest parameters, statistics and counters without a push."""
@@ -200,32 +193,26 @@ class Store:
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
-        with or_lost():
-            return bool(self._report(episodes))
+        return bool(self._run(self._enqueue, {self._reports_in: episodes}))
 
     # --- the chief's calls ----------------------------------------------------------------------
 
     def drain(self) -> np.ndarray:
         """Take all episode reports out of the queue, `[N, 4]`; only the chief may call this."""
-        with or_lost():
-            return self._drain()
+        return self._run(self._dequeue)
 
     def finish(self, reason: str) -> None:
         """Tell every process that the run is over, and why."""
-        with or_lost():
-            why = {self._flags.why: 1 + ENDINGS.index(reason)}
-            self._session.run(self._flags.set_finished, why)
+        self._run(self._flags.set_finished, {self._flags.why: 1 + ENDINGS.index(reason)})
 
     def ending(self) -> str | None:
         """Why the run is over; None while it goes on."""
-        with or_lost():
-            why = int(self._session.run(self._flags.read_finished))
+        why = int(self._run(self._flags.read_finished))
         return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
         """Which workers are attached, `[num_workers]`."""
-        with or_lost():
-            return self._session.run(self._flags.read_attached) != 0
+        return self._run(self._flags.read_attached) != 0
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every variable that a checkpoint holds, by name."""
@@ -235,14 +222,12 @@ class Store:
     def snapshot(self) -> Snapshot:
         """Read every variable that a checkpoint holds, while pushes go on.
 
-        Each shard is read atomically, but pushes may come between two shards: those that ended
-        meanwhile, and at most one per worker that was under way. The read is repeated up to
-        `SNAPSHOT_TRIES` times until no update ended during it; the best try is returned.
+        Each shard is read atomically, but pushes may come between two shards. The read is repeated
+        up to `SNAPSHOT_TRIES` times until no update ended during it; the best try is returned.
         """
         best: Snapshot | None = None
         for _ in range(SNAPSHOT_TRIES):
-            with or_lost():
-                before, held, after, waiting = self._session.run(self._snapshot)
+            before, held, after, waiting = self._run(self._snapshot)
             torn = int(after - before)
             if best is None or torn < best.updates_during:
                 best = Snapshot(by_parameter(held, self.layout), torn, int(waiting))
