@@ -17,8 +17,7 @@ from a3c.cluster.topology import Task
 from a3c.errors import FatalError, PlayError
 from a3c.learn import training
 from a3c.learn.agent import Agent
-from a3c.learn.listeners import not_finite
-from a3c.learn.training import Worker
+from a3c.learn.training import Worker, not_finite
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run import checkpoint

@@ -317,24 +317,21 @@ def config_from(
             value = coerce(option, parse_text(option, text), option.flag)
             flags.setdefault(option.section, {})[option.name] = value
     file_layer = read_file(namespace.config) if namespace.config else {}
-    preset = namespace.preset
+    given, preset = [file_layer, flags], namespace.preset
     if base is not None:
         if preset != "auto":
             raise UserError(
                 f"--preset {preset}: a run that is resumed keeps its settings: "
                 "give single ones, or --config"
             )
-        return merge([base, file_layer, flags]), None
-    if preset == "none":
-        return merge([file_layer, flags]), None
+        return merge([base, *given]), None
     if preset == "auto":
-        config = merge([file_layer, flags])
         # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
-        is_complete = sum(len(values) for values in file_layer.values()) == len(OPTIONS)
-        preset = None if is_complete else preset_for(config.env.env_id)
-        if preset is None:
-            return config, None
-    return merge([read_preset(preset), file_layer, flags]), preset
+        is_complete = sum(map(len, file_layer.values())) == len(OPTIONS)
+        preset = None if is_complete else preset_for(merge(given).env.env_id)
+    if preset in (None, "none"):
+        return merge(given), None
+    return merge([read_preset(preset), *given]), preset
 
 
 def changes(before: Config, after: Config) -> list[str]:

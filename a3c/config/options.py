@@ -205,9 +205,6 @@ def validate(config: Config) -> Config:
             f"anneal_start {learning.anneal_start} is not below the end of the schedules, "
             f"{config.anneal_steps}: give less, or more --anneal-steps"
         )
-    target = config.run.stop_at_return
-    if target is not None and not math.isfinite(target):
-        raise UserError(f"stop_at_return {target}: give a finite number")
     return config
 
 

@@ -40,11 +40,6 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True)
 class EnvConfig:
     """The environment, the number of copies, and the preprocessing of observations."""
@@ -281,7 +276,7 @@ class ClusterConfig:
     """The processes of the cluster, their addresses, devices and time-outs."""
 
     workers: int = option(
-        usable_cores(),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "worker processes (one a core of this machine if unset)",
         low=1,
         high=100_000,

@@ -146,19 +146,15 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
 def check_spaces(envs: Envs, env_id: str) -> None:
     """Refuse observations and actions that the networks here don't support."""
     observations, actions = envs.single_observation_space, envs.single_action_space
+    shown, wrong, remedy = _one_line(observations), "", ""
     if not isinstance(observations, Box):
-        kind = type(observations).__name__
-        raise UserError(
-            f"env_id {env_id} has {kind} observations, {_one_line(observations)}: a network takes "
-            "a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
+        wrong = f"has {type(observations).__name__} observations, {shown}"
+        remedy = (
+            "a network takes a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
         )
-    if 0 in observations.shape:
-        raise UserError(
-            f"env_id {env_id} has empty observations, {_one_line(observations)}: give them a shape "
-            "without 0"
-        )
-    remedy = ""
-    if isinstance(actions, MultiDiscrete) and actions.nvec.ndim != 1:
+    elif 0 in observations.shape:
+        wrong, remedy = f"has empty observations, {shown}", "give them a shape without 0"
+    elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim != 1:
         remedy = "make it a MultiDiscrete of one dimension"
     elif isinstance(actions, Box) and (
         0 in actions.shape or not np.issubdtype(actions.dtype, np.floating)
@@ -168,13 +164,12 @@ def check_spaces(envs: Envs, env_id: str) -> None:
         remedy = (
             "a policy gives Discrete, MultiDiscrete or Box actions; wrap it to take one of these"
         )
+    elif not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
+        wrong = "does not say when it resets"
+        remedy = 'set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode'
     if remedy:
-        raise UserError(f"env_id {env_id} has actions {_one_line(actions)}: {remedy}")
-    if not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
-        raise UserError(
-            f'env_id {env_id} does not say when it resets: set metadata["autoreset_mode"] to a '
-            "gymnasium.vector.AutoresetMode"
-        )
+        what = wrong or f"has actions {_one_line(actions)}"
+        raise UserError(f"env_id {env_id} {what}: {remedy}")
 
 
 def _find_spec(env_id: str) -> EnvSpec:

@@ -2,7 +2,6 @@
 
 `rollout` plays, `returns` computes advantages from rewards and values, and `losses` gives one
 scalar. `agent` acts and computes gradients on the worker's own CPU. `learner` pushes gradients to
-the ps and loads the weights that the ps returns: `Learner.train` is the loop. `listeners` report
-and log what it yields, `training` is one worker from start to end, and `chief` holds worker 0's
-extra tasks.
+the ps and loads the weights that the ps returns: `Learner.train` is the loop. `training` is one
+worker from start to end, and `chief` holds worker 0's extra tasks.
 """

@@ -65,22 +65,20 @@ def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> N
 
 
 def _check_network(place: str, network: Any) -> None:
-    remedy = "return a3c.net.network.Network(forward, policy)"
+    remedy, wrong = "return a3c.net.network.Network(forward, policy)", ""
     if not isinstance(network, Network):
-        raise UserError(f"network {place} gave {_article(network)}: {remedy}")
-    if not callable(network.forward):
-        raise UserError(f"network {place}: forward is {_article(network.forward)}: {remedy}")
+        wrong = f" gave {_article(network)}: {remedy}"
+    elif not callable(network.forward):
+        wrong = f": forward is {_article(network.forward)}: {remedy}"
+    elif not isinstance(network.policy, Policy):
+        remedy = "take a3c.net.distributions.for_space(action_space, config)"
+        wrong = f": policy is {_article(network.policy)}: {remedy}"
+    elif type(network.state_size) is not int or network.state_size < 0:
+        remedy = "give a whole number, 0 for a network without memory"
+        wrong = f": state_size is {network.state_size!r}: {remedy}"
+    if wrong:
+        raise UserError(f"network {place}{wrong}")
     _check_signature(place, network.forward, _FORWARD)
-    if not isinstance(network.policy, Policy):
-        raise UserError(
-            f"network {place}: policy is {_article(network.policy)}: "
-            "take a3c.net.distributions.for_space(action_space, config)"
-        )
-    if type(network.state_size) is not int or network.state_size < 0:
-        raise UserError(
-            f"network {place}: state_size is {network.state_size!r}: give a whole number, "
-            "0 for a network without memory"
-        )
 
 
 def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkOutput]:

@@ -12,7 +12,7 @@ With `wire_dtype` float16 gradients and parameters travel in half precision, whi
 magnitudes from 6e-8 to 65504. Gradients are small, so each is divided by a unit that makes its norm
 1024; the header holds the unit. Parameters are sent as they are.
 
-A call to a lost ps may hang; `a3c.server.ps_loss_watch` then ends the process. If a connection
+A call to a lost ps may hang; `PsLossWatch` then ends the process. If a connection
 breaks, the call is repeated; a ps that received it before refuses it, so no gradient counts twice.
 """
 

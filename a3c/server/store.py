@@ -23,7 +23,7 @@ from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared, zeros
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import is_value_only
-from a3c.server.ps_loss_watch import PsLossWatch, leave_if_stuck, never_returning, or_lost
+from a3c.server.sessions import PsLossWatch, leave_if_stuck, never_returning, or_lost
 
 FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
