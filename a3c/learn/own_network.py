@@ -66,16 +66,18 @@ def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> N
 
 def _check_network(place: str, network: Any) -> None:
     remedy, wrong = "return a3c.net.network.Network(forward, policy)", ""
+    names = ("forward", "policy", "state_size")
+    forward, policy, size = (getattr(network, name, None) for name in names)
     if not isinstance(network, Network):
         wrong = f" gave {_article(network)}: {remedy}"
-    elif not callable(network.forward):
-        wrong = f": forward is {_article(network.forward)}: {remedy}"
-    elif not isinstance(network.policy, Policy):
+    elif not callable(forward):
+        wrong = f": forward is {_article(forward)}: {remedy}"
+    elif not isinstance(policy, Policy):
         remedy = "take a3c.net.distributions.for_space(action_space, config)"
-        wrong = f": policy is {_article(network.policy)}: {remedy}"
-    elif type(network.state_size) is not int or network.state_size < 0:
+        wrong = f": policy is {_article(policy)}: {remedy}"
+    elif type(size) is not int or size < 0:
         remedy = "give a whole number, 0 for a network without memory"
-        wrong = f": state_size is {network.state_size!r}: {remedy}"
+        wrong = f": state_size is {size!r}: {remedy}"
     if wrong:
         raise UserError(f"network {place}{wrong}")
     _check_signature(place, network.forward, _FORWARD)
