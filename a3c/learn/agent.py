@@ -92,7 +92,7 @@ class Agent:
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
         self._graph.finalize()
-        self._outputs = outputs
+        self._outputs: Any = outputs
         self._act = sessions.prepare(self._session, inputs, outputs)
         self._value = sessions.prepare(self._session, inputs, [outputs.values])
         self._assign = sessions.prepare(self._session, assign_inputs, targets=[assign])
@@ -137,8 +137,18 @@ class Agent:
         return self._session.run({_short_name(v): v for v in self._variables})
 
     def graph_def(self) -> Any:
-        """The acting part of the graph, from observations to actions and values, for display."""
-        return _upstream(self._graph, self._outputs)
+        """The acting part of the graph, with its shapes, for display."""
+        whole = self._graph.as_graph_def(add_shapes=True)
+        nodes = {node.name: node for node in whole.node}
+        waiting, wanted = [tensor.op.name for tensor in self._outputs], set()
+        while waiting:
+            name = waiting.pop()
+            if name not in wanted:
+                wanted.add(name)
+                waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
+        part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+        part.node.extend(node for node in whole.node if node.name in wanted)
+        return part
 
     @property
     def statistics_size(self) -> int:
@@ -235,21 +245,6 @@ class Agent:
 def _short_name(variable: Any) -> str:
     """The name of a weight without the scope around the network, `conv1/weights`."""
     return variable.op.name.removeprefix(SCOPE + "/")
-
-
-def _upstream(graph: Any, outputs: Iterable[Any]) -> Any:
-    """The part of a graph that computes the `outputs`, with its shapes."""
-    whole = graph.as_graph_def(add_shapes=True)
-    nodes = {node.name: node for node in whole.node}
-    waiting, wanted = [tensor.op.name for tensor in outputs], set()
-    while waiting:
-        name = waiting.pop()
-        if name not in wanted:
-            wanted.add(name)
-            waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
-    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-    part.node.extend(node for node in whole.node if node.name in wanted)
-    return part
 
 
 def _session_config(config: Config) -> Any:

@@ -54,25 +54,21 @@ def prepare(
         log.info("initialising the ps")
         store.initialize(initial())
     else:
-        _restore(store, config, *found)
+        path, manifest = found
+        checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
+        try:
+            values = checkpoint.load_variables(path)
+        except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
+            raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
+        if {name: value.shape for name, value in values.items()} != store.saved_shapes():
+            raise FatalError(f"{path} holds other variables than this network needs")
+        store.initialize(values)
+        log.info("restored the ps from %s, env step %d", path, manifest.step)
     step = manifest.step if manifest else 0
     if before is not None and before > step:
         log.warning("%s", resume.loss(before, step))
         JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
     return manifest
-
-
-def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:
-    checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
-    try:
-        values = checkpoint.load_variables(path)
-    except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
-        raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
-    expected = store.saved_shapes()
-    if {name: value.shape for name, value in values.items()} != expected:
-        raise FatalError(f"{path} holds other variables than this network needs")
-    store.initialize(values)
-    log.info("restored the ps from %s, env step %d", path, manifest.step)
 
 
 class Chief:

@@ -148,7 +148,7 @@ class Player:
 
     def rollouts(self) -> Iterator[Rollout]:
         """Yield rollouts until `go_on` returns False."""
-        buffer = self._new_buffer()
+        buffer, learning = self._new_buffer(), self._learning
         while True:
             # Reset non-finite states: they would make every later rollout non-finite.
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
@@ -159,7 +159,14 @@ class Player:
                 self._step(buffer, t, epsilon)
                 if not self._go_on():
                     return
-            rewards, discounts = self._rewards_and_discounts()
+            # For all steps at once: Python takes a large part of a single environment's step.
+            rewards = self._raw_rewards * np.float32(learning.reward_scale)
+            if learning.reward_clip > 0:
+                np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
+            for t, cut, values in self._cuts:
+                rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
+            self._cuts.clear()
+            discounts = np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
             bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
             self._stopwatch.lap("act")
             yield buffer._replace(
@@ -219,20 +226,6 @@ class Player:
         self._lives = self._lives_left(info)  # a game that was reset has new lives
         self._observations = as_fed(observations, self._space)
         self._state = action.state
-
-    def _rewards_and_discounts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rewards for learning, scaled, clipped and bootstrapped at truncations; discounts.
-
-        All steps at once, because Python takes a large part of a single environment's step.
-        """
-        learning = self._learning
-        rewards = self._raw_rewards * np.float32(learning.reward_scale)
-        if learning.reward_clip > 0:
-            np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
-        for t, cut, values in self._cuts:
-            rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
-        self._cuts.clear()
-        return rewards, np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
 
     def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         """Replace each action by a uniformly random one with probability `epsilon`."""
