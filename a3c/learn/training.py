@@ -104,6 +104,7 @@ class Worker:
             go_on=self._beat,
         )
         self._reports = EpisodeReports(store, task.index)
+        self._dropped_in_a_row = 0
         self._listeners = self._open_listeners(run_dir, life, agent, space)
 
     def _open_listeners(
@@ -119,8 +120,7 @@ class Worker:
             sink.restart(where, ps_life=life.number, now=now)
         interval_s, watch = settings.run.log_interval_s, self._stopwatch
         self._rows = Rows(sinks, interval_s, self._learner, watch, self._reports, self._chief)
-        limit = DropLimit(self._learner, self._store, settings.learning.max_dropped_rollouts)
-        listeners: list[Listener] = [self._reports, self._rows, limit]
+        listeners: list[Listener] = [self._reports, self._rows, self._limit_drops]
         if self._task.is_chief:
             board.graph(agent.graph_def())
             offer = Pictures(board, space).offer
@@ -139,6 +139,26 @@ class Worker:
             self._heartbeat.beat()
             self._stop.wait(WAIT_INTERVAL_S)
         return None
+
+    def _limit_drops(self, rollout: Rollout, update: Update) -> None:
+        """Give up after too many dropped rollouts in a row, because a restart can't help then.
+
+        Raises UnplayableError, or FatalError where the weights on the ps are lost.
+        """
+        self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
+        if update.pushed:
+            return
+        loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
+        log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
+        if not 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
+            return
+        culprit = not_finite(rollout, update.reply.parameters)
+        if culprit == "weights":
+            self._store.detach()
+        raise (FatalError if culprit == "weights" else UnplayableError)(
+            f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the {culprit} "
+            f"were not finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
+        )
 
     def _beat(self) -> bool:
         """Send a heartbeat; returns whether this worker may play on."""
@@ -261,32 +281,6 @@ class EpisodeReports:
         if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
             self.dropped += len(self._waiting)
         self._waiting.clear()
-
-
-class DropLimit:
-    """Gives up after too many dropped rollouts in a row, because a restart can't help then."""
-
-    def __init__(self, learner: Learner, store: Store, limit: int) -> None:
-        """`limit` 0 means never."""
-        self._learner, self._store, self._limit = learner, store, limit
-        self._in_a_row = 0
-
-    def __call__(self, rollout: Rollout, update: Update) -> None:
-        """Count; raises UnplayableError, or FatalError where the weights on the ps are lost."""
-        self._in_a_row = 0 if update.pushed else self._in_a_row + 1
-        if update.pushed:
-            return
-        loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
-        log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
-        if not 0 < self._limit <= self._in_a_row:
-            return
-        culprit = not_finite(rollout, self._learner.reply.parameters)
-        if culprit == "weights":
-            self._store.detach()
-        raise (FatalError if culprit == "weights" else UnplayableError)(
-            f"dropped {count(self._in_a_row, 'rollout')} in a row, because the {culprit} were not "
-            f"finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
-        )
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
