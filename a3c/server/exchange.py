@@ -182,30 +182,29 @@ class Exchange:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
             size = _NUMBERS + self._shared.statistics.shape[0]
             header = tf.compat.v1.placeholder(tf.float64, [size], "header")
-            gradients = [
+            fed = gradients = [
                 tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
                 for number, shard in enumerate(shards)
             ]
-            build = self._build_gathered if self._samples_per_step else self._build_steps
-            stepped, counters = build(ps, shards, gradients, header)
+            if self._wire_dtype == "float16":
+                unit = tf.cast(header[2], tf.float32)
+                gradients = [tf.cast(packed, tf.float32) * unit for packed in fed]
+            if self._samples_per_step:
+                stepped, counters = self._build_gathered(ps, shards, gradients, header)
+            else:
+                steps = [
+                    self._step(shard, gradient, header)
+                    for shard, gradient in zip(shards, gradients, strict=True)
+                ]
+                with tf.control_dependencies(steps):
+                    stepped = tf.constant(1, tf.int64)
+                counters = self._count(header, stepped) if ps == 0 else None
             pushed = [self._read(shard, [stepped]) for shard in shards]
             pulled = [self._read(shard, []) for shard in shards]
             if ps == 0:
                 pushed.insert(0, counters)
                 pulled.insert(0, self._counters(tf.constant(0, tf.int64)))
-        return _Part(shards, [header, *gradients], pushed, pulled)
-
-    def _build_steps(
-        self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
-    ) -> tuple[Any, Any]:
-        """Make one step per push; returns 1, and on the first ps the counters, after the step."""
-        steps = [
-            self._step(shard, self._unpacked(gradient, header), header)
-            for shard, gradient in zip(shards, gradients, strict=True)
-        ]
-        with tf.control_dependencies(steps):
-            stepped = tf.constant(1, tf.int64)
-        return stepped, self._count(header, stepped) if ps == 0 else None
+        return _Part(shards, [header, *fed], pushed, pulled)
 
     def _build_gathered(
         self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
@@ -228,7 +227,7 @@ class Exchange:
                 tf.raw_ops.ResourceApplyGradientDescent(  # adds in place
                     var=sums[shard.name].handle,
                     alpha=-tf.cast(samples, tf.float32),
-                    delta=self._unpacked(gradient, header),
+                    delta=gradient,
                 )
                 for shard, gradient in zip(shards, gradients, strict=True)
             ]
@@ -273,12 +272,6 @@ class Exchange:
             cleared.append(totals.assign(tf.zeros_like(totals), read_value=False))
         with tf.control_dependencies(cleared):
             return tf.constant(1, tf.int64)
-
-    def _unpacked(self, gradient: Any, header: Any) -> Any:
-        """A gradient as float32."""
-        if self._wire_dtype == "float32":
-            return gradient
-        return tf.cast(gradient, tf.float32) * tf.cast(header[2], tf.float32)
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
         """One optimizer step in a shard."""
