@@ -134,18 +134,15 @@ def test_a_run_is_solved_by_the_mean_of_its_last_100_games() -> None:
 
 
 def test_a_run_has_collapsed_when_half_of_the_way_is_lost_again() -> None:
+    never_far = Judge(100.0)
+    never_far.add([0.0] * 100 + [40.0] * 100 + [0.0] * 100)
+    assert not never_far.collapsed
     judge = Judge(100.0)
     judge.add([0.0] * 100 + [60.0] * 100)
     judge.add([0.0] * 49)
     assert not judge.collapsed
     judge.add([0.0] * 2)
     assert judge.collapsed
-
-
-def test_what_never_came_far_has_not_collapsed() -> None:
-    judge = Judge(100.0)
-    judge.add([0.0] * 100 + [40.0] * 100 + [0.0] * 100)
-    assert not judge.collapsed
 
 
 # --- the table ------------------------------------------------------------------------------------

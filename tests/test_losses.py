@@ -74,12 +74,8 @@ def limited_total(**inputs: Any) -> Arrays:
     )
 
 
-def column(*numbers: float) -> Array:
-    return np.array(numbers)[:, None]  # [T, 1]
-
-
-def f32(numbers: list[float]) -> Array:
-    return np.array(numbers, np.float32)[:, None]  # [T, 1], as the network computes
+def column(*numbers: float, dtype: Any = np.float64) -> Array:
+    return np.array(numbers, dtype)[:, None]  # [T, 1]
 
 
 def test_policy_loss_of_a_hand_worked_rollout() -> None:
@@ -119,9 +115,9 @@ def test_clipped_surrogate_of_a_hand_worked_rollout() -> None:
 def test_the_gradient_is_finite_however_much_more_or_less_likely_an_action_has_become() -> None:
     """e^100 is past float32; the branch that the minimum leaves out must not make it NaN."""
     arrays = {
-        "log_probabilities": f32([100.0, 100.0, -100.0, -100.0, 0.1]),
-        "advantages": f32([1.0, -1.0, 1.0, -1.0, 1.0]),
-        "mask": f32([1.0] * 5),
+        "log_probabilities": column(100, 100, -100, -100, 0.1, dtype=np.float32),
+        "advantages": column(1, -1, 1, -1, 1, dtype=np.float32),
+        "mask": np.ones((5, 1), np.float32),
     }
 
     def limited(log_probabilities: Any, **others: Any) -> losses.Loss:

@@ -174,6 +174,8 @@ def test_truncation_bootstraps_from_final_observation() -> None:
     assert adjusted.dtype == np.float32
     np.testing.assert_array_equal(adjusted, [[1.0, 6.0], [1.0, 1.0]])
     np.testing.assert_array_equal(rewards, 1.0)
+    single = bootstrap_truncations(rewards[0], truncated[0], final_values[0], 0.5)
+    np.testing.assert_array_equal(single, adjusted[0])
 
 
 @pytest.mark.parametrize("name", ["rewards", "values", "bootstrap_value", "discounts"])
@@ -189,11 +191,6 @@ def test_gae_refuses_shapes_that_don_t_fit_and_names_them(name: str) -> None:
         gae(**arrays, lambda_=1.0)
     with pytest.raises(ValueError, match=r"\[T, B\].*rewards \(3,\)"):
         gae(np.zeros(3), np.zeros(3), np.zeros(()), np.zeros(3), 1.0)
-
-
-def test_truncation_bootstraps_a_single_step_too() -> None:
-    adjusted = bootstrap_truncations([1.0, 1.0], [False, True], [np.nan, 10.0], 0.5)
-    np.testing.assert_array_equal(adjusted, [1.0, 6.0])
 
 
 # --- running moments ----------------------------------------------------------------------------

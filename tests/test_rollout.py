@@ -411,6 +411,7 @@ def chosen_actions(epsilon: float) -> np.ndarray:
     """Many actions where the actor would always take 0."""
     games = [[Script((0.0,), "terminated")]] * 8
     rollout = next(play(games, AutoresetMode.SAME_STEP, rollout_length=250, epsilon=epsilon))
+    assert rollout.epsilon == epsilon
     return rollout.actions.ravel()
 
 
@@ -435,11 +436,6 @@ def test_a_rollout_is_abandoned_within_an_env_step_when_it_is_not_to_go_on() -> 
     player = Player(games, ScriptedActor(), policy, settings, seed=1, go_on=go_on)
     assert len(list(player.rollouts())) == 1
     assert len(asked) == 7
-
-
-def test_a_rollout_says_with_which_epsilon_it_was_played() -> None:
-    rollout = next(play([[Script((1.0,) * 9)]], AutoresetMode.SAME_STEP, epsilon=0.25))
-    assert rollout.epsilon == 0.25
 
 
 def test_epsilon_replaces_that_share_of_actions() -> None:
