@@ -1,7 +1,6 @@
-"""The sources of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
+"""The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
 
-Each source gives a layer. All layers are checked in the same way: an unknown key, a wrong type or a
-value out of range gives one line with the key, the value and the allowed values.
+The file is TOML or a run's config.json. All layers are checked in the same way.
 """
 
 from __future__ import annotations

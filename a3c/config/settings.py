@@ -1,9 +1,4 @@
-"""Every setting of a run in frozen dataclasses, each with its default, help text and range.
-
-A configuration has four layers; later layers override earlier ones: the defaults here, a preset
-(`presets/NAME.toml`), a file (`--config FILE`, TOML or a run's config.json) and flags.
-`a3c.config.command_line` reads the layers; this module only defines the settings.
-"""
+"""Every setting of a run in frozen dataclasses, each with its default, help text and range."""
 
 from __future__ import annotations
 

@@ -212,11 +212,10 @@ class Worker:
         return bool(reason) or played or reply.finished or self._stop.requested
 
     def _stand_in(self, error: PlayError | UnplayableError) -> None:
-        """Exit with the error; the chief first goes on without playing, for the other workers.
+        """Exit with the error; the chief first saves and judges for the others while they push.
 
-        It saves and judges while others push: after a PlayError for `STAND_IN_S`, so that its
-        keeper never gives up on restarts; after an UnplayableError until the end, because a restart
-        can't help.
+        After a PlayError for `STAND_IN_S`, so that its keeper never gives up on restarts; after an
+        UnplayableError until the end, because a restart can't help.
         """
         if self._chief:
             patience_s = STAND_IN_S if isinstance(error, PlayError) else math.inf

@@ -60,7 +60,7 @@ _records: ContextVar[list[Record] | None] = ContextVar("_records", default=None)
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Record]]:
-    """Collect a record of every layer that is built inside the context."""
+    """Collect a record of every layer that is built inside."""
     records: list[Record] = []
     token = _records.set(records)
     try:

@@ -179,8 +179,8 @@ def _normal(statistics: Any, space: Box) -> tuple[Any, Any, Any]:
 def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarray:
     """The statistics of a rollout's raw observations `[T, B, ...]`, in float64.
 
-    An observation counts only if `mask` `[T, B]` is true and all its numbers are finite in float32,
-    because a single NaN would stay in the sums forever.
+    An observation counts if `mask` `[T, B]` is true and all its numbers are finite in float32: a
+    NaN would stay in the sums forever.
     """
     if is_image(space) and space.dtype == np.uint8:
         return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))
