@@ -46,9 +46,8 @@ from a3c.learn import schedules
 from a3c.learn.agent import Action, Agent, Batch, Gradient
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
-from a3c.server.exchange import Exchange, Push, Reply, Shared
+from a3c.server.exchange import Exchange, Push, Reply, Shared, zeros
 from a3c.server.layout import cut
-from a3c.server.variables import zeros
 from benchmarks.judge import Judge
 
 # Virtual milliseconds of a worker between a pull and a push; only their ratios matter.
@@ -342,7 +341,7 @@ class Simulation:
 
 
 def _epsilon(config: Config, learner: Learner) -> Callable[[], float]:
-    return lambda: schedules.epsilon_greedy(config, learner.reply.global_step)
+    return lambda: schedules.after(config, learner.reply.global_step).epsilon
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -95,7 +95,7 @@ class Graph:
             mask=tf.ones_like(returns),
             value_loss_weight=self._learning.value_loss_weight,
             entropy_weight=self._learning.entropy_weight,
-        ).total
+        )["total"]
 
 
 def train(path: Path, task: int, spec: Any, target: str, config: Config) -> None:

@@ -83,6 +83,7 @@ CASES: dict[str, list[Case]] = {
             Case(f"launch_cluster.py {flags}")
             for flags in (
                 *("--wrokers 2", "--workers 0", "--gamma", "--workers two", "--workers 2.5"),
+                *("--rollout-length 0", "--envs-per-worker 0"),
                 *("--gamma nan", "--learning-rate -1e-3", "--seed 99999999999", "--mode window"),
                 *("--preset cartpol", "--network resnet", "--optimizer Adam", "--env-id ''"),
                 *("--env-id CartPole-v7", "--env-id ALE/Pongg-v5"),
@@ -123,6 +124,7 @@ CASES: dict[str, list[Case]] = {
     "Addresses": [
         Case("worker.py"),
         Case("worker.py --job boss"),
+        Case("worker.py --job worker --task x"),
         *(
             Case(f"worker.py {HOSTS} {shlex.quote(hosts)}")
             for hosts in (
@@ -135,6 +137,7 @@ CASES: dict[str, list[Case]] = {
         Case("worker.py", tf_config="{"),
         Case("worker.py", tf_config="[]"),
         tf_config({"type": "worker", "index": 1}),
+        tf_config({"type": "worker", "index": -1}),
         tf_config({"type": "boss", "index": 0}),
         tf_config({"type": "ps", "index": "٠"}),
         tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:70000"]),
@@ -187,6 +190,7 @@ CASES: dict[str, list[Case]] = {
         Case("plot.py torn", {"torn/metrics/worker-0.jsonl": b"\xff"}),
         Case("evaluate.py --episodes 0"),
         Case("evaluate.py --seconds inf"),
+        Case("evaluate.py --seconds long"),
         Case("plot.py --smooth 0"),
     ],
 }

@@ -25,7 +25,6 @@ ACTIONS = Discrete(2)
 
 
 def config(**settings: Any) -> Config:
-    """A configuration from settings by name, in any section."""
     layer: command_line.Layer = {}
     for name, value in settings.items():
         option = command_line.OPTIONS[name]
@@ -40,13 +39,11 @@ def small_config(**settings: Any) -> Config:
 
 
 def agent(settings: Config, *, seed: int = 1, **changes: Any) -> Agent:
-    """An agent with a small network for observations of three numbers and two actions."""
     network = model.build(OBSERVATIONS, ACTIONS, settings.network)
     return Agent(network, OBSERVATIONS, settings, seed=seed, **changes)
 
 
 def flat(of: Agent) -> np.ndarray:
-    """The parameters of an agent as one vector."""
     return np.concatenate([np.ravel(value) for value in of.parameters().values()])
 
 
@@ -71,13 +68,11 @@ class InProcessCluster:
         }
 
     def store(self, settings: Config, worker: int, of: Agent) -> Store:
-        """The store of one worker."""
         target = self.servers["worker", worker].target
         task = Task("worker", worker)
         return Store(self.cluster, task, target, of.shapes, of.statistics_size, settings)
 
 
 def replace(settings: Config, section: str, **changes: Any) -> Config:
-    """The configuration with changes in one section."""
     changed = dataclasses.replace(getattr(settings, section), **changes)
     return dataclasses.replace(settings, **{section: changed})

@@ -28,7 +28,6 @@ JSON_TABLES = st.dictionaries(
 
 
 def number(option: Option, kind: type) -> st.SearchStrategy[Any]:
-    """A number within the option's range."""
     limits = option.field.metadata
     above = limits["above"]
     low = limits["low"] if above is None else above
@@ -38,7 +37,6 @@ def number(option: Option, kind: type) -> st.SearchStrategy[Any]:
 
 
 def setting(option: Option) -> st.SearchStrategy[Any]:
-    """Anything that the option takes."""
     if option.name == "learning_rate_range":
         rates = st.lists(number(option, float), min_size=2, max_size=2).map(sorted)
         return st.just([]) | rates
@@ -53,9 +51,9 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)
     if option.name == "max_workers":
         return st.none() | st.just(OPTIONS["workers"].field.metadata["high"])
-    if isinstance(option.kind, tuple):
+    if option.is_list:
         min_size = 1 if option.name == "hidden_sizes" else 0
-        return st.lists(number(option, option.kind[0]), min_size=min_size, max_size=4, unique=True)
+        return st.lists(number(option, option.kind), min_size=min_size, max_size=4, unique=True)
     if option.choices:
         return st.sampled_from(option.choices)
     plain = {bool: st.booleans(), str: TEXTS, dict: JSON_TABLES}
@@ -65,7 +63,6 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
 
 @st.composite
 def layers(draw: st.DrawFn) -> Layer:
-    """Some settings, each with a value that it takes."""
     names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), unique=True, max_size=8))
     layer: Layer = {}
     for name in names:

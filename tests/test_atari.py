@@ -287,18 +287,6 @@ def test_a_game_that_ends_at_the_limit_has_terminated(render_mode: str | None) -
     assert last[3].tolist() == [False]
 
 
-def test_selected_actions_are_the_games_of_those_numbers() -> None:
-    settings: dict[str, Any] = {"env_id": "PongNoFrameskip-v4", "preprocessing": "universe"}
-    selected, full = make(**settings, actions=(0, 2, 3)), make(**settings)
-    assert selected.single_action_space == Discrete(3)
-    selected.reset(seed=9)
-    full.reset(seed=9)
-    for action in np.random.default_rng(0).integers(3, size=60):
-        few, *_ = selected.step(np.array([action]))
-        all_, *_ = full.step(np.array([(0, 2, 3)[action]]))
-        np.testing.assert_array_equal(few, all_)
-
-
 def test_one_thread_steps_all_games_and_others_games_dont_change_the_reset_mode() -> None:
     process = psutil.Process()
     before = process.num_threads()

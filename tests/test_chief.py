@@ -41,11 +41,9 @@ class ReportingStore:
         """Nobody is told."""
 
     def attached(self) -> np.ndarray:
-        """The chief alone, unless told otherwise."""
         return np.array(self.at_work)
 
     def snapshot(self) -> Snapshot:
-        """The counts, which every checkpoint has."""
         return Snapshot({"global_step": np.array(self.step), "num_updates": np.array(10)}, 0, 0)
 
 
@@ -59,18 +57,15 @@ class Scored:
         self.is_closed = False
 
     def start(self, candidate: Path, games: int) -> None:
-        """Take note of what is to be played."""
         self.played.append((candidate, games))
 
     def poll(self) -> dict[str, Any] | None:
-        """The scores."""
         if self.error:
             return {"error": self.error}
         numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
         return None if self.mean is None else {"episodes": 20, "mean": self.mean, **numbers}
 
     def close(self) -> None:
-        """End the games."""
         self.is_closed = True
 
 
@@ -85,7 +80,6 @@ def chief_of(
 
 
 def tick(chief: Chief, *returns: float) -> str | None:
-    """A tick after games with these returns."""
     store: Any = chief._store
     store.reports = list(returns)
     chief._drained = 0.0
@@ -93,7 +87,6 @@ def tick(chief: Chief, *returns: float) -> str | None:
 
 
 def go_on() -> bool:
-    """Wait a little."""
     time.sleep(0.02)
     return True
 

@@ -24,17 +24,14 @@ FLAGS = sorted({option.flag for option in OPTIONS.values()})
 
 
 def parse(*arguments: str) -> Config:
-    """The configuration of a command line."""
     return command_line.parse_config(list(arguments), "launch_cluster.py", "test")[0]
 
 
 def value_of(config: Config, name: str) -> Any:
-    """A setting by name."""
     return getattr(getattr(config, OPTIONS[name].section), name)
 
 
 def as_flags(layer: Layer) -> list[str]:
-    """A layer as a user would type it."""
     arguments = []
     for section, values in layer.items():
         for name, value in values.items():
@@ -71,7 +68,6 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of presets."""
     folder = tmp_path / "presets"
     folder.mkdir()
     monkeypatch.setattr(command_line, "PRESETS", folder)
@@ -90,14 +86,14 @@ def other_values(option: Option) -> tuple[Any, Any, Any]:
     if option.kind is bool:
         default = option.field.default
         return (not default, default, not default)
+    if option.is_list:
+        return [1, 2], [1, 3], [2, 3]
     if option.choices:
         return (option.choices * 3)[:3]  # type: ignore[return-value]
     if option.kind is str:
         return "one", "two", "three"
     if option.kind is dict:
         return {"a": 1}, {"b": 2}, {"c": 3}
-    if isinstance(option.kind, tuple):
-        return ([1, 2], [1, 3], [2, 3])
     limits = option.field.metadata
     low, high = limits["low"] if limits["above"] is None else limits["above"], limits["high"]
     low, high = low or 0, 1000 if high is None else high
@@ -107,7 +103,6 @@ def other_values(option: Option) -> tuple[Any, Any, Any]:
 
 
 def in_toml(value: Any) -> str:
-    """A value in TOML, which is JSON but for tables."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + "}"
     return json.dumps(value)
@@ -170,21 +165,13 @@ def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rollout-length", "0"], ["--rollout-length = 0 ", "from 1 to 100000"]),
         (["--learning-rate", "0"], ["--learning-rate = 0.0 ", "above 0.0, at most 100.0"]),
-        (["--gamma", "-inf"], ["--gamma = -Infinity ", "from 0.0 to 1.0"]),
-        (["--stop-at-return", "nan"], ["--stop-at-return = NaN ", "a number (or unset)"]),
-        (["--seed", "2147483648"], ["--seed = 2147483648 ", "to 2147483647"]),
         (["--seed", "9" * 5000], ["--seed = Infinity ", "to 2147483647"]),
-        (["--adam-beta2", "1"], ["--adam-beta2 = 1.0 ", "0.99999999"]),
         (["--actions", "0", "-1"], ["--actions = [0, -1] ", "a list, each a whole number"]),
-        (["--actions", "1", "1"], ["actions [1, 1]"]),
         (["--env-id", "a\nb"], ['--env-id = "a\\nb" ', "a text"]),
         (["--env-kwargs", "{"], ['--env-kwargs = "{" ', "a JSON object"]),
         (["--env-kwargs", '{"a": NaN}'], ['{"a": NaN}', "finite numbers"]),
         (["--env-kwargs", '{"a":' * 900 + "1" + "}" * 900], ["at most 32 deep"]),
-        (["--env-kwargs", "[" * 990 + "]" * 990], ["at most 32 deep"]),
-        (["--rollout-lenght", "5"], ["unknown argument --rollout-lenght", "--rollout-length"]),
         ([""], ["unknown argument ''", "--help"]),
         (["--work", "3"], ["unknown argument --work"]),
     ],
@@ -200,28 +187,14 @@ def test_a_wrong_flag_is_one_line_that_names_key_value_and_what_is_allowed(
     ("name", "content", "said"),
     [
         ("file.toml", "[run]\nseed = 1" + "0" * 400, ["run.seed = 1000", "to 2147483647"]),
-        ("file.toml", '[learning]\ngamma = "0.9"', ['learning.gamma = "0.9" ', "a number"]),
-        (
-            "file.toml",
-            "[learning]\nlearning_rate = -1",
-            ["learning_rate = -1 ", "above 0.0"],
-        ),
-        ("file.toml", "[learning]\ngamma = [0.9]", ["learning.gamma = [0.9] ", "a number"]),
         ("file.toml", "[network]\nhidden_sizes = 3", ["network.hidden_sizes = 3 ", "a list"]),
-        (
-            "file.toml",
-            "[network]\nhidden_sizes = [[3]]",
-            ["hidden_sizes = [[3]] ", "a list"],
-        ),
         ("file.toml", "[network]\nnetwork = 1", ["network.network = 1 ", "one of auto, mlp"]),
         ("file.toml", "[env]\nfire_on_reset = 1", ["env.fire_on_reset = 1 ", "true or false"]),
-        ("file.toml", "[env]\nenv_kwargs = " + "{a = " * 40 + "1" + "}" * 40, ["at most 32 deep"]),
         ("file.toml", "[env]\nseed = 3", ["unknown key env.seed", "known are env_id"]),
         ("file.toml", '[env]\n"a\\nb" = 3', ["unknown key env.'a\\nb'"]),
         ("file.toml", "seed = 3", ["seed belongs in a table", "write [run] above it"]),
         ("file.toml", "a = " + "[" * 5000, ["is not valid TOML"]),
         ("latin.json", b'{"env": "\xe9"}', ["is not valid JSON"]),
-        ("torn.json", b'{"env": {', ["is not valid JSON"]),
         ("list.json", b"[1]", ["give tables named env, network"]),
         ("deep.json", b"[" * 100_000, ["is not valid JSON"]),
         ("inner.json", b'{"config": 3}', ["give tables named env, network"]),
@@ -236,15 +209,6 @@ def test_a_wrong_file_is_one_line_that_names_key_value_and_what_is_allowed(
     line = refusal("--config", str(file))
     assert str(file) in line
     assert all(part in line for part in said), line
-
-
-def test_a_refused_start_writes_nothing_and_says_nothing_on_stdout(tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--learning-rate", "-1e-3"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--learning-rate = -0.001 is refused: give a number above 0.0" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,6 @@ SOME = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 class Said(NamedTuple):
-    """What a command left with and said."""
-
     code: int
     out: str
     err: str
@@ -128,7 +126,6 @@ def as_texts(value: Any) -> list[str]:
 
 
 def good_flag(name: str) -> st.SearchStrategy[list[str]]:
-    """A setting with a value that it takes."""
     option = OPTIONS[name]
     if option.kind is bool:
         return st.sampled_from([[option.flag], ["--no-" + option.flag[2:]]])
@@ -150,7 +147,6 @@ PARTS = st.one_of(
 
 
 def command_lines(parts: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
-    """Several parts after another."""
     return st.lists(parts, max_size=5).map(lambda found: [word for part in found for word in part])
 
 

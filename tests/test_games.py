@@ -32,14 +32,12 @@ def play(candidate: Path, games: int) -> dict[str, Any]:
 
 @pytest.fixture
 def games() -> Iterator[Games]:
-    """A fork that waits for requests."""
     made = Games(play)
     yield made
     made.close()
 
 
 def answer(games: Games) -> dict[str, Any]:
-    """What the games came to."""
     found: list[dict[str, Any]] = []
 
     def is_there() -> bool:

@@ -123,12 +123,6 @@ def slow_convolution(
     return outputs
 
 
-def test_same_padding_rounds_sizes_up() -> None:
-    with tf.Graph().as_default():
-        x = placeholder("x", [1, 1, 5, 1, 1])
-        assert layers.conv2d(x, 2, 3, 2, "conv", padding="SAME").shape == (1, 1, 3, 1, 2)
-
-
 @pytest.mark.parametrize(
     ("width", "kernel", "stride"),
     # Columns come out even in the first two.
@@ -289,15 +283,6 @@ def test_the_graph_seed_decides_the_initial_values() -> None:
 
     np.testing.assert_array_equal(weights(1), weights(1))
     assert np.abs(weights(1) - weights(2)).max() > 0.01
-
-
-def test_a_second_call_under_auto_reuse_shares_the_variables() -> None:
-    with tf.Graph().as_default():
-        for _ in range(2):
-            with tf.compat.v1.variable_scope("net", reuse=tf.compat.v1.AUTO_REUSE):
-                layers.dense(placeholder("x", [1, 1, 3]), 3, "layer")
-        names = [v.op.name for v in tf.compat.v1.trainable_variables()]
-    assert names == ["net/layer/weights", "net/layer/biases"]
 
 
 # --- recording ----------------------------------------------------------------------------------

@@ -479,7 +479,6 @@ def test_moments_of_advantages_run_over_all_workers(sides: Sides) -> None:
 
 
 def advantages_of(rollout: Rollout) -> np.ndarray:
-    """The advantages of the samples that train."""
     advantages, _ = gae(
         rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts, 1.0
     )
@@ -495,33 +494,26 @@ class LoggedAgent(ScriptedActor):
     is_finite = True
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
-        """Take weights."""
         self.events.append("load")
 
     def gradient(self, batch: Any, entropy_weight: float, ratio_limit: float) -> Gradient:
-        """A gradient that may be pushed, or not."""
         self.events.append("gradient")
         return Gradient(np.zeros(1), 1.0 if self.is_finite else np.nan, {"loss/total": 0.0})
 
     def moments(self, observations: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """No statistics."""
         self.events.append("moments")
         return np.zeros(0)
 
 
 class LoggedStore:
-    """Logs every call to the cluster."""
-
     def __init__(self, events: list[str]) -> None:
         self._events = events
 
     def pull(self) -> Reply:
-        """The state of a cluster that stands still."""
         self._events.append("pull")
         return Reply(np.zeros(1), np.zeros(0), np.zeros(3), 0, 0, False, False)
 
     def push(self, *_: Any) -> Reply:
-        """The same."""
         self._events.append("push")
         return Reply(np.zeros(1), np.zeros(0), np.zeros(3), 2, 1, False, True)
 
@@ -554,12 +546,10 @@ class Mirror(gymnasium.Env[np.ndarray, np.int64]):
     action_space = Discrete(2)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """A new question."""
         super().reset(seed=seed)
         return self._ask(), {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """The answer's reward, and the next question; ten of them are a game."""
         self._left -= 1
         reward = float(action == (self._question[0] > 0))
         return self._next(), reward, self._left == 0, False, {}

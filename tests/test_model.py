@@ -20,6 +20,7 @@ from a3c.config.command_line import OPTIONS
 from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
+from a3c.server.optimizers import is_value_only
 from examples import own_network
 from tests.clusters import REPOSITORY
 
@@ -122,19 +123,6 @@ def test_parameter_counts_are_those_worked_out_by_hand(
     assert diagram.total_parameters(rows) == parameters
 
 
-def test_the_papers_network_has_the_papers_shapes() -> None:
-    rows = diagram.layer_table(build(ATARI, Discrete(6), network="a3c-ff"), ATARI)
-    assert [(row.name, row.output_shape) for row in rows] == [
-        ("observation", (84, 84, 4)),
-        ("conv1", (20, 20, 16)),
-        ("conv2", (9, 9, 32)),
-        ("flatten", (2592,)),
-        ("dense", (256,)),
-        ("policy", (6,)),
-        ("value", (1,)),
-    ]
-
-
 def test_every_network_of_the_configuration_is_there() -> None:
     assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
     known = {n: (k.recurrent, k.min_side) for n, k in own_code.networks().items()}
@@ -218,10 +206,6 @@ def test_networks_without_memory_hand_their_state_through() -> None:
 
 
 # --- one trunk or two ---------------------------------------------------------------------------
-
-
-def is_value_only(name: str) -> bool:
-    return any(part.startswith("value") for part in name.split("/"))
 
 
 @pytest.mark.parametrize("name", ["mlp-lstm", "a3c-lstm"])

@@ -157,33 +157,6 @@ def test_value_only_variables_are_told_by_their_names(name: str, expected: bool)
     assert optimizers.is_value_only(name) is expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_wholly_on_the_ps_of_its_variable(kind: Kind) -> None:
-    cluster = tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]})
-    setter = tf.compat.v1.train.replica_device_setter(
-        cluster=cluster, worker_device="/job:worker/task:0"
-    )
-    worker = Graph(LearningConfig(optimizer=kind), setter)
-    device_of = {variable.op.name: variable.device for variable in worker.variables.values()}
-    assert set(device_of.values()) == {"/job:ps/task:0", "/job:ps/task:1"}
-    fed = {t.op for t in (*worker.gradients.values(), worker.learning_rate)}
-    for name, step in zip(SHAPES, worker.step, strict=True):
-        ancestors, todo = set(), [step]
-        while todo:
-            op = todo.pop()
-            ancestors.add(op)
-            todo += {*op.control_inputs, *(t.op for t in op.inputs)} - ancestors - fed
-        assert worker.variables[name].handle.op in ancestors
-        assert {place(op) for op in ancestors} == {device_of[name]}
-    owners = {slot.op.name: next(n for n in SHAPES if n in slot.op.name) for slot in worker.slots}
-    assert all(slot.device == device_of[owners[slot.op.name]] for slot in worker.slots)
-
-
-def place(op: Any) -> str:
-    """The device of an operation; TensorFlow puts reads where the variable is."""
-    return op.inputs[0].device if op.type == "ReadVariableOp" else op.device
-
-
 @pytest.mark.parametrize(
     ("kind", "num_slots", "num_counters"), [("adam", 2, 2), ("rmsprop", 2, 0), ("sgd", 0, 0)]
 )
@@ -208,21 +181,6 @@ def test_names_of_optimizer_variables_don_t_depend_on_where_the_step_is_built(ki
     ]
     assert names[0] == names[1]
     assert kind == "sgd" or names[0]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_workers_share_one_set_of_statistics(kind: Kind) -> None:
-    config = LearningConfig(optimizer=kind)
-    gradients = make_gradients(num_steps=6)
-    server = tf.distribute.Server.create_local_server()
-    workers = [Graph(config), Graph(config)]
-    sessions = [tf.compat.v1.Session(server.target, graph=worker.graph) for worker in workers]
-    sessions[0].run(workers[0].initialize)
-    for i, gradient in enumerate(gradients):
-        workers[i % 2].run_step(sessions[i % 2], gradient)
-    for worker, session in zip(workers, sessions, strict=True):
-        assert_matches_reference(config, session.run(worker.variables), gradients)
-        session.close()
 
 
 def test_concurrent_steps_of_unlocked_workers_are_not_lost() -> None:
@@ -252,23 +210,14 @@ def clip(gradient: Sequence[float], max_norm: float) -> tuple[Array, float]:
         return session.run(optimizers.clip_flat(tf.constant(gradient, tf.float32), max_norm))
 
 
-def test_long_gradients_are_scaled_to_the_norm_and_keep_their_direction() -> None:
-    clipped, norm = clip([3.0, -4.0], max_norm=0.5)
-    np.testing.assert_allclose(clipped, [0.3, -0.4], rtol=1e-6)
-    assert norm == 5.0
-
-
 @pytest.mark.parametrize("max_norm", [5.0, 6.0, 0.0])
-def test_short_gradients_and_gradients_without_a_limit_are_bit_equal(max_norm: float) -> None:
-    clipped, norm = clip([3.0, -4.0], max_norm)
-    np.testing.assert_array_equal(clipped, [3.0, -4.0])
-    assert norm == 5.0
-
-
-def test_zero_gradient_stays_zero() -> None:
-    clipped, norm = clip([0.0, 0.0], max_norm=0.5)
-    np.testing.assert_array_equal(clipped, [0.0, 0.0])
-    assert norm == 0.0
+@pytest.mark.parametrize("size", [1.0, 0.0])
+def test_short_gradients_and_gradients_without_a_limit_are_bit_equal(
+    max_norm: float, size: float
+) -> None:
+    clipped, norm = clip([3.0 * size, -4.0 * size], max_norm)
+    np.testing.assert_array_equal(clipped, [3.0 * size, -4.0 * size])
+    assert norm == 5.0 * size
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 0.0])

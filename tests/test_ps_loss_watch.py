@@ -6,8 +6,7 @@ import threading
 import time
 
 from a3c.errors import RetryableError
-from a3c.server import ps_loss_watch
-from a3c.server.ps_loss_watch import PsLossWatch
+from a3c.server.sessions import PATIENCE_S, PsLossWatch
 from tests.runs import wait_until
 
 LOST = RetryableError("the ps is lost")
@@ -60,7 +59,7 @@ def test_a_lost_ps_is_called_no_more() -> None:
 def test_a_call_that_hangs_because_the_ps_is_lost_is_told() -> None:
     ps = Ps()
     end = hang(ps)
-    time.sleep(2 * ps_loss_watch.PATIENCE_S)
+    time.sleep(2 * PATIENCE_S)
     assert ps.said == []
     ps.is_lost.set()
     wait_until(lambda: ps.said, "word of it", 10.0)
@@ -73,6 +72,6 @@ def test_who_has_left_does_not_mind_the_loss() -> None:
     ps.watch.end()
     end = hang(ps)
     ps.is_lost.set()
-    time.sleep(3 * ps_loss_watch.PATIENCE_S)
+    time.sleep(3 * PATIENCE_S)
     assert ps.said == []
     end.set()

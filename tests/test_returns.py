@@ -82,37 +82,6 @@ def test_lambda_one_gives_n_step_returns(
     np.testing.assert_allclose(advantages, expected - values, rtol=1e-5, atol=1e-5)
 
 
-@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, gamma=FRACTIONS)
-def test_lambda_zero_gives_one_step_temporal_differences(
-    seed: int, num_steps: int, num_envs: int, gamma: float
-) -> None:
-    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs, gamma)
-    _, returns = gae(rewards, values, bootstrap_value, discounts, 0.0)
-    next_values = np.concatenate([values[1:], bootstrap_value[None]])
-    np.testing.assert_allclose(returns, rewards + discounts * next_values, rtol=1e-5, atol=1e-5)
-
-
-@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, lambda_=FRACTIONS)
-def test_without_a_future_the_return_is_the_reward(
-    seed: int, num_steps: int, num_envs: int, lambda_: float
-) -> None:
-    rewards, values, bootstrap_value, _ = make_rollout(seed, num_steps, num_envs)
-    _, returns = gae(rewards, values, bootstrap_value, np.zeros_like(rewards), lambda_)
-    np.testing.assert_allclose(returns, rewards, rtol=1e-6, atol=1e-6)
-
-
-@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, lambda_=FRACTIONS, scale=st.floats(-10, 10))
-def test_advantages_are_linear_in_rewards(
-    seed: int, num_steps: int, num_envs: int, lambda_: float, scale: float
-) -> None:
-    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs)
-    more = np.random.default_rng(seed + 1).normal(size=rewards.shape)
-    of_sum, _ = gae(rewards + scale * more, values, bootstrap_value, discounts, lambda_)
-    of_first, _ = gae(rewards, values, bootstrap_value, discounts, lambda_)
-    of_more, _ = gae(more, 0 * values, 0 * bootstrap_value, discounts, lambda_)
-    np.testing.assert_allclose(of_sum, of_first + scale * of_more, rtol=1e-4, atol=1e-3)
-
-
 @given(gamma=st.floats(0.0, 0.99), lambda_=FRACTIONS, limit=st.integers(1, 5), num_steps=SIZES)
 def test_endless_reward_of_one_under_a_time_limit_values_one_over_one_minus_gamma(
     gamma: float, lambda_: float, limit: int, num_steps: int
@@ -181,13 +150,6 @@ def test_gae_gives_float32_rounded_once() -> None:
     assert advantages[0, 0] == 1.0
 
 
-def test_long_rollouts_don_t_drift() -> None:
-    num_steps = 20_000
-    rewards = np.full((num_steps, 1), 0.1, np.float32)
-    _, returns = gae(rewards, np.zeros_like(rewards), np.zeros(1), np.ones_like(rewards), 1.0)
-    assert returns[0, 0] == pytest.approx(num_steps * float(np.float32(0.1)), rel=1e-7)
-
-
 def test_non_finite_rewards_pass_through_without_a_warning() -> None:
     rewards = np.array([[np.inf], [-np.inf], [1e300]])
     with warnings.catch_warnings():
@@ -212,6 +174,8 @@ def test_truncation_bootstraps_from_final_observation() -> None:
     assert adjusted.dtype == np.float32
     np.testing.assert_array_equal(adjusted, [[1.0, 6.0], [1.0, 1.0]])
     np.testing.assert_array_equal(rewards, 1.0)
+    single = bootstrap_truncations(rewards[0], truncated[0], final_values[0], 0.5)
+    np.testing.assert_array_equal(single, adjusted[0])
 
 
 @pytest.mark.parametrize("name", ["rewards", "values", "bootstrap_value", "discounts"])
@@ -225,28 +189,14 @@ def test_gae_refuses_shapes_that_don_t_fit_and_names_them(name: str) -> None:
     arrays[name] = arrays[name][..., None]
     with pytest.raises(ValueError, match=rf"{name}.*, 1\)"):
         gae(**arrays, lambda_=1.0)
-
-
-def test_gae_refuses_arrays_without_an_axis_of_environments() -> None:
     with pytest.raises(ValueError, match=r"\[T, B\].*rewards \(3,\)"):
         gae(np.zeros(3), np.zeros(3), np.zeros(()), np.zeros(3), 1.0)
-
-
-def test_truncation_bootstraps_a_single_step_too() -> None:
-    adjusted = bootstrap_truncations([1.0, 1.0], [False, True], [np.nan, 10.0], 0.5)
-    np.testing.assert_array_equal(adjusted, [1.0, 6.0])
-
-
-def test_bootstrap_truncations_refuses_shapes_that_don_t_fit() -> None:
-    with pytest.raises(ValueError, match=r"final_values \(2,\)"):
-        bootstrap_truncations(np.zeros((3, 2)), np.zeros((3, 2), bool), np.zeros(2), 0.9)
 
 
 # --- running moments ----------------------------------------------------------------------------
 
 
 def moments_of(parts: list[np.ndarray], horizon: int) -> np.ndarray:
-    """The running moments after these rollouts."""
     moments = np.zeros(3)
     for part in parts:
         update = moments_update(part, np.ones_like(part), horizon)

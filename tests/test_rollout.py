@@ -67,13 +67,7 @@ def play(
         yield rollout._replace(**arrays, episodes=list(rollout.episodes))
 
 
-def first(rollouts: Iterator[Rollout]) -> Rollout:
-    """The first of them."""
-    return next(rollouts)
-
-
 def rows(rollout: Rollout, b: int = 0) -> list[int]:
-    """The rows of one environment that train."""
     return np.flatnonzero(rollout.mask[:, b]).tolist()
 
 
@@ -109,7 +103,7 @@ def test_only_the_mode_of_the_next_step_has_dead_transitions() -> None:
         (AutoresetMode.SAME_STEP, [1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1]),
         (AutoresetMode.DISABLED, [1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1]),
     ):
-        rollout = first(play(games, mode, rollout_length=6))
+        rollout = next(play(games, mode, rollout_length=6))
         assert rollout.mask[:, 0].tolist() == mask
         assert rollout.starts[:, 0].tolist() == [bool(start) for start in starts]
         assert rollout.num_env_steps == sum(mask)
@@ -129,7 +123,7 @@ def test_every_first_observation_and_no_other_is_marked_as_a_start(mode: Autores
 
 @in_all_modes
 def test_truncation_bootstraps_from_the_final_observation(mode: AutoresetMode) -> None:
-    rollout = first(play([[Script((1.0, 2.0), "truncated")]], mode, rollout_length=3))
+    rollout = next(play([[Script((1.0, 2.0), "truncated")]], mode, rollout_length=3))
     final = float(value_of(np.array([0, 0, 2]), np.array(3)))  # after the observations 0 and 1
     np.testing.assert_allclose(rollout.rewards[:2, 0], [1.0, 2.0 + GAMMA * final])
     assert rollout.discounts[:2, 0].tolist() == [GAMMA, 0.0]
@@ -138,7 +132,7 @@ def test_truncation_bootstraps_from_the_final_observation(mode: AutoresetMode) -
 @in_all_modes
 @pytest.mark.parametrize("end", ["terminated", "both"])
 def test_termination_does_not_bootstrap(mode: AutoresetMode, end: str) -> None:
-    rollout = first(play([[Script((1.0, 2.0), end)]], mode, rollout_length=3))
+    rollout = next(play([[Script((1.0, 2.0), end)]], mode, rollout_length=3))
     assert rollout.rewards[:2, 0].tolist() == [1.0, 2.0]
     assert rollout.discounts[:2, 0].tolist() == [GAMMA, 0.0]
 
@@ -146,7 +140,7 @@ def test_termination_does_not_bootstrap(mode: AutoresetMode, end: str) -> None:
 @in_all_modes
 def test_only_the_environment_that_was_cut_bootstraps(mode: AutoresetMode) -> None:
     games = [[Script((1.0,), "truncated")], [Script((5.0,) * 9)], [Script((7.0,))]]
-    rollout = first(play(games, mode, rollout_length=1))
+    rollout = next(play(games, mode, rollout_length=1))
     final = float(value_of(np.array([0, 0, 1]), np.array(2)))
     np.testing.assert_allclose(rollout.rewards[0], [1.0 + GAMMA * final, 5.0, 7.0])
     assert rollout.discounts[0].tolist() == [0.0, GAMMA, 0.0]
@@ -206,7 +200,7 @@ def targets(rollout: Rollout, lambda_: float) -> list[list[tuple[Any, ...]]]:
 def test_the_same_games_teach_the_same_in_all_three_modes(
     games: list[list[Script]], lambda_: float
 ) -> None:
-    rollouts = [first(play(games, mode, rollout_length=16)) for mode in MODES]
+    rollouts = [next(play(games, mode, rollout_length=16)) for mode in MODES]
     taught = [targets(rollout, lambda_) for rollout in rollouts]
     for b in range(len(games)):
         shortest = min(len(of_mode[b]) for of_mode in taught)
@@ -245,16 +239,10 @@ def test_returns_are_raw_and_of_whole_games_whatever_learning_sees(mode: Autores
     assert episodes[:2] == [Episode(-9.75, 3), Episode(4.0, 1)]
 
 
-def test_rewards_are_scaled_before_they_are_clipped() -> None:
-    game = [[Script((10.0, 1.0, -0.5))]]
-    rollout = first(play(game, MODES[0], rollout_length=3, reward_scale=0.1, reward_clip=0.5))
-    np.testing.assert_allclose(rollout.rewards[:, 0], [0.5, 0.1, -0.05])
-
-
 @in_all_modes
 def test_the_value_of_a_cut_is_neither_scaled_nor_clipped(mode: AutoresetMode) -> None:
     game = [[Script((10.0,), "truncated")]]
-    rollout = first(play(game, mode, rollout_length=1, reward_clip=1.0, reward_scale=2.0))
+    rollout = next(play(game, mode, rollout_length=1, reward_clip=1.0, reward_scale=2.0))
     final = float(value_of(np.array([0, 0, 1]), np.array(2)))
     np.testing.assert_allclose(rollout.rewards[0, 0], 1.0 + GAMMA * final)
 
@@ -267,7 +255,6 @@ class PoisonedResets(VectorWrapper[Any, Any, Any, Any, Any]):
         self._ended = np.zeros(envs.num_envs, bool)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """A step whose reward is NaN where the last one ended the game."""
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         rewards = np.where(self._ended, np.nan, rewards)
         self._ended = terminated | truncated
@@ -276,9 +263,9 @@ class PoisonedResets(VectorWrapper[Any, Any, Any, Any, Any]):
 
 def test_a_dead_transition_adds_nothing_to_returns_lengths_or_targets() -> None:
     games = [[Script((1.0, 2.0)), Script((3.0,), "truncated")]]
-    clean = first(play(games, AutoresetMode.NEXT_STEP, rollout_length=9))
+    clean = next(play(games, AutoresetMode.NEXT_STEP, rollout_length=9))
     poisoned = PoisonedResets(make_envs(games, AutoresetMode.NEXT_STEP))
-    rollout = first(play(games, AutoresetMode.NEXT_STEP, rollout_length=9, envs=poisoned))
+    rollout = next(play(games, AutoresetMode.NEXT_STEP, rollout_length=9, envs=poisoned))
     assert np.isnan(rollout.rewards).any()
     assert rollout.episodes == clean.episodes == [Episode(3.0, 2), Episode(3.0, 1)] * 2
     assert targets(rollout, 0.9) == targets(clean, 0.9)
@@ -289,7 +276,7 @@ def test_a_dead_transition_adds_nothing_to_returns_lengths_or_targets() -> None:
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_a_game_without_a_finite_score_is_not_reported(mode: AutoresetMode, poison: float) -> None:
     games = [[Script((1.0, poison, 1.0)), Script((2.0, 3.0))]]
-    rollout = first(play(games, mode, rollout_length=12))
+    rollout = next(play(games, mode, rollout_length=12))
     assert set(rollout.episodes) == {Episode(5.0, 2)}
 
 
@@ -300,7 +287,7 @@ TWO_LIVES = Script((1.0, 2.0, 4.0, 8.0), lives=(2, 1, 1, 0))
 
 @in_all_modes
 def test_a_lost_life_ends_the_return_but_not_the_game(mode: AutoresetMode) -> None:
-    rollout = first(play([[TWO_LIVES]], mode, rollout_length=5, episodic_life=True))
+    rollout = next(play([[TWO_LIVES]], mode, rollout_length=5, episodic_life=True))
     assert rollout.discounts[:4, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
     assert rollout.rewards[:4, 0].tolist() == [1.0, 2.0, 4.0, 8.0]
     assert rollout.starts[:4, 0].tolist() == [True, False, False, False]
@@ -309,7 +296,7 @@ def test_a_lost_life_ends_the_return_but_not_the_game(mode: AutoresetMode) -> No
 
 @in_all_modes
 def test_lives_do_not_matter_unless_asked_for(mode: AutoresetMode) -> None:
-    rollout = first(play([[TWO_LIVES]], mode, rollout_length=4))
+    rollout = next(play([[TWO_LIVES]], mode, rollout_length=4))
     assert rollout.discounts[:, 0].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
 
 
@@ -327,7 +314,7 @@ def test_lives_of_one_game_say_nothing_about_those_of_another(mode: AutoresetMod
     """Gymnasium puts 0 for a game that doesn't say, as when only others are reset."""
     mute, short = Script((1.0,) * 9), Script((1.0,), lives=(4,))
     games = [[TWO_LIVES], [short], [Script((1.0,) * 5, lives=(3, 3, 3, 2, 2))], [mute]]
-    rollout = first(play(games, mode, rollout_length=4, episodic_life=True))
+    rollout = next(play(games, mode, rollout_length=4, episodic_life=True))
     assert rollout.discounts[:, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
     assert rollout.discounts[:, 2].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
     assert rollout.discounts[:, 3].tolist() == [GAMMA] * 4
@@ -336,7 +323,7 @@ def test_lives_of_one_game_say_nothing_about_those_of_another(mode: AutoresetMod
 @in_all_modes
 def test_a_new_game_with_fewer_lives_has_lost_none(mode: AutoresetMode) -> None:
     games = [[Script((1.0,) * 2, lives=(5, 5)), Script((1.0,) * 3, lives=(2, 2, 2))]]
-    rollout = first(play(games, mode, rollout_length=6, episodic_life=True))
+    rollout = next(play(games, mode, rollout_length=6, episodic_life=True))
     trained = [rollout.discounts[t, 0] for t in rows(rollout)]
     assert trained[:5] == [GAMMA, 0.0, GAMMA, GAMMA, 0.0]
 
@@ -364,7 +351,6 @@ class ForgetfulActor(ScriptedActor):
     """Its state turns to NaN in the second environment, once."""
 
     def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
-        """As the other, with the poison at the third call."""
         action = super().act(observations, state, starts)
         if len(self.events) == 3:
             action.state[1] = np.nan
@@ -387,13 +373,11 @@ RECURRENT = config(
 
 @pytest.fixture(scope="module")
 def agent() -> Agent:
-    """A real network with a memory, on the scripted games."""
     network = model.build(OBSERVATIONS, ACTIONS, RECURRENT.network)
     return Agent(network, OBSERVATIONS, RECURRENT, seed=3)
 
 
 def player_of(agent: Agent, games: Sequence[Sequence[Script]], mode: AutoresetMode) -> Player:
-    """The real network at play."""
     return Player(make_envs(games, mode), agent, agent.network.policy, RECURRENT, seed=1)
 
 
@@ -435,7 +419,8 @@ def test_a_real_network_recovers_from_a_poisoned_state(agent: Agent) -> None:
 def chosen_actions(epsilon: float) -> np.ndarray:
     """Many actions where the actor would always take 0."""
     games = [[Script((0.0,), "terminated")]] * 8
-    rollout = first(play(games, AutoresetMode.SAME_STEP, rollout_length=250, epsilon=epsilon))
+    rollout = next(play(games, AutoresetMode.SAME_STEP, rollout_length=250, epsilon=epsilon))
+    assert rollout.epsilon == epsilon
     return rollout.actions.ravel()
 
 
@@ -462,11 +447,6 @@ def test_a_rollout_is_abandoned_within_an_env_step_when_it_is_not_to_go_on() -> 
     assert len(asked) == 7
 
 
-def test_a_rollout_says_with_which_epsilon_it_was_played() -> None:
-    rollout = first(play([[Script((1.0,) * 9)]], AutoresetMode.SAME_STEP, epsilon=0.25))
-    assert rollout.epsilon == 0.25
-
-
 def test_epsilon_replaces_that_share_of_actions() -> None:
     assert not chosen_actions(0.0).any()
     other = np.count_nonzero(chosen_actions(0.25)) / 2000
@@ -482,7 +462,7 @@ def test_what_was_played_is_what_is_stored() -> None:
             return actions
 
     envs = Recording(make_envs([[Script((0.0,) * 9)]] * 3, MODES[0]))
-    rollout = first(play([], MODES[0], envs=envs, rollout_length=8, epsilon=0.5))
+    rollout = next(play([], MODES[0], envs=envs, rollout_length=8, epsilon=0.5))
     assert rollout.actions.tolist() == envs.played
 
 
@@ -500,15 +480,6 @@ def test_the_events_of_a_rollout_come_in_order() -> None:
     one = ["act", "step", "act", "step", "reset", "value", "act", "step", "value", "yield"]
     two = ["act", "step", "reset", "value", "act", "step", "act", "step", "reset", "value", "value"]
     assert events == ["reset", *one, *two, "yield"]
-
-
-def test_weights_are_asked_t_plus_1_times_between_two_rollouts() -> None:
-    actor = ScriptedActor()
-    rollouts = play([[Script((1.0,) * 99)]] * 3, MODES[0], actor=actor, rollout_length=7)
-    for _ in range(3):
-        actor.events.clear()
-        next(rollouts)
-        assert actor.events == ["act"] * 7 + ["value"]
 
 
 # --- the stopwatch ------------------------------------------------------------------------------

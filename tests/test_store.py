@@ -43,7 +43,6 @@ def test_everything_global_is_on_the_ps_and_nothing_else_is(stores: tuple[Store,
 
 
 def fed_at(store: Store, ps: int) -> Any:
-    """Where the gradient for a ps is fed into the graph."""
     return store.graph.get_tensor_by_name(f"exchange_{ps}/gradient_0:0").device
 
 
@@ -51,19 +50,10 @@ def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
     stores: tuple[Store, Store],
 ) -> None:
     store = stores[0]
-    assert store.global_step.dtype == tf.int64
+    assert store.shared.global_step.dtype == tf.int64
     store.initialize({"global_step": np.array(2**40, np.int64)})
     gradient = np.zeros(flat(agent(SETTINGS)).size, np.float32)
     assert store.push(push_of(gradient, 7)).global_step == 2**40 + 7
-
-
-def test_slots_lie_beside_their_variables(stores: tuple[Store, Store]) -> None:
-    store = stores[0]
-    devices = {v.op.name: v.device for v in store.graph.get_collection("variables")}
-    owned = [name for name in devices if "/Adam" in name]
-    owners = {name: name.removeprefix("counters/").split("/Adam")[0] for name in owned}
-    assert len(owners) == 2 * 4
-    assert all(devices[slot] == devices[owner] for slot, owner in owners.items())
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
@@ -93,21 +83,6 @@ def test_two_workers_share_one_set_of_adam_slots(stores: tuple[Store, Store]) ->
         rate = 0.01 * np.sqrt(1 - learning.adam_beta2**t) / (1 - learning.adam_beta1**t)
         wanted -= rate * mean / (np.sqrt(square) + learning.adam_epsilon)
     np.testing.assert_allclose(reply.parameters, wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_the_step_count_is_the_sum_over_workers(stores: tuple[Store, Store]) -> None:
-    first, second = stores
-    gradient = np.zeros_like(first.pull().parameters)
-    for store, steps in ((first, 3), (second, 5), (first, 11)):
-        reply = store.push(push_of(gradient, steps))
-    assert (reply.global_step, reply.num_updates) == (19, 3)
-
-
-def test_a_pull_gives_what_the_push_of_the_same_call_made(stores: tuple[Store, Store]) -> None:
-    store = stores[0]
-    gradient = np.ones_like(store.pull().parameters)
-    pushed = store.push(push_of(gradient, 1))
-    np.testing.assert_array_equal(pushed.parameters, store.pull().parameters)
 
 
 def test_initialising_writes_what_was_given_and_forgets_the_rest(

@@ -17,8 +17,7 @@ from a3c.cluster.topology import Task
 from a3c.errors import FatalError, PlayError
 from a3c.learn import training
 from a3c.learn.agent import Agent
-from a3c.learn.learner import not_finite
-from a3c.learn.training import Worker
+from a3c.learn.training import Worker, not_finite
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run import checkpoint
@@ -60,7 +59,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worke
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of metrics that the worker wrote."""
     text = (run_dir / "metrics" / "worker-0.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 

@@ -11,4 +11,3 @@ from a3c.config.settings import Share as Share
 from a3c.config.settings import digest as digest
 from a3c.config.settings import identity as identity
 from a3c.config.settings import to_dict as to_dict
-from a3c.config.settings import usable_cores as usable_cores

@@ -1,7 +1,6 @@
-"""The sources of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
+"""The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
 
-Each source gives a layer. All layers are checked in the same way: an unknown key, a wrong type or a
-value out of range gives one line with the key, the value and the allowed values.
+The file is TOML or a run's config.json. All layers are checked in the same way.
 """
 
 from __future__ import annotations
@@ -102,6 +101,10 @@ class Parser(argparse.ArgumentParser):
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
+            )
+        for kind, wanted in (("int", "a whole number"), ("float", "a number")):
+            message = re.sub(
+                f"invalid {kind} value: (.*)", rf"\1 is refused: give {wanted}", message
             )
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
@@ -246,8 +249,6 @@ def add_config_arguments(
     )
     groups = {section: parser.add_argument_group(section) for section in SECTIONS}
     for option in OPTIONS.values():
-        is_list = isinstance(option.kind, tuple)
-        item = option.kind[0] if is_list else option.kind
         metadata = option.field.metadata
         help_text = metadata["help"].replace("%", "%%")
         if option.choices:
@@ -258,10 +259,10 @@ def add_config_arguments(
         elif option.kind is not dict and option.field.default not in (None, ()):
             help_text += f" (default: {plain(option.field.default)})"
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-        if item is not bool:
+        if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
-            metavar = "NAME" if option.choices else words[item]
-            settings = {"metavar": metavar, "nargs": "*" if is_list else None}
+            metavar = "NAME" if option.choices else words[option.kind]
+            settings = {"metavar": metavar, "nargs": "*" if option.is_list else None}
         groups[option.section].add_argument(
             option.flag,
             dest=f"config.{option.name}",
@@ -319,7 +320,7 @@ def flags_of(values: dict[str, Any]) -> list[str]:
         option = OPTIONS[name]
         if option.kind is bool:
             flags.append(option.flag if value else option.flag.replace("--", "--no-", 1))
-        elif isinstance(option.kind, tuple):
+        elif option.is_list:
             flags += [option.flag, *map(str, value)]
         elif option.kind is dict:
             flags.append(f"{option.flag}={json.dumps(value)}")

@@ -25,7 +25,8 @@ class Option(typing.NamedTuple):
 
     section: str
     name: str
-    kind: Any  # int, float, str, bool, dict, or a tuple (item kind, ...)
+    kind: Any  # int, float, str, bool or dict; of a list, that of its items
+    is_list: bool
     choices: tuple[str, ...]
     optional: bool
     field: dataclasses.Field[Any]
@@ -48,9 +49,8 @@ class Option(typing.NamedTuple):
                 "a table (as a flag: a JSON object) of texts, finite numbers, booleans, lists and "
                 f"tables, at most {MAX_TABLE_DEPTH} deep"
             )
-        item = self.kind[0] if isinstance(self.kind, tuple) else self.kind
-        words = {int: "a whole number", float: "a number", str: "a text"}[item]
-        if isinstance(self.kind, tuple):
+        words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
+        if self.is_list:
             words = f"a list, each {words}"
         low, high, above = self.limits
         if above is not None:
@@ -73,17 +73,16 @@ def _all_options() -> dict[str, Option]:
         for field in dataclasses.fields(cls):
             assert field.name not in found, f"two options are named {field.name}"
             kind, choices = hints[field.name], field.metadata["choices"]
-            optional = typing.get_origin(kind) in (typing.Union, types.UnionType)
+            optional = typing.get_origin(kind) is types.UnionType
             if optional:
-                kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+                kind = typing.get_args(kind)[0]  # the other one is None
             origin, parts = typing.get_origin(kind), typing.get_args(kind)
             if origin is Literal:
                 choices, kind = parts, str
-            elif origin is tuple:
-                kind = (parts[0], ...)
-            elif origin is dict:
-                kind = dict
-            found[field.name] = Option(section, field.name, kind, choices, optional, field)
+            elif origin is not None:
+                kind = parts[0] if origin is tuple else dict
+            is_list = origin is tuple
+            found[field.name] = Option(section, field.name, kind, is_list, choices, optional, field)
     return found
 
 
@@ -98,11 +97,11 @@ def coerce(option: Option, value: Any, source: str) -> Any:
     if value is None and option.optional:
         return None
     try:
-        if isinstance(option.kind, tuple):
-            if not isinstance(value, list | tuple):
-                raise ValueError
-            return tuple(_coerce_item(option, option.kind[0], item) for item in value)
-        return _coerce_item(option, option.kind, value)
+        if not option.is_list:
+            return _coerce_item(option, value)
+        if not isinstance(value, list | tuple):
+            raise ValueError
+        return tuple(_coerce_item(option, item) for item in value)
     except (ValueError, OverflowError):
         raise UserError(f"{source} = {shown(value)} is refused: give {option.allowed}") from None
 
@@ -125,8 +124,9 @@ def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
     return value is None or isinstance(value, str | int)
 
 
-def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
+def _coerce_item(option: Option, value: Any) -> Any:
     """Convert one item; raises ValueError if it isn't allowed. A bool is never a number."""
+    kind = option.kind
     if kind in (dict, bool, str):
         if not isinstance(value, kind) or not _is_plain(value):
             raise ValueError
@@ -151,7 +151,7 @@ def _coerce_item(option: Option, kind: Any, value: Any) -> Any:
 def parse_text(option: Option, text: Any) -> Any:
     """Convert a flag's text to the plain value that `coerce` checks."""
     if isinstance(text, list):
-        return [parse_text(option._replace(kind=option.kind[0]), item) for item in text]
+        return [parse_text(option, item) for item in text]
     if option.kind is str or isinstance(text, bool):
         return text
     if option.optional and text == "none":
@@ -210,9 +210,6 @@ def validate(config: Config) -> Config:
             f"anneal_start {learning.anneal_start} is not below the end of the schedules, "
             f"{config.anneal_steps}: give less, or more --anneal-steps"
         )
-    target = config.run.stop_at_return
-    if target is not None and not math.isfinite(target):
-        raise UserError(f"stop_at_return {target}: give a finite number")
     return config
 
 

@@ -1,13 +1,9 @@
-"""Every setting of a run in frozen dataclasses, each with its default, help text and range.
-
-A configuration has four layers; later layers override earlier ones: the defaults here, a preset
-(`presets/NAME.toml`), a file (`--config FILE`, TOML or a run's config.json) and flags.
-`a3c.config.command_line` reads the layers; this module only defines the settings.
-"""
+"""Every setting of a run in frozen dataclasses, each with its default, help text and range."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -21,72 +17,65 @@ def option(
     default: Any,
     help_text: str,
     *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
+    within: tuple[float | None, float | None] = (None, None),
+    above: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
-    everyday: bool = False,
+    is_everyday: bool = False,
 ) -> Any:
     """A dataclass field that the command line, presets and files can all set.
 
-    `low` and `high` are inclusive, `above` is exclusive. Besides `choices` the user's own function,
-    `package.module:function`, is allowed. `everyday` options are in `--help`; the others are only
-    in `--help-all`.
+    `within` are the lowest and the highest value; `above` are a number below all values, and the
+    highest. Besides `choices` the user's own function, `package.module:function`, is allowed.
     """
-    limits = {"low": low, "high": high, "above": above, "choices": choices}
-    metadata = {"help": help_text, "everyday": everyday, **limits}
+    low, high = (None, above[1]) if above else within
+    limits = {"low": low, "high": high, "above": above and above[0], "choices": choices}
+    metadata = {"help": help_text, "everyday": is_everyday, **limits}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# An option that `--help` shows; the others are in `--help-all` only.
+everyday = functools.partial(option, is_everyday=True)
 
 
 @dataclass(frozen=True)
 class EnvConfig:
     """The environment, the number of copies, and the preprocessing of observations."""
 
-    env_id: str = option(
-        "ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own", everyday=True
-    )
-    envs: int = option(
-        16, "environments in all, which the workers share", low=1, high=100_000, everyday=True
-    )
-    envs_per_worker: int | None = option(
+    env_id: str = everyday("ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own")
+    envs: int = everyday(16, "environments in all, which the workers share", within=(1, 100_000))
+    envs_per_worker: int | None = everyday(
         None,
         "environments that each worker plays at once (its share of --envs if unset)",
-        low=1,
-        high=4096,
-        everyday=True,
+        within=(1, 4096),
     )
     env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
     max_episode_steps: int | None = option(
-        None, "cut episodes after this many env steps (the environment's own limit if unset)", low=1
+        None,
+        "cut episodes after this many env steps (the environment's own limit if unset)",
+        within=(1, None),
     )
     preprocessing: Literal["auto", "atari", "universe", "none"] = option(
         "auto",
         "atari: 84x84 grey, stacked; universe: 42x42 crop and rescale; auto: atari for Atari games",
     )
-    frame_skip: int = option(4, "Atari: frames that one action is held for", low=1, high=60)
-    frame_stack: int = option(4, "Atari: frames that one observation holds", low=1, high=16)
+    frame_skip: int = option(4, "Atari: frames that one action is held for", within=(1, 60))
+    frame_stack: int = option(4, "Atari: frames that one observation holds", within=(1, 16))
     noop_max: int = option(
-        30, "Atari: up to this many no-ops at the start of a game", low=0, high=250
+        30, "Atari: up to this many no-ops at the start of a game", within=(0, 250)
     )
     fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
     sticky_actions: float | None = option(
         None,
         "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
     )
     episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
     episodic_points: bool = option(
         False, "a reward other than 0 ends the episode, for learning only (points in Pong)"
     )
-    actions: tuple[int, ...] = option((), "Discrete: play only these actions", low=0)
+    actions: tuple[int, ...] = option((), "Discrete: play only these actions", within=(0, None))
     normalize_observations: bool = option(
         False, "subtract the running mean and divide by the deviation, shared by all workers"
     )
@@ -96,17 +85,16 @@ class EnvConfig:
 class NetworkConfig:
     """The network and its policy head."""
 
-    network: str = option(
+    network: str = everyday(
         "auto",
         "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
         choices=("auto", *networks()),
-        everyday=True,
     )
     hidden_sizes: tuple[int, ...] = option(
-        (64, 64), "mlp: units of each hidden layer", low=1, high=65536
+        (64, 64), "mlp: units of each hidden layer", within=(1, 65536)
     )
     activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
-    lstm_size: int = option(256, "units of the LSTM, in networks that have one", low=1, high=65536)
+    lstm_size: int = option(256, "units of the LSTM, in networks that have one", within=(1, 65536))
     separate_value: bool = option(
         False, "give policy and value a trunk each instead of a shared one"
     )
@@ -120,7 +108,7 @@ class NetworkConfig:
         "clip", "Box actions: clip samples to the bounds, or squash them through tanh"
     )
     initial_log_deviation: float = option(
-        0.0, "Box actions: log of the initial standard deviation", low=-10.0, high=5.0
+        0.0, "Box actions: log of the initial standard deviation", within=(-10.0, 5.0)
     )
 
 
@@ -128,72 +116,64 @@ class NetworkConfig:
 class LearningConfig:
     """The update: returns, loss, optimizer and their schedules."""
 
-    rollout_length: int = option(
-        20, "env steps of each environment in one rollout (T)", low=1, high=100_000, everyday=True
+    rollout_length: int = everyday(
+        20, "env steps of each environment in one rollout (T)", within=(1, 100_000)
     )
     shortest_rollout: int | None = option(
         None,
         "shortest rollout with more workers than --envs (--rollout-length if unset)",
-        low=1,
-        high=100_000,
+        within=(1, 100_000),
     )
-    samples_per_step: int | None = option(
+    samples_per_step: int | None = everyday(
         None,
         "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
         "--envs if unset; 0: every push is a step)",
-        low=0,
-        high=10**9,
-        everyday=True,
+        within=(0, 10**9),
     )
     smallest_push: int = option(
-        64, "samples in a push at least, if a rollout has as many", low=1, high=10**9
+        64, "samples in a push at least, if a rollout has as many", within=(1, 10**9)
     )
-    gamma: float = option(0.99, "discount factor", low=0.0, high=1.0, everyday=True)
+    gamma: float = everyday(0.99, "discount factor", within=(0.0, 1.0))
     gae_lambda: float = option(
-        1.0, "lambda of generalised advantage estimation (1: n-step returns)", low=0.0, high=1.0
+        1.0, "lambda of generalised advantage estimation (1: n-step returns)", within=(0.0, 1.0)
     )
-    optimizer: Literal["adam", "rmsprop", "sgd"] = option(
-        "adam", "optimizer, its statistics shared by all workers on the ps", everyday=True
+    optimizer: Literal["adam", "rmsprop", "sgd"] = everyday(
+        "adam", "optimizer, its statistics shared by all workers on the ps"
     )
-    learning_rate: float = option(3e-4, "learning rate", above=0.0, high=100.0, everyday=True)
+    learning_rate: float = everyday(3e-4, "learning rate", above=(0.0, 100.0))
     learning_rate_range: tuple[float, ...] = option(
-        (),
-        "draw the learning rate log-uniformly from LOW HIGH, once per run",
-        above=0.0,
-        high=100.0,
+        (), "draw the learning rate log-uniformly from LOW HIGH, once per run", above=(0.0, 100.0)
     )
     learning_rate_schedule: Literal["constant", "linear"] = option(
         "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
     )
     learning_rate_final: float = option(
-        0.0, "learning rate at the end of a linear schedule, and after it", low=0.0, high=100.0
+        0.0, "learning rate at the end of a linear schedule, and after it", within=(0.0, 100.0)
     )
-    anneal_start: int = option(0, "env steps before schedules begin to run", low=0)
+    anneal_start: int = option(0, "env steps before schedules begin to run", within=(0, None))
     anneal_steps: int | None = option(
-        None, "env steps at which schedules end (--max-env-steps if unset)", low=1
+        None, "env steps at which schedules end (--max-env-steps if unset)", within=(1, None)
     )
     critic_learning_rate_scale: float = option(
-        1.0, "learning rate of value-only weights, as a multiple", above=0.0, high=100.0
+        1.0, "learning rate of value-only weights, as a multiple", above=(0.0, 100.0)
     )
-    adam_beta1: float = option(0.9, "Adam: decay of the mean", low=0.0, high=0.999999)
-    adam_beta2: float = option(0.999, "Adam: decay of the mean square", low=0.0, high=0.99999999)
-    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=0.0, high=1.0)
+    adam_beta1: float = option(0.9, "Adam: decay of the mean", within=(0.0, 0.999999))
+    adam_beta2: float = option(0.999, "Adam: decay of the mean square", within=(0.0, 0.99999999))
+    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=(0.0, 1.0))
     rmsprop_alpha: float = option(
-        0.99, "RMSProp: decay of the mean square", low=0.0, high=0.99999999
+        0.99, "RMSProp: decay of the mean square", within=(0.0, 0.99999999)
     )
-    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=0.0, high=10.0)
+    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=(0.0, 10.0))
     rmsprop_initial_mean_square: float = option(
-        0.0, "RMSProp: initial mean square of the gradients", low=0.0, high=1e6
+        0.0, "RMSProp: initial mean square of the gradients", within=(0.0, 1e6)
     )
     max_gradient_norm: float = option(
-        0.5, "clip gradients to this global norm (0: never)", low=0.0, high=1e9
+        0.5, "clip gradients to this global norm (0: never)", within=(0.0, 1e9)
     )
-    value_loss_weight: float = option(0.5, "weight of the value loss", low=0.0, high=1e6)
-    entropy_weight: float = option(
-        0.01, "weight of the policy's entropy", low=0.0, high=1e6, everyday=True
-    )
+    value_loss_weight: float = option(0.5, "weight of the value loss", within=(0.0, 1e6))
+    entropy_weight: float = everyday(0.01, "weight of the policy's entropy", within=(0.0, 1e6))
     entropy_weight_final: float | None = option(
-        None, "anneal the entropy weight to this at --anneal-steps", low=0.0, high=1e6
+        None, "anneal the entropy weight to this at --anneal-steps", within=(0.0, 1e6)
     )
     normalize_advantages: bool = option(
         False, "scale the advantages of a push to mean 0, deviation 1"
@@ -201,46 +181,38 @@ class LearningConfig:
     advantage_horizon: int = option(
         0,
         "scale advantages by running moments over about so many samples of all workers (0: off)",
-        low=0,
-        high=10**9,
+        within=(0, 10**9),
     )
     reward_clip: float = option(
-        0.0, "clip rewards to plus or minus this, for learning only (0: never)", low=0.0, high=1e9
+        0.0, "clip rewards to plus or minus this, for learning only (0: never)", within=(0.0, 1e9)
     )
     reward_scale: float = option(
-        1.0, "multiply rewards by this before clipping, for learning only", above=0.0, high=1e9
+        1.0, "multiply rewards by this before clipping, for learning only", above=(0.0, 1e9)
     )
     minibatches: int | None = option(
         None,
         "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
-        low=1,
-        high=4096,
+        within=(1, 4096),
     )
-    epochs: int = option(
-        1,
-        "passes over each rollout; more than 1 needs --ratio-limit",
-        low=1,
-        high=100,
-        everyday=True,
+    epochs: int = everyday(
+        1, "passes over each rollout; more than 1 needs --ratio-limit", within=(1, 100)
     )
     ratio_limit: float = option(
         0.0,
         "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)",
-        low=0.0,
-        high=10.0,
+        within=(0.0, 10.0),
     )
     ratio_limit_final: float | None = option(
-        None, "anneal the ratio limit to this at --anneal-steps", low=0.0, high=10.0
+        None, "anneal the ratio limit to this at --anneal-steps", within=(0.0, 10.0)
     )
     max_dropped_rollouts: int = option(
         100,
         "a worker fails after this many non-finite rollouts in a row (0: never)",
-        low=0,
-        high=2**31 - 1,
+        within=(0, 2**31 - 1),
     )
-    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", low=0.0, high=1.0)
+    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", within=(0.0, 1.0))
     epsilon_greedy_final: float = option(
-        0.0, "anneal that chance to this at --anneal-steps", low=0.0, high=1.0
+        0.0, "anneal that chance to this at --anneal-steps", within=(0.0, 1.0)
     )
 
 
@@ -248,43 +220,35 @@ class LearningConfig:
 class RunConfig:
     """When the run ends, and which files it writes."""
 
-    seed: int = option(1, "seed of everything random", low=0, high=2**31 - 1, everyday=True)
-    max_env_steps: int = option(
-        10_000_000, "end after this many env steps of the cluster", low=1, high=2**62, everyday=True
+    seed: int = everyday(1, "seed of everything random", within=(0, 2**31 - 1))
+    max_env_steps: int = everyday(
+        10_000_000, "end after this many env steps of the cluster", within=(1, 2**62)
     )
-    max_wall_time_s: float | None = option(
+    max_wall_time_s: float | None = everyday(
         None,
         "end after so much time of training, over all resumes: seconds, or 30m or 2h",
-        above=0.0,
-        high=1e9,
-        everyday=True,
+        above=(0.0, 1e9),
     )
-    stop_at_return: float | None = option(
+    stop_at_return: float | None = everyday(
         None,
         "end as solved when the last 20 games, then whole games with frozen weights, "
         "reach this mean",
-        everyday=True,
     )
-    start_from: str | None = option(
-        None,
-        "begin with the weights of a run, a checkpoint or zoo/NAME, as far as they fit",
-        everyday=True,
+    start_from: str | None = everyday(
+        None, "begin with the weights of a run, a checkpoint or zoo/NAME, as far as they fit"
     )
-    checkpoint_interval_s: float = option(
-        60.0, "seconds between checkpoints", low=0.1, high=1e7, everyday=True
-    )
+    checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", within=(0.1, 1e7))
     keep_checkpoints: int = option(
-        5, "newest checkpoints to keep, besides the best", low=1, high=10_000
+        5, "newest checkpoints to keep, besides the best", within=(1, 10_000)
     )
     render: bool = option(
         False, "show a game in a window, where there is a display; starts the evaluator"
     )
-    log_interval_s: float = option(2.0, "seconds between rows of metrics", low=0.05, high=3600.0)
+    log_interval_s: float = option(2.0, "seconds between rows of metrics", within=(0.05, 3600.0))
     evaluation_episodes: int = option(
         20,
         "whole games that confirm that a run is solved, or are played at its end (0: none)",
-        low=0,
-        high=100_000,
+        within=(0, 100_000),
     )
     evaluation_greedy: bool = option(
         False, "evaluation games take the most probable actions instead of sampled ones"
@@ -295,56 +259,45 @@ class RunConfig:
 class ClusterConfig:
     """The processes of the cluster, their addresses, devices and time-outs."""
 
-    workers: int = option(
-        usable_cores(),
+    workers: int = everyday(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "worker processes (one a core of this machine if unset)",
-        low=1,
-        high=100_000,
-        everyday=True,
+        within=(1, 100_000),
     )
-    max_workers: int | None = option(
+    max_workers: int | None = everyday(
         None,
         "reserve addresses for this many workers; `add` starts those beyond --workers",
-        low=1,
-        high=100_000,
-        everyday=True,
+        within=(1, 100_000),
     )
-    ps: int = option(1, "parameter servers", low=1, high=1000, everyday=True)
-    base_port: int | None = option(
-        None,
-        "first port; the others follow (free ports if unset)",
-        low=1,
-        high=65535,
-        everyday=True,
+    ps: int = everyday(1, "parameter servers", within=(1, 1000))
+    base_port: int | None = everyday(
+        None, "first port; the others follow (free ports if unset)", within=(1, 65535)
     )
-    isolation: Literal["auto", "on", "off"] = option(
+    isolation: Literal["auto", "on", "off"] = everyday(
         "auto",
         "run ps and workers in a network of their own: on, off, or where the kernel allows it",
-        everyday=True,
     )
     worker_threads: int = option(
-        1, "TensorFlow threads for one operation in a worker", low=1, high=256
+        1, "TensorFlow threads for one operation in a worker", within=(1, 256)
     )
     ps_threads: int = option(
-        1, "updates that a ps processes at once, one thread each", low=1, high=256
+        1, "updates that a ps processes at once, one thread each", within=(1, 256)
     )
     connect_timeout_s: float = option(
-        60.0, "seconds to wait for a peer at the start", above=0.0, high=86400.0
+        60.0, "seconds to wait for a peer at the start", above=(0.0, 86400.0)
     )
     ps_timeout_s: float = option(
-        60.0, "seconds after which a silent ps counts as lost", above=0.0, high=86400.0
+        60.0, "seconds after which a silent ps counts as lost", above=(0.0, 86400.0)
     )
     heartbeat_timeout_s: float | None = option(
         None,
         "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
-        above=0.0,
-        high=1e6,
+        above=(0.0, 1e6),
     )
     max_worker_memory_mb: int | None = option(
         None,
         "restart a worker above this many MB of resident memory (never if unset)",
-        low=1,
-        high=2**40,
+        within=(1, 2**40),
     )
     wire_dtype: Literal["float32", "float16"] = option(
         "float32",
@@ -357,11 +310,10 @@ class ClusterConfig:
     device: Literal["cpu", "gpu"] = option(
         "cpu", "where workers act and learn; the ps are always on the CPU"
     )
-    trusted_network: bool = option(
+    trusted_network: bool = everyday(
         False,
         "allow addresses other than loopback: whoever reaches a port of the run can run code "
         "there, so only on a network where you trust every host and user",
-        everyday=True,
     )
 
     def threads(self, job: str) -> int:

@@ -87,9 +87,8 @@ def make(
     """`num_envs` copies of a game, which reset in the step that ends an episode.
 
     `config.preprocessing` "auto" and "atari" give `[frame_stack, 84, 84]` grey frames, "universe"
-    gives `[frame_stack, 42, 42]` frames, oldest first. Each frame is the maximum of the last two
-    frames of a step. "none" gives the emulator's `[210, 160, 3]` screens; then only the frame skip,
-    sticky actions and the step limit apply. Rewards are the game's own and episodes whole games.
+    42×42, oldest first; a frame is the maximum of the last two of a step. "none" gives the
+    emulator's `[210, 160, 3]` screens: only frame skip, sticky actions and the step limit apply.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     sticky = _stickiness(game, config)
@@ -131,7 +130,7 @@ def make(
     )
     # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
     envs.metadata = dict(envs.metadata)
-    return FrameStack(envs, config.frame_stack, UNIVERSE) if is_universe else envs
+    return FrameStack(envs, config.frame_stack) if is_universe else envs
 
 
 def _stickiness(game: Game, config: EnvConfig) -> float:
@@ -168,10 +167,9 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         self._fires = config.fire_on_reset and ale_py.Action.FIRE in self._atari._action_set
         self._noops = np.random.RandomState()
         self._num_frames = 0
-        shape = (config.frame_stack, self._preprocessing.side, self._preprocessing.side)
-        self._stack = np.zeros(shape, np.uint8)
+        self._stack = np.zeros((config.frame_stack, *[self._preprocessing.side] * 2), np.uint8)
         self._screens = np.zeros((2, *self._atari.observation_space.shape), np.uint8)
-        self.observation_space = Box(0, 255, shape, np.uint8)
+        self.observation_space = Box(0, 255, self._stack.shape, np.uint8)
         self.action_space = self._atari.action_space
         self.render_mode = render_mode
         self.metadata = {**self._atari.metadata, "render_fps": 60 / config.frame_skip}
@@ -228,17 +226,14 @@ class AtariGame(gymnasium.Env[Frames, Any]):
 
 
 class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
-    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` and stacks the last S of them.
+    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` for `UNIVERSE`, and stacks S.
 
     Frames before the start of an episode are black. Episodes must end in SAME_STEP mode.
     """
 
-    def __init__(
-        self, envs: VectorEnv[Frames, Any, Any], frame_stack: int, preprocessing: Preprocessing
-    ) -> None:
+    def __init__(self, envs: VectorEnv[Frames, Any, Any], frame_stack: int) -> None:
         super().__init__(envs)
-        self._preprocessing = preprocessing
-        shape = (frame_stack, preprocessing.side, preprocessing.side)
+        shape = (frame_stack, UNIVERSE.side, UNIVERSE.side)
         self.single_observation_space = Box(0, 255, shape, np.uint8)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._stacks = np.zeros((self.num_envs, *shape), np.uint8)
@@ -246,7 +241,6 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frames, dict[str, Any]]:
-        """Start new games in all environments."""
         assert not options, "a partial reset would need partial stacks"
         screens, info = self.env.reset(seed=seed)
         self._stacks = self._push(np.zeros_like(self._stacks), screens)
@@ -267,7 +261,7 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
 
     def _push(self, stacks: Frames, screens: Frames) -> Frames:
         """New `[N, S, side, side]` stacks with `[N, 1, 210, 160]` screens as their last frames."""
-        frames = self._preprocessing.shrink(screens[:, 0])
+        frames = UNIVERSE.shrink(screens[:, 0])
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
 
 
@@ -279,8 +273,7 @@ def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[n
 
     The result equals `cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)` to the last
     bit if neither side shrinks by a whole number: it does the same float32 operations in the same
-    order, and rounds half to even. The transpositions keep summed values adjacent in memory. This
-    makes it about as fast as two matrix products, without their threads.
+    order. The transpositions keep summed values adjacent in memory, which is faster.
     """
     rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
     narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]

@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorActionWrapper, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, own_code
 from a3c.errors import UserError
@@ -64,13 +64,11 @@ def _make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | 
     keywords = dict(config.env_kwargs)
     if config.max_episode_steps is not None:
         keywords["max_episode_steps"] = config.max_episode_steps
-    if render_mode is None and _has_vector_version(spec, keywords):
-        return gymnasium.make_vec(
-            env_id, num_envs, vectorization_mode="vector_entry_point", **keywords
-        )
     if render_mode is not None:
-        keywords["render_mode"] = render_mode
-    return make_copies(env_id, num_envs, **keywords)
+        return make_copies(env_id, num_envs, render_mode=render_mode, **keywords)
+    if not _has_vector_version(spec, keywords):
+        return make_copies(env_id, num_envs, **keywords)
+    return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **keywords)
 
 
 def make_copies(env_id: str, num_envs: int, **keywords: Any) -> Envs:
@@ -108,7 +106,7 @@ class _SayingAlive(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
-    """Restrict the policy to `actions`; an empty list means all actions."""
+    """Restrict the policy to `actions`, numbered from 0 in their order; an empty list means all."""
     space = envs.single_action_space
     if not actions:
         return envs
@@ -122,21 +120,8 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
         raise UserError(
             f"actions {list(actions)}: {wrong[0]} is none, they go from {space.start} to {last}"
         )
-    return SelectedActions(envs, actions)
-
-
-class SelectedActions(VectorActionWrapper[Any, Any, Any, Any]):
-    """Discrete actions 0, 1, ... that stand for the selected actions, in their order."""
-
-    def __init__(self, envs: Envs, actions: Sequence[int]) -> None:
-        super().__init__(envs)
-        self._selected = np.array(actions, envs.single_action_space.dtype)
-        self.single_action_space = Discrete(len(actions))
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-
-    def actions(self, actions: Any) -> Any:
-        """Translate the policy's `[K]` actions to the environment's."""
-        return self._selected[actions]
+    selected = np.array(actions, space.dtype)
+    return TransformAction(envs, selected.__getitem__, None, Discrete(len(actions)))
 
 
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
@@ -151,13 +136,14 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
             first, _ = envs.reset(seed=0)
             second, rewards, *_ = envs.step(envs.action_space.sample())
             num_envs = (envs.num_envs,)
-            expected = (*num_envs, *(envs.single_observation_space.shape or ()))
-            for observations in (first, second):
-                if np.shape(observations) != expected:
-                    shape = np.shape(observations)
-                    raise ValueError(f"observations have shape {shape}, not {expected}")
-            if np.shape(rewards) != num_envs:
-                raise ValueError(f"rewards have shape {np.shape(rewards)}, not {num_envs}")
+            seen = (*num_envs, *(envs.single_observation_space.shape or ()))
+            for name, array, expected in (
+                ("observations", first, seen),
+                ("observations", second, seen),
+                ("rewards", rewards, num_envs),
+            ):
+                if np.shape(array) != expected:
+                    raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
         finally:
             envs.close()
     except UserError:
@@ -170,19 +156,15 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
 def check_spaces(envs: Envs, env_id: str) -> None:
     """Refuse observations and actions that the networks here don't support."""
     observations, actions = envs.single_observation_space, envs.single_action_space
+    shown, wrong, remedy = _one_line(observations), "", ""
     if not isinstance(observations, Box):
-        kind = type(observations).__name__
-        raise UserError(
-            f"env_id {env_id} has {kind} observations, {_one_line(observations)}: a network takes "
-            "a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
+        wrong = f"has {type(observations).__name__} observations, {shown}"
+        remedy = (
+            "a network takes a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
         )
-    if 0 in observations.shape:
-        raise UserError(
-            f"env_id {env_id} has empty observations, {_one_line(observations)}: give them a shape "
-            "without 0"
-        )
-    remedy = ""
-    if isinstance(actions, MultiDiscrete) and actions.nvec.ndim != 1:
+    elif 0 in observations.shape:
+        wrong, remedy = f"has empty observations, {shown}", "give them a shape without 0"
+    elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim != 1:
         remedy = "make it a MultiDiscrete of one dimension"
     elif isinstance(actions, Box) and (
         0 in actions.shape or not np.issubdtype(actions.dtype, np.floating)
@@ -192,13 +174,12 @@ def check_spaces(envs: Envs, env_id: str) -> None:
         remedy = (
             "a policy gives Discrete, MultiDiscrete or Box actions; wrap it to take one of these"
         )
+    elif not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
+        wrong = "does not say when it resets"
+        remedy = 'set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode'
     if remedy:
-        raise UserError(f"env_id {env_id} has actions {_one_line(actions)}: {remedy}")
-    if not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
-        raise UserError(
-            f'env_id {env_id} does not say when it resets: set metadata["autoreset_mode"] to a '
-            "gymnasium.vector.AutoresetMode"
-        )
+        what = wrong or f"has actions {_one_line(actions)}"
+        raise UserError(f"env_id {env_id} {what}: {remedy}")
 
 
 def _find_spec(env_id: str) -> EnvSpec:

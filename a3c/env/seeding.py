@@ -1,11 +1,9 @@
 """Seeds for environments: separate ones for every worker, and for evaluation and training.
 
 `VectorEnv.reset(seed=s)` gives its environment k the seed s + k, so seeds are allocated in blocks
-of `BLOCK` consecutive seeds. All seeds are below 2**31, the limit of the Arcade Learning
-Environment. The lower half is for training, the upper half for evaluation. In each half, a hash of
-the run's seed picks the start; the run's blocks follow one another from there and wrap around at
-the end of the half. So blocks of one run never overlap. Blocks of two runs with different seeds
-overlap only by chance: about 2 W in 262,000 for W workers each.
+of `BLOCK` consecutive seeds, all below 2**31, the limit of the Arcade Learning Environment. The
+lower half is for training, the upper half for evaluation. In each, a hash of the run's seed picks
+the start, and the run's blocks follow one another from there: they never overlap.
 """
 
 from __future__ import annotations

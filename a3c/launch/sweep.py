@@ -137,7 +137,8 @@ def _range(name: str, value: Any, source: str) -> Values:
         raise UserError(f"{refused} a list, or a range {{ low = 1e-4, high = 1e-2, log = true }}")
     low, high = (_checked(name, value[end], source) for end in ("low", "high"))
     is_log = value.get("log", False)
-    if OPTIONS[name].kind not in (int, float) or not low < high or (is_log and low <= 0):
+    option = OPTIONS[name]
+    if option.is_list or option.kind not in (int, float) or not low < high or (is_log and low <= 0):
         raise UserError(f"{refused} numbers, low below high, and above 0 with log")
     return {"low": low, "high": high, "log": is_log}
 

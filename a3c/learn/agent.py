@@ -1,9 +1,8 @@
 """The worker's own copy of the network: acting and gradients in a plain local session.
 
-Nothing here talks to other processes. In a session on a server's target every call would go through
-the distributed master, so a local session is faster. Only `a3c.server.store` talks to the ps.
-
-Parameters and gradients are flat float32 vectors, in the order of `Agent.shapes`.
+Nothing here talks to the ps: in a session on a server's target every call would go through the
+distributed master. Parameters and gradients are flat float32 vectors, in the order of
+`Agent.shapes`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from a3c.net import observations
 from a3c.net.network import Network
 from a3c.net.observations import as_fed, fed_space
 from a3c.server import optimizers, sessions
+from a3c.server.exchange import zeros
 
 SCOPE = "network"
 
@@ -81,18 +81,19 @@ class Agent:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
-            statistics = self._build_statistics()
-            inputs, outputs = self._build_acting(statistics, greedy)
+            self._statistics = zeros("observation_statistics", [self.statistics_size], tf.float64)
+            inputs, outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.critic_learning_rate_scale != 1:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
             assign, assign_inputs = self._build_assignment()
-            learn_inputs, learn_outputs = self._build_learning(statistics)
+            learn_inputs, learn_outputs = self._build_learning()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
         self._graph.finalize()
-        self._inputs, self._outputs = inputs, outputs
+        self._inputs = inputs
+        self._outputs: Any = outputs
         self._mode = sessions.prepare(
             self._session, [outputs.policy_parameters], [self._most_probable]
         )
@@ -140,8 +141,18 @@ class Agent:
         return self._session.run({_short_name(v): v for v in self._variables})
 
     def graph_def(self) -> Any:
-        """The acting part of the graph, from observations to actions and values, for display."""
-        return _upstream(self._graph, self._outputs)
+        """The acting part of the graph, with its shapes, for display."""
+        whole = self._graph.as_graph_def(add_shapes=True)
+        nodes = {node.name: node for node in whole.node}
+        waiting, wanted = [tensor.op.name for tensor in self._outputs], set()
+        while waiting:
+            name = waiting.pop()
+            if name not in wanted:
+                wanted.add(name)
+                waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
+        part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+        part.node.extend(node for node in whole.node if node.name in wanted)
+        return part
 
     def most_probable(self, policy_parameters: np.ndarray) -> np.ndarray:
         """The most probable actions by an `Action`'s policy parameters."""
@@ -167,48 +178,31 @@ class Agent:
 
     @property
     def statistics_size(self) -> int:
-        """Length of the observation statistics vector: a count, sums and sums of squares."""
-        if not self._config.env.normalize_observations:
-            return 0
-        return 1 + 2 * int(np.prod(observations.statistics_shape(self._space), dtype=int))
+        """The length of the vector of observation statistics; 0 if there are none."""
+        is_used = self._config.env.normalize_observations
+        return observations.statistics_size(self._space) if is_used else 0
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
         if not self.statistics_size:
             return np.zeros(0)
-        count, total, squares = observations.moments(observations_, mask, self._space)
-        return np.concatenate([np.atleast_1d(count), np.ravel(total), np.ravel(squares)])
+        return observations.moments(observations_, mask, self._space)
 
     # --- building -------------------------------------------------------------------------------
 
-    def _build_statistics(self) -> Any:
-        self._statistics = tf.compat.v1.get_variable(
-            "observation_statistics",
-            shape=[self.statistics_size],
-            dtype=tf.float64,
-            initializer=tf.compat.v1.zeros_initializer(),
-            trainable=False,
-            use_resource=True,
-        )
-        if not self.statistics_size:
-            return None
-        shape = observations.statistics_shape(self._space)
-        size = int(np.prod(shape, dtype=int))
-        count, total, squares = tf.split(self._statistics, [1, size, size])
-        return tf.reshape(count, []), tf.reshape(total, shape), tf.reshape(squares, shape)
-
-    def _forward(self, inputs: Any, state: Any, starts: Any, statistics: Any) -> Any:
+    def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
+        statistics = self._statistics if self.statistics_size else None
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
             prepared = observations.prepare(inputs, fed_space(self._space), statistics)
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             return self.network.forward(prepared, state, starts)
 
-    def _build_acting(self, statistics: Any, greedy: bool) -> tuple[list[Any], Action]:
+    def _build_acting(self, greedy: bool) -> tuple[list[Any], Action]:
         shape = fed_space(self._space).shape
         inputs = tf.compat.v1.placeholder(self._space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
-        output = self._forward(inputs[None], state, starts[None], statistics)
+        output = self._forward(inputs[None], state, starts[None])
         after = tf.identity(output.state)  # without recurrence it is the input, not fetchable
         parameters = tf.identity(output.policy_parameters[0])
         with tf.name_scope("policy"):
@@ -228,22 +222,33 @@ class Agent:
         assigns.append(self._statistics.assign(statistics, read_value=False))
         return tf.group(*assigns), [flat, statistics]
 
-    def _build_learning(self, statistics: Any) -> tuple[list[Any], list[Any]]:
-        batch = self._fed_batch()
-        annealed = [tf.compat.v1.placeholder(tf.float32, []) for _ in range(2)]
-        output = self._forward(batch.observations, batch.state, batch.starts, statistics)
-        loss = self._loss(batch, output, *annealed)
-        gradients = tf.gradients(loss.total, self._variables, unconnected_gradients="zero")
+    def _build_learning(self) -> tuple[list[Any], list[Any]]:
+        batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
+        entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
+        output = self._forward(batch.observations, batch.state, batch.starts)
+        loss = losses.total(
+            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
+            entropies=policy.entropy(output.policy_parameters),
+            values=output.values,
+            advantages=batch.advantages,
+            returns=batch.returns,
+            mask=batch.mask,
+            value_loss_weight=learning.value_loss_weight,
+            entropy_weight=entropy_weight,
+            normalize_advantages=learning.normalize_advantages,
+            played_log_probabilities=policy.played_log_probability(
+                batch.policy_parameters, batch.actions, batch.epsilon
+            ),
+            ratio_limit=ratio_limit if learning.ratio_limit else None,
+        )
+        gradients = tf.gradients(loss["total"], self._variables, unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         # With gathered pushes the ps clips instead, because only the ps knows their mean.
         gathers = self._config.samples_per_step > 0
-        max_norm = 0.0 if gathers else self._config.learning.max_gradient_norm
-        flat, norm = optimizers.clip_flat(flat, max_norm)
-        parts = {"total": loss.total, "policy": loss.policy, "value": loss.value}
-        parts |= {"entropy": loss.entropy, **loss.extras}
-        self._part_names = tuple(f"loss/{name}" for name in parts)
-        numbers = tf.stack([norm, *parts.values()])  # one fetch is cheaper than ten
-        return [*batch, *annealed], [flat, numbers]
+        flat, norm = optimizers.clip_flat(flat, 0.0 if gathers else learning.max_gradient_norm)
+        self._part_names = tuple(f"loss/{name}" for name in loss)
+        numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
+        return [*batch, entropy_weight, ratio_limit], [flat, numbers]
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self._space)
@@ -263,45 +268,10 @@ class Agent:
             epsilon=samples(tf.float32),
         )
 
-    def _loss(
-        self, batch: Batch, output: Any, entropy_weight: Any, ratio_limit: Any
-    ) -> losses.ActorCriticLoss:
-        policy, learning = self.network.policy, self._config.learning
-        return losses.total(
-            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
-            entropies=policy.entropy(output.policy_parameters),
-            values=output.values,
-            advantages=batch.advantages,
-            returns=batch.returns,
-            mask=batch.mask,
-            value_loss_weight=learning.value_loss_weight,
-            entropy_weight=entropy_weight,
-            normalize_advantages=learning.normalize_advantages,
-            played_log_probabilities=policy.played_log_probability(
-                batch.policy_parameters, batch.actions, batch.epsilon
-            ),
-            ratio_limit=ratio_limit if learning.ratio_limit else None,
-        )
-
 
 def _short_name(variable: Any) -> str:
     """The name of a weight without the scope around the network, `conv1/weights`."""
     return variable.op.name.removeprefix(SCOPE + "/")
-
-
-def _upstream(graph: Any, outputs: Iterable[Any]) -> Any:
-    """The part of a graph that computes the `outputs`, with its shapes."""
-    whole = graph.as_graph_def(add_shapes=True)
-    nodes = {node.name: node for node in whole.node}
-    waiting, wanted = [tensor.op.name for tensor in outputs], set()
-    while waiting:
-        name = waiting.pop()
-        if name not in wanted:
-            wanted.add(name)
-            waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
-    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-    part.node.extend(node for node in whole.node if node.name in wanted)
-    return part
 
 
 def _session_config(config: Config) -> Any:

@@ -128,8 +128,7 @@ class Chief:
             ps_life=life.number,
             episodes=known.episodes,
         )
-        self._began = now
-        self._drained = now
+        self._began = self._drained = now
         # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf
 
@@ -250,8 +249,7 @@ class Chief:
 
     def row(self, reply: Reply) -> dict[str, float]:
         """The cluster's metrics since the last row."""
-        now = time.monotonic()
-        workers = int(self._at_work().sum())
+        now, workers = time.monotonic(), int(self._at_work().sum())
         row = self._tracker.row(now, reply.global_step, reply.num_updates, workers)
         return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}
 

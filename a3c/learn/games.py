@@ -8,13 +8,13 @@ relevant thread. The fork waits for requests, and forks again for each of them.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from a3c.errors import RetryableError
 from a3c.keeper import spawn
@@ -26,42 +26,24 @@ class Games:
     """The fork that plays; the kernel ends it when this process ends for any reason."""
 
     def __init__(self, play: Play) -> None:
-        source, self._requests = os.pipe()
-        self._answers, sink = os.pipe()
-        self._said = b""
+        self._fork, far_end = Pipe()
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            try:
-                os.close(self._requests)
-                os.close(self._answers)
-                _serve(play, source, sink, parent)
-            finally:
-                os._exit(0)
-        os.close(source)
-        os.close(sink)
-        os.set_blocking(self._answers, False)
+            with _exiting():
+                self._fork.close()
+                _serve(play, far_end, parent)
+        far_end.close()
 
     def start(self, checkpoint: Path, games: int) -> None:
         """Begin to play; raises RetryableError if the fork has ended."""
-        try:
-            os.write(self._requests, json.dumps([str(checkpoint), games]).encode() + b"\n")
-        except BrokenPipeError:
-            raise RetryableError("the process that plays evaluation games is lost") from None
+        with _or_lost():
+            self._fork.send((checkpoint, games))
 
     def poll(self) -> dict[str, Any] | None:
         """The scores, or a dictionary with the key `error`; None while games are played."""
-        while select.select([self._answers], [], [], 0)[0]:
-            chunk = os.read(self._answers, 1 << 16)
-            if not chunk:
-                raise RetryableError("the process that plays evaluation games is lost")
-            self._said += chunk
-        line, end, rest = self._said.partition(b"\n")
-        if not end:
-            return None
-        self._said = rest
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        with _or_lost():
+            return self._fork.recv() if self._fork.poll() else None
 
     def close(self) -> None:
         """End the fork and the games that it plays."""
@@ -70,43 +52,46 @@ class Games:
         with contextlib.suppress(ProcessLookupError):  # killpg can't find it before its setsid
             os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        os.close(self._requests)
-        os.close(self._answers)
+        self._fork.close()
 
 
-def _serve(play: Play, requests: int, answers: int, parent: int) -> None:
+@contextlib.contextmanager
+def _or_lost() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        raise RetryableError("the process that plays evaluation games is lost") from None
+
+
+@contextlib.contextmanager
+def _exiting() -> Iterator[None]:
+    """Leave a forked process at the end of the body: 0 if it came to its end, else 1."""
+    code = 1
+    try:
+        yield
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _serve(play: Play, requests: Connection, parent: int) -> None:
     """Play each request in a fork of its own until the other end of the pipe is closed."""
     os.setsid()  # a new session, because Linux schedules CPU time by session
     spawn.die_with(parent)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    with open(requests) as lines:
-        for line in lines:
-            here, pid = os.getpid(), os.fork()
-            if pid == 0:
+    while True:
+        checkpoint, games = requests.recv()
+        here, pid = os.getpid(), os.fork()
+        if pid == 0:
+            with _exiting():
                 spawn.die_with(here)
-                _play(play, line, answers)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if code:
-                _say(answers, {"error": f"the process that played them ended with {code}"})
-
-
-def _play(play: Play, request: str, answers: int) -> NoReturn:
-    code = 1
-    try:
-        checkpoint, games = json.loads(request)
-        try:
-            answer = play(Path(checkpoint), games)
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        _say(answers, answer)
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _say(answers: int, answer: dict[str, Any]) -> None:
-    line = json.dumps(answer).encode() + b"\n"
-    while line:
-        line = line[os.write(answers, line) :]
+                try:
+                    answer = play(checkpoint, games)
+                except Exception as error:
+                    answer = {"error": f"{type(error).__name__}: {error}"}
+                requests.send(answer)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code:
+            requests.send({"error": f"the process that played them ended with {code}"})

@@ -15,14 +15,6 @@ from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.store import Store
 
-WEIGHTS = "weights"
-REMEDIES = {
-    WEIGHTS: "give a lower --learning-rate, and go on from an older checkpoint",
-    "observations": "mend the environment, which gives them",
-    "rewards": "mend the environment, which gives them, or give a --reward-clip",
-    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
-}
-
 
 class Update(NamedTuple):
     """The result of learning from one rollout."""
@@ -46,6 +38,7 @@ class Learner:
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
         self._staleness = 0
+        self._annealed: schedules.Annealed
         self.reply = self.refresh()
 
     def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
@@ -55,19 +48,13 @@ class Learner:
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""
-        annealed = schedules.after(self._config, self.reply.global_step)
         gradients = list(self.pushes(rollout))
-        parts = [gradient.parts for gradient in gradients]
-        metrics = {
-            **{name: float(np.mean([row[name] for row in parts])) for name in parts[0]},
-            "train/gradient_norm": float(np.mean([gradient.norm for gradient in gradients])),
-            "train/learning_rate": annealed.learning_rate,
-            "train/entropy_weight": annealed.entropy_weight,
-            "train/epsilon": annealed.epsilon,
-            "train/staleness": self._staleness,
-        }
-        if self._config.learning.ratio_limit:
-            metrics["train/ratio_limit"] = annealed.ratio_limit
+        rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
+        metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        metrics["train/staleness"] = self._staleness
+        metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
+        if not self._config.learning.ratio_limit:
+            del metrics["train/ratio_limit"]
         pushed = all(gradient.is_finite for gradient in gradients)
         return Update(self.reply, pushed, len(gradients), metrics)
 
@@ -77,30 +64,19 @@ class Learner:
         A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
         """
         learning, share = self._config.learning, self._config.share
-        annealed = schedules.after(self._config, self.reply.global_step)
+        annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
+        bootstrap, discounts = rollout.bootstrap_value, rollout.discounts
         advantages, returns = gae(
-            rollout.rewards,
-            rollout.values,
-            rollout.bootstrap_value,
-            rollout.discounts,
-            learning.gae_lambda,
+            rollout.rewards, rollout.values, bootstrap, discounts, learning.gae_lambda
         )
         news = NO_UPDATE
         if learning.advantage_horizon:
             news = moments_update(advantages, rollout.mask, learning.advantage_horizon)
             moments = news[0] * self.reply.advantage_moments + news[1:]
             advantages = normalize(advantages, moments)
-        whole = Batch(
-            observations=rollout.observations,
-            actions=rollout.actions,
-            advantages=advantages,
-            returns=returns,
-            mask=rollout.mask,
-            starts=rollout.starts,
-            state=rollout.state,
-            policy_parameters=rollout.policy_parameters,
-            epsilon=np.full_like(rollout.mask, rollout.epsilon),
-        )
+        kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
+        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
+        whole = Batch(**kept, advantages=advantages, returns=returns)
         for epoch in range(learning.epochs):
             for batch in minibatches(whole, share.minibatches, self._rng):
                 gradient = self._agent.gradient(
@@ -156,15 +132,3 @@ def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[
         for chosen in np.array_split(rng.permutation(whole.mask.size), count):
             parts = {name: rows[None, chosen] for name, rows in flat.items()}
             yield Batch(**parts, state=np.zeros((len(chosen), 0), np.float32))
-
-
-def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
-    """The cause of a loss that isn't finite: one of the keys of `REMEDIES`."""
-    for name, values in (
-        (WEIGHTS, parameters),
-        ("observations", rollout.observations),
-        ("rewards", rollout.rewards),
-    ):
-        if not np.isfinite(values).all():
-            return name
-    return "losses"

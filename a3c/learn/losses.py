@@ -5,15 +5,14 @@ where a sample trains and 0 where it does not (the step that only resets an envi
 next-step autoreset). Samples with mask 0 add exactly nothing to a loss, its gradient or its extras,
 even if they hold NaN.
 
-Each loss returns `(loss, extras)`: a scalar to minimise, and named scalars to report, so that
-metrics need no second computation. Advantages and returns are constants: no gradient flows into
-them. The equations are those of Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement
-Learning", arXiv:1602.01783.
+`policy` and `value` return a scalar to minimise, and named scalars to report, so that metrics need
+no second computation. Advantages and returns are constants: no gradient flows into them. Mnih et
+al. 2016 is "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,65 +21,38 @@ import tensorflow as tf
 _ROUNDING = 1e-6
 _LARGEST_LOG_RATIO = 20.0  # e^20 is 5e8
 
-
-class LossParts(NamedTuple):
-    """A loss to minimise and named scalars to report."""
-
-    loss: Any  # []
-    extras: dict[str, Any]  # name -> []
+Loss = tuple[Any, dict[str, Any]]  # a scalar to minimise, and scalars to report by name
 
 
-class ActorCriticLoss(NamedTuple):
-    """The scalar to minimise, its parts before weighting, and named scalars to report."""
-
-    total: Any  # [], policy + value_loss_weight × value - entropy_weight × entropy
-    policy: Any  # []
-    value: Any  # []
-    entropy: Any  # [], the mean entropy: higher is more random
-    extras: dict[str, Any]  # name -> []
-
-
-def policy_gradient(
-    log_probabilities: Any, advantages: Any, mask: Any, normalize: bool = False
-) -> LossParts:
+def policy(
+    log_probabilities: Any,
+    advantages: Any,
+    mask: Any,
+    *,
+    normalize: bool = False,
+    played_log_probabilities: Any = None,
+    ratio_limit: float | Any | None = None,
+) -> Loss:
     """The policy-gradient loss: the mean of -A·log π(a|s), with A constant.
 
     Its gradient is minus the mean over samples of ∇log π(a|s; θ')·(R - V(s)), Mnih et al. 2016,
     section 4. `normalize` first scales the advantages to mean 0 and deviation 1 over the samples
     that train; the extras `mean_advantage` and `advantage_deviation` describe them before scaling.
-    Raises ValueError on shapes that don't fit.
-    """
-    _check_shapes(log_probabilities=log_probabilities, advantages=advantages, mask=mask)
-    mask = tf.cast(mask, advantages.dtype)
-    used, extras = _used_advantages(advantages, mask, normalize)
-    return LossParts(-_mean(_kept(log_probabilities, mask) * used, mask), extras)
 
-
-def clipped_surrogate(
-    log_probabilities: Any,
-    played_log_probabilities: Any,
-    advantages: Any,
-    mask: Any,
-    ratio_limit: float | Any,
-    normalize: bool = False,
-) -> LossParts:
-    """The loss for samples that are used more than once: the mean of -min(ρA, clip(ρ)A).
-
-    Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, equation 7: ρ
+    With a `ratio_limit`, samples may be used more than once: the mean of -min(ρA, clip(ρ)A), in
+    Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, equation 7. ρ
     is π(a|s) divided by its value when a was played, and clip limits ρ to 1 ± `ratio_limit`. While
-    the policy is unchanged (ρ = 1), the gradient equals that of `policy_gradient`. Two more extras:
-    `clipped_share`, the share of clipped samples, and `divergence`, the mean of ρ - 1 - log ρ,
-    an estimate of the Kullback-Leibler divergence between the old and the new policy.
-    Raises ValueError on shapes that don't fit.
+    the policy is unchanged (ρ = 1), the gradient is the same. Two more extras: `clipped_share`, the
+    share of clipped samples, and `divergence`, the mean of ρ - 1 - log ρ, an estimate of the
+    Kullback-Leibler divergence between the old and the new policy.
     """
-    _check_shapes(
-        log_probabilities=log_probabilities,
-        played_log_probabilities=played_log_probabilities,
-        advantages=advantages,
-        mask=mask,
-    )
     mask = tf.cast(mask, advantages.dtype)
-    used, extras = _used_advantages(advantages, mask, normalize)
+    advantages = tf.stop_gradient(advantages)  # [T, B]
+    mean, deviation = _moments(advantages, mask)
+    extras = {"mean_advantage": mean, "advantage_deviation": deviation}
+    used = (advantages - mean) / (deviation + _ROUNDING) if normalize else advantages
+    if ratio_limit is None:
+        return -_mean(_kept(log_probabilities, mask) * used, mask), extras
     log_ratio = _kept(log_probabilities - tf.stop_gradient(played_log_probabilities), mask)
     # Beyond this limit the minimum's other branch would be infinite, and 0 × infinity is NaN.
     log_ratio = tf.clip_by_value(log_ratio, -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
@@ -89,18 +61,17 @@ def clipped_surrogate(
     is_outside = tf.cast(tf.abs(ratio - 1) > ratio_limit, mask.dtype)
     extras["clipped_share"] = _mean(is_outside, mask)
     extras["divergence"] = _mean(ratio - 1 - log_ratio, mask)
-    return LossParts(-_mean(tf.minimum(ratio * used, within * used), mask), extras)
+    return -_mean(tf.minimum(ratio * used, within * used), mask), extras
 
 
-def value(values: Any, returns: Any, mask: Any) -> LossParts:
+def value(values: Any, returns: Any, mask: Any) -> Loss:
     """The value loss: the mean of 0.5·(R - V(s))², with R constant.
 
     Mnih et al. 2016, algorithm S3, has no factor 0.5; with 0.5 a sample's gradient is V(s) - R.
     Extras: `mean_value`, `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R) over the
     samples that train: 1 means a perfect critic, 0 a critic no better than a constant. It is also
-    0 where all returns are equal. Raises ValueError on shapes that don't fit.
+    0 where all returns are equal.
     """
-    _check_shapes(values=values, returns=returns, mask=mask)
     mask = tf.cast(mask, values.dtype)
     returns = tf.stop_gradient(returns)
     errors = _kept(returns - values, mask)  # [T, B]
@@ -113,18 +84,7 @@ def value(values: Any, returns: Any, mask: Any) -> LossParts:
         "mean_return": mean_return,
         "explained_variance": tf.where(varies, 1 - unexplained, tf.zeros_like(unexplained)),
     }
-    return LossParts(0.5 * _mean(errors**2, mask), extras)
-
-
-def entropy(entropies: Any, mask: Any) -> LossParts:
-    """The entropy loss: minus the mean entropy, so that minimising it keeps the policy random.
-
-    Mnih et al. 2016, section 4, after Williams and Peng 1991. The extra `entropy` is the mean
-    entropy. Raises ValueError on shapes that don't fit.
-    """
-    _check_shapes(entropies=entropies, mask=mask)
-    mean = _mean(entropies, tf.cast(mask, entropies.dtype))
-    return LossParts(-mean, {"entropy": mean})
+    return 0.5 * _mean(errors**2, mask), extras
 
 
 def total(
@@ -140,44 +100,48 @@ def total(
     normalize_advantages: bool = False,
     played_log_probabilities: Any = None,
     ratio_limit: float | Any | None = None,
-) -> ActorCriticLoss:
-    """The whole loss: policy + value_loss_weight × value - entropy_weight × mean entropy.
+) -> dict[str, Any]:
+    """The scalar to minimise as `total`, its parts before weighting, and their extras, by name.
 
-    The policy loss is `clipped_surrogate` if `ratio_limit` is given, else `policy_gradient`.
-    `ratio_limit` and `entropy_weight` may be scalar tensors, so that they can be annealed. The
-    extras are those of the policy loss and the value loss, and `num_samples`, the number of samples
-    that trained. Raises ValueError on shapes that don't fit.
+    It is policy + value_loss_weight × value - entropy_weight × entropy; the `entropy` is the mean,
+    which keeps the policy random (Mnih et al. 2016, section 4, after Williams and Peng 1991).
+    `num_samples` is the number of samples that trained. `ratio_limit` and `entropy_weight` may be
+    scalar tensors, so that they can be annealed. Raises ValueError on shapes that don't fit.
     """
+    samples = {
+        "log_probabilities": log_probabilities,
+        "values": values,
+        "entropies": entropies,
+        "advantages": advantages,
+        "returns": returns,
+        "mask": mask,
+    }
     if ratio_limit is not None:
-        policy_parts = clipped_surrogate(
-            log_probabilities,
-            played_log_probabilities,
-            advantages,
-            mask,
-            ratio_limit,
-            normalize_advantages,
-        )
-    else:
-        policy_parts = policy_gradient(log_probabilities, advantages, mask, normalize_advantages)
-    value_parts = value(values, returns, mask)
-    entropy_parts = entropy(entropies, mask)
-    loss = (
-        policy_parts.loss
-        + value_loss_weight * value_parts.loss
-        + entropy_weight * entropy_parts.loss
+        samples["played_log_probabilities"] = played_log_probabilities
+    shapes = {name: tensor.shape for name, tensor in samples.items()}
+    if not all(s.rank == 2 and s.is_compatible_with(values.shape) for s in shapes.values()):
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"expected equal shapes [T, B], got {listed}")
+    policy_loss, policy_extras = policy(
+        log_probabilities,
+        advantages,
+        mask,
+        normalize=normalize_advantages,
+        played_log_probabilities=played_log_probabilities,
+        ratio_limit=ratio_limit,
     )
-    num_samples = tf.reduce_sum(tf.cast(mask, values.dtype))
-    extras = {**policy_parts.extras, **value_parts.extras, "num_samples": num_samples}
-    mean_entropy = entropy_parts.extras["entropy"]
-    return ActorCriticLoss(loss, policy_parts.loss, value_parts.loss, mean_entropy, extras)
-
-
-def _used_advantages(advantages: Any, mask: Any, normalize: bool) -> tuple[Any, dict[str, Any]]:
-    """Constant advantages for a loss, normalised if asked, and their moments before that."""
-    advantages = tf.stop_gradient(advantages)  # [T, B]
-    mean, deviation = _moments(advantages, mask)
-    used = (advantages - mean) / (deviation + _ROUNDING) if normalize else advantages
-    return used, {"mean_advantage": mean, "advantage_deviation": deviation}
+    value_loss, value_extras = value(values, returns, mask)
+    mask = tf.cast(mask, values.dtype)
+    entropy = _mean(entropies, mask)
+    return {
+        "total": policy_loss + value_loss_weight * value_loss - entropy_weight * entropy,
+        "policy": policy_loss,
+        "value": value_loss,
+        "entropy": entropy,
+        **policy_extras,
+        **value_extras,
+        "num_samples": tf.reduce_sum(mask),
+    }
 
 
 def _kept(samples: Any, mask: Any) -> Any:
@@ -194,12 +158,3 @@ def _moments(samples: Any, mask: Any) -> tuple[Any, Any]:
     """The mean and the population deviation over the samples that train."""
     mean = _mean(samples, mask)
     return mean, tf.sqrt(_mean((samples - mean) ** 2, mask))
-
-
-def _check_shapes(**tensors: Any) -> None:
-    """Raise ValueError, naming every shape, unless all tensors are `[T, B]` and compatible."""
-    shapes = [tensor.shape for tensor in tensors.values()]
-    fits = all(shape.rank == 2 and shape.is_compatible_with(shapes[0]) for shape in shapes)
-    if not fits:
-        listed = ", ".join(f"{name} {shape}" for name, shape in zip(tensors, shapes, strict=True))
-        raise ValueError(f"expected equal shapes [T, B], got {listed}")

@@ -1,14 +1,11 @@
-"""Build a user's own network and check the result.
-
-A mistake in the user's code gives one line that names the network and what was expected, instead of
-a traceback from inside TensorFlow.
-"""
+"""Build a user's own network and check it: a mistake gives one line that names what to return."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,12 +30,8 @@ def build(
     """Build the network with the function at `package.module:function`; raises UserError."""
     function = find(place)
     _check_signature(place, function, _SIGNATURE)
-    try:
+    with _blaming(place):
         network = function(observation_space, action_space, config)
-    except A3CError:
-        raise
-    except Exception as error:
-        raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
     _check_network(place, network)
     return dataclasses.replace(network, forward=_checked(place, network))
 
@@ -72,64 +65,59 @@ def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> N
 
 
 def _check_network(place: str, network: Any) -> None:
-    remedy = "return a3c.net.network.Network(forward, policy)"
+    remedy, wrong = "return a3c.net.network.Network(forward, policy)", ""
+    names = ("forward", "policy", "state_size")
+    forward, policy, size = (getattr(network, name, None) for name in names)
     if not isinstance(network, Network):
-        raise UserError(f"network {place} gave {_article(network)}: {remedy}")
-    if not callable(network.forward):
-        raise UserError(f"network {place}: forward is {_article(network.forward)}: {remedy}")
+        wrong = f" gave {_article(network)}: {remedy}"
+    elif not callable(forward):
+        wrong = f": forward is {_article(forward)}: {remedy}"
+    elif not isinstance(policy, Policy):
+        remedy = "take a3c.net.distributions.for_space(action_space, config)"
+        wrong = f": policy is {_article(policy)}: {remedy}"
+    elif type(size) is not int or size < 0:
+        remedy = "give a whole number, 0 for a network without memory"
+        wrong = f": state_size is {size!r}: {remedy}"
+    if wrong:
+        raise UserError(f"network {place}{wrong}")
     _check_signature(place, network.forward, _FORWARD)
-    if not isinstance(network.policy, Policy):
-        raise UserError(
-            f"network {place}: policy is {_article(network.policy)}: "
-            "take a3c.net.distributions.for_space(action_space, config)"
-        )
-    if type(network.state_size) is not int or network.state_size < 0:
-        raise UserError(
-            f"network {place}: state_size is {network.state_size!r}: give a whole number, "
-            "0 for a network without memory"
-        )
 
 
 def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkOutput]:
     """The network's `forward`, with errors and wrong results turned into UserError."""
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
-        try:
+        with _blaming(place):
             output = network.forward(observations, state, starts)
-        except A3CError:
-            raise
-        except Exception as error:
-            raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
         if not isinstance(output, NetworkOutput):
             raise UserError(
                 f"network {place}: forward gave {_article(output)}: return "
                 "a3c.net.network.NetworkOutput(policy_parameters, values, state)"
             )
-        rows: list[int | None] = [None, None]
-        shapes = ([*rows, network.policy.num_parameters], rows, [None, network.state_size])
-        for name, tensor, shape in zip(NetworkOutput._fields, output, shapes, strict=True):
-            _check_tensor(place, name, tensor, shape)
+        num_parameters, size = network.policy.num_parameters, network.state_size
+        for name, shape, words in (
+            ("policy_parameters", [None, None, num_parameters], f"[T, B, {num_parameters}]"),
+            ("values", [None, None], "[T, B]"),
+            ("state", [None, size], f"[B, {size}]"),
+        ):
+            tensor = getattr(output, name)
+            there = _article(tensor)
+            if isinstance(tensor, tf.Tensor):
+                if tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
+                    continue
+                there = f"{tensor.dtype.name} {tensor.shape}"
+            raise UserError(
+                f"network {place}: forward gave {name} as {there}: make it float32 {words}"
+            )
         return output
 
     return forward
 
 
-def _check_tensor(place: str, name: str, tensor: Any, shape: list[int | None]) -> None:
-    is_tensor = isinstance(tensor, tf.Tensor)
-    if is_tensor and tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
-        return
-    letters = {"policy_parameters": "[T, B, {2}]", "values": "[T, B]", "state": "[B, {1}]"}[name]
-    there = f"{tensor.dtype.name} {tensor.shape}" if is_tensor else _article(tensor)
-    raise UserError(
-        f"network {place}: forward gave {name} as {there}: make it float32 {letters.format(*shape)}"
-    )
-
-
 def check(network: Network, observation_space: Box, config: Config) -> Agent:
     """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
-    place = config.network.network
-    try:
+    with _blaming(config.network.network):
         agent = Agent(network, observation_space, config, seed=0)
         size = (_ROWS, *(observation_space.shape or ()))
         observations = np.zeros(size, observation_space.dtype)
@@ -146,6 +134,13 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
         known = (rows, rows, rows, starts[None], state, drawn_from, rows)
         agent.gradient(Batch(*played, *known), 0.0, 0.0)
         return agent
+
+
+@contextlib.contextmanager
+def _blaming(place: str) -> Iterator[None]:
+    """Turn errors of the user's code into UserError."""
+    try:
+        yield
     except A3CError:
         raise
     except Exception as error:

@@ -40,22 +40,15 @@ def gae(
 
     `discounts` is γ where the episode goes on and 0 at its last step. Later steps, even NaN ones,
     do not affect the steps of an ended episode. λ = 1 gives the n-step returns of Mnih et al. 2016,
-    algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD (Schulman et al. 2016,
-    equations 17 and 18).
-
-    Sums are computed in float64 and rounded once, to float32. Non-finite input gives non-finite
-    output without a warning, and the learner drops such a rollout. Raises ValueError on shapes that
-    don't fit.
+    algorithm S3, each as long as the rollout allows; λ = 0 gives one-step TD. Sums are computed in
+    float64 and rounded once. Non-finite input gives non-finite output without a warning.
     """
     r, v, d = (np.asarray(array, np.float64) for array in (rewards, values, discounts))
     v_end = np.asarray(bootstrap_value, np.float64)
-    _check_shapes(rewards=r, values=v, discounts=d)
-    if r.ndim != 2:
-        raise ValueError(f"expected shapes [T, B], got rewards {r.shape}")
-    if v_end.shape != r.shape[1:]:
-        raise ValueError(
-            f"bootstrap_value has shape {v_end.shape}, expected {r.shape[1:]} for rewards {r.shape}"
-        )
+    shapes = {"rewards": r.shape, "values": v.shape, "discounts": d.shape}
+    if r.ndim != 2 or {*shapes.values()} != {r.shape} or v_end.shape != r.shape[1:]:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"expected [T, B] and [B], got {listed}, bootstrap_value {v_end.shape}")
     next_values = np.concatenate([v[1:], v_end[None]])  # [T, B]
     advantages = np.empty_like(r)
     advantage = np.zeros_like(v_end)  # [B]
@@ -74,15 +67,13 @@ def bootstrap_truncations(
 ) -> FloatArray:
     """Rewards with γ·V(final observation) added where an episode was truncated.
 
-    All arrays have the same shape, `[T, B]` for a rollout or `[B]` for a step.
-    `truncated` is true at the last step of an episode that was truncated and not terminated; the
-    caller passes false where both happened. `final_values` holds the value of the episode's last
-    observation (not of the next episode's first) and is read only where `truncated` is true.
-    Raises ValueError on shapes that don't fit.
+    All arrays have the same shape. `truncated` is true at the last step of an episode that was
+    truncated and not terminated. `final_values` is the value of the episode's last observation (not
+    of the next episode's first) and is read only there.
     """
     r, v = np.asarray(rewards, np.float64), np.asarray(final_values, np.float64)
     is_cut = np.asarray(truncated, bool)
-    _check_shapes(rewards=r, truncated=is_cut, final_values=v)
+    assert r.shape == is_cut.shape == v.shape
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(is_cut, r + gamma * v, r).astype(np.float32)
 
@@ -117,10 +108,3 @@ def normalize(advantages: FloatArray, moments: NDArray[Any]) -> FloatArray:
     mean, square = mean / weight, square / weight
     deviation = math.sqrt(max(square - mean**2, 0.0))
     return ((advantages - mean) / (deviation + _ROUNDING)).astype(np.float32)
-
-
-def _check_shapes(**arrays: NDArray) -> None:
-    """Raise ValueError, naming every shape, unless all shapes are equal."""
-    if len({array.shape for array in arrays.values()}) != 1:
-        listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"expected equal shapes, got {listed}")

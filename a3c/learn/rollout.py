@@ -1,8 +1,4 @@
-"""Play environments with fixed weights and yield rollouts.
-
-All autoreset modes of Gymnasium vector environments work: same step, next step (the step that only
-resets never trains), and disabled.
-"""
+"""Play environments with fixed weights, in any autoreset mode of Gymnasium; yield rollouts."""
 
 from __future__ import annotations
 
@@ -25,14 +21,13 @@ from a3c.run.metrics import Episode
 class Actor(Protocol):
     """The part of an agent's interface that rollouts need."""
 
-    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
-        """Actions, values and recurrent state for `[B, ...]` observations."""
+    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any: ...
 
-    def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Values of `[B, ...]` observations; the recurrent state is not advanced."""
+    def value(
+        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
+    ) -> np.ndarray: ...
 
-    def initial_state(self, batch: int) -> np.ndarray:
-        """The recurrent state at the start of an episode."""
+    def initial_state(self, batch: int) -> np.ndarray: ...
 
 
 class Rollout(NamedTuple):
@@ -143,22 +138,18 @@ class Player:
         self._blaming = BlamingTheEnvironment()
         self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._autoreset = Autoreset(envs)
-        self._begin(seed)
-
-    def _begin(self, seed: int) -> None:
-        size = self._envs.num_envs
         with self._blaming:
-            observations, info = self._envs.reset(seed=seed)
+            observations, info = envs.reset(seed=seed)
         self._observations = as_fed(observations, self._space)
-        self._state = self._actor.initial_state(size)
-        self._lives = np.zeros(size, int)
+        self._state = actor.initial_state(envs.num_envs)
+        self._lives = np.zeros(envs.num_envs, int)
         self._lives = self._lives_left(info)
-        self._returns = np.zeros(size)
-        self._lengths = np.zeros(size, int)
+        self._returns = np.zeros(envs.num_envs)
+        self._lengths = np.zeros(envs.num_envs, int)
 
     def rollouts(self) -> Iterator[Rollout]:
         """Yield rollouts until `go_on` returns False."""
-        buffer = self._new_buffer()
+        buffer, learning = self._new_buffer(), self._learning
         while True:
             # Reset non-finite states: they would make every later rollout non-finite.
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
@@ -169,7 +160,15 @@ class Player:
                 self._step(buffer, t, epsilon)
                 if not self._go_on():
                     return
-            rewards, discounts = self._rewards_and_discounts()
+            # For all steps at once: Python takes a large part of a single environment's step.
+            rewards = self._raw_rewards * np.float32(learning.reward_scale)
+            if learning.reward_clip > 0:
+                np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
+            for t, cut, values in self._cuts:
+                rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
+            self._cuts.clear()
+            ends = self._ends | (self._raw_rewards != 0) if self._episodic_points else self._ends
+            discounts = np.where(ends, np.float32(0.0), np.float32(learning.gamma))
             bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
             self._stopwatch.lap("act")
             yield buffer._replace(
@@ -214,33 +213,21 @@ class Player:
         done = terminated | truncated
         self._count_episodes(rewards, done, buffer.episodes)
         self._raw_rewards[t] = rewards
-        self._ends[t] = done | reset.dead | self._lost_life(info)
+        lives = self._lives_left(info)  # a lost one ends the episode, for learning only
+        self._ends[t] = done | reset.dead | (lives < self._lives)
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
-            final = self._final_observations(observations, info, cut)
+            final = np.array(observations)
+            if reset.mode == AutoresetMode.SAME_STEP:  # these are of the next episode already
+                for i in np.flatnonzero(cut):
+                    final[i] = info["final_obs"][i]
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._cuts.append((t, cut, values))
-        self._lives = self._lives_left(info)
+        self._lives = lives
         with self._blaming:
             observations, info = reset.after(observations, info, done)
         self._lives = self._lives_left(info)  # a game that was reset has new lives
         self._observations = as_fed(observations, self._space)
         self._state = action.state
-
-    def _rewards_and_discounts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rewards for learning, scaled, clipped and bootstrapped at truncations; discounts.
-
-        This is for all steps at once, because with one environment per worker, Python takes a large
-        part of a step's time.
-        """
-        learning = self._learning
-        rewards = self._raw_rewards * np.float32(learning.reward_scale)
-        if learning.reward_clip > 0:
-            np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
-        for t, cut, values in self._cuts:
-            rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
-        self._cuts.clear()
-        ends = self._ends | (self._raw_rewards != 0) if self._episodic_points else self._ends
-        return rewards, np.where(ends, np.float32(0.0), np.float32(learning.gamma))
 
     def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         """Replace each action by a uniformly random one with probability `epsilon`."""
@@ -249,10 +236,6 @@ class Player:
         chosen = self._rng.random(len(actions)) < epsilon
         random = self._policy.random_actions(self._rng, len(actions))
         return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
-
-    def _lost_life(self, info: dict[str, Any]) -> np.ndarray | bool:
-        """Where a lost life ends the episode for learning, though the game goes on."""
-        return self._episodic_life and self._lives_left(info) < self._lives
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; unchanged where a game reports none (Gymnasium then puts 0)."""
@@ -268,21 +251,8 @@ class Player:
             rewards = np.where(dead, 0.0, rewards)
         self._returns += rewards
         self._lengths += ~dead
-        if not np.count_nonzero(done):
-            return
-        for i in np.flatnonzero(done):
-            if np.isfinite(self._returns[i]):
-                episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
-        self._returns[done] = 0.0
-        self._lengths[done] = 0
-
-    def _final_observations(
-        self, observations: np.ndarray, info: dict[str, Any], cut: np.ndarray
-    ) -> np.ndarray:
-        """The last observations of truncated episodes, not the first ones of the next."""
-        if self._autoreset.mode != AutoresetMode.SAME_STEP:
-            return observations
-        final = np.array(observations)
-        for i in np.flatnonzero(cut):
-            final[i] = info["final_obs"][i]
-        return final
+        if np.count_nonzero(done):
+            for i in np.flatnonzero(done):
+                if np.isfinite(self._returns[i]):
+                    episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+            self._returns[done], self._lengths[done] = 0.0, 0

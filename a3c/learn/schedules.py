@@ -23,12 +23,26 @@ class Annealed(NamedTuple):
 
 
 def after(config: Config, env_steps: int) -> Annealed:
-    """All annealed settings after `env_steps`."""
-    functions = (learning_rate, entropy_weight, ratio_limit, epsilon_greedy)
-    return Annealed(*(function(config, env_steps) for function in functions))
+    """All annealed settings after `env_steps`; those without a final value are constant."""
+    learning, first = config.learning, config.learning.anneal_start
+    # The finished share of the annealing: 0 until its start, 1 at its end, then above 1.
+    progress = max(0.0, (env_steps - first) / (config.anneal_steps - first))
+
+    def between(start: float, end: float | None) -> float:
+        if end is None:
+            return start
+        return end if progress >= 1.0 else start + (end - start) * progress
+
+    is_linear = learning.learning_rate_schedule == "linear"
+    return Annealed(
+        between(initial_rate(config), learning.learning_rate_final if is_linear else None),
+        between(learning.entropy_weight, learning.entropy_weight_final),
+        between(learning.ratio_limit, learning.ratio_limit_final),
+        between(learning.epsilon_greedy, learning.epsilon_greedy_final),
+    )
 
 
-def initial_learning_rate(config: Config) -> float:
+def initial_rate(config: Config) -> float:
     """The learning rate at the start: as configured, or drawn once per run from its range.
 
     The draw is log-uniform, as in the experiments of Mnih et al. 2016 (arXiv:1602.01783). It
@@ -40,41 +54,3 @@ def initial_learning_rate(config: Config) -> float:
     generator = random.Random(f"learning rate of run {config.run.seed}")
     rate = math.exp(generator.uniform(math.log(low), math.log(high)))
     return min(max(rate, low), high)  # exp(log(x)) may differ from x by a rounding error
-
-
-def learning_rate(config: Config, env_steps: int) -> float:
-    """The learning rate after `env_steps`: constant, or linear until `config.anneal_steps`."""
-    start = initial_learning_rate(config)
-    if config.learning.learning_rate_schedule == "constant":
-        return start
-    return _linear(start, config.learning.learning_rate_final, _progress(config, env_steps))
-
-
-def entropy_weight(config: Config, env_steps: int) -> float:
-    """The weight of the entropy after `env_steps`: constant unless a final weight is set."""
-    start, end = config.learning.entropy_weight, config.learning.entropy_weight_final
-    return start if end is None else _linear(start, end, _progress(config, env_steps))
-
-
-def ratio_limit(config: Config, env_steps: int) -> float:
-    """The ratio limit after `env_steps`: constant unless a final limit is set."""
-    start, end = config.learning.ratio_limit, config.learning.ratio_limit_final
-    return start if end is None else _linear(start, end, _progress(config, env_steps))
-
-
-def epsilon_greedy(config: Config, env_steps: int) -> float:
-    """The probability of a uniformly random action after `env_steps`: linear, then constant."""
-    learning = config.learning
-    progress = _progress(config, env_steps)
-    return _linear(learning.epsilon_greedy, learning.epsilon_greedy_final, progress)
-
-
-def _progress(config: Config, env_steps: int) -> float:
-    """The finished share of the annealing: 0 until its start, 1 at its end, then above 1."""
-    start = config.learning.anneal_start
-    return max(0.0, (env_steps - start) / (config.anneal_steps - start))
-
-
-def _linear(start: float, end: float, progress: float) -> float:
-    """Interpolate from `start` to `end`; exactly `end` from progress 1 on."""
-    return end if progress >= 1.0 else start + (end - start) * progress

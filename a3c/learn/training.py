@@ -6,26 +6,28 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from a3c.cluster.topology import Cluster, Task, wait_for_peer
 from a3c.config import Config
 from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.env.environments import say_alive
-from a3c.errors import A3CError, PlayError, RetryableError, UnplayableError
+from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
-from a3c.learn.listeners import DropLimit, EpisodeReports, Rows
 from a3c.learn.rollout import BlamingTheEnvironment, Player, Rollout, Stopwatch
+from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
-from a3c.run.metrics import JsonlSink, Sink
+from a3c.run.metrics import JsonlSink, Sink, WorkerTracker
 from a3c.run.resume import Life, restart_point
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server
@@ -37,8 +39,16 @@ Listener = Callable[[Rollout, Update], None]
 
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
+REPORT_INTERVAL_S = 0.5
 STAND_IN_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
 IDLE_S = 10.0  # without a push of others, after which the chief stops standing in
+
+_REMEDIES = {  # of what isn't finite; each may follow from those before it
+    "weights": "give a lower --learning-rate, and go on from an older checkpoint",
+    "observations": "mend the environment, which gives them",
+    "rewards": "mend the environment, which gives them, or give a --reward-clip",
+    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
+}
 
 
 class Worker:
@@ -79,9 +89,9 @@ class Worker:
         self._stopwatch = Stopwatch()
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
-        self._chief = (
-            Chief(store, config, run_dir, reply, manifest, life, games) if task.is_chief else None
-        )
+        self._chief: Chief | None = None
+        if task.is_chief:
+            self._chief = Chief(store, config, run_dir, reply, manifest, life, games)
         self._make_player = functools.partial(
             Player,
             envs,
@@ -89,11 +99,12 @@ class Worker:
             network.policy,
             config,
             seed=seed,
-            epsilon=lambda: schedules.epsilon_greedy(config, self._learner.reply.global_step),
+            epsilon=lambda: schedules.after(config, self._learner.reply.global_step).epsilon,
             stopwatch=self._stopwatch,
             go_on=self._beat,
         )
         self._reports = EpisodeReports(store, task.index)
+        self._dropped_in_a_row = 0
         self._listeners = self._open_listeners(run_dir, life, agent, space)
 
     def _open_listeners(
@@ -103,31 +114,18 @@ class Worker:
         rows = run_dir / "metrics" / f"{self._task.name}.jsonl"
         board = TensorBoardSink(run_dir / "events" / self._task.name)
         sinks: list[Sink] = [JsonlSink(rows), board]
-        now = self._learner.reply.global_step
+        now, settings = self._learner.reply.global_step, self._config
         where = restart_point(rows, life, now)
         for sink in sinks:
             sink.restart(where, ps_life=life.number, now=now)
-        self._rows = Rows(
-            sinks,
-            self._config.run.log_interval_s,
-            self._learner,
-            self._stopwatch,
-            self._reports,
-            self._chief,
-        )
-        limit = self._config.learning.max_dropped_rollouts
-        listeners: list[Listener] = [
-            self._reports,
-            self._rows,
-            DropLimit(self._learner, self._store, limit),
-        ]
+        interval_s, watch = settings.run.log_interval_s, self._stopwatch
+        self._rows = Rows(sinks, interval_s, self._learner, watch, self._reports, self._chief)
+        listeners: list[Listener] = [self._reports, self._rows, self._limit_drops]
         if self._task.is_chief:
             board.graph(agent.graph_def())
-            pictures = Pictures(board, space)
+            offer = Pictures(board, space).offer
             listeners.append(
-                lambda rollout, update: pictures.offer(
-                    update.reply.global_step, rollout.observations
-                )
+                lambda rollout, update: offer(update.reply.global_step, rollout.observations)
             )
         return listeners
 
@@ -135,14 +133,32 @@ class Worker:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
             return prepare(self._store, self._config, run_dir, agent)
-        said = False
+        if not self._store.is_ready():
+            log.info("waiting for worker-0 to initialise the ps")
         while not self._stop.requested and not self._store.is_ready():
-            if not said:
-                log.info("waiting for worker-0 to initialise the ps")
-                said = True
             self._heartbeat.beat()
             self._stop.wait(WAIT_INTERVAL_S)
         return None
+
+    def _limit_drops(self, rollout: Rollout, update: Update) -> None:
+        """Give up after too many dropped rollouts in a row, because a restart can't help then.
+
+        Raises UnplayableError, or FatalError where the weights on the ps are lost.
+        """
+        self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
+        if update.pushed:
+            return
+        loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
+        log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
+        if not 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
+            return
+        culprit = not_finite(rollout, update.reply.parameters)
+        if culprit == "weights":
+            self._store.detach()
+        raise (FatalError if culprit == "weights" else UnplayableError)(
+            f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the {culprit} "
+            f"were not finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
+        )
 
     def _beat(self) -> bool:
         """Send a heartbeat; returns whether this worker may play on."""
@@ -196,11 +212,10 @@ class Worker:
         return bool(reason) or played or reply.finished or self._stop.requested
 
     def _stand_in(self, error: PlayError | UnplayableError) -> None:
-        """Exit with the error; the chief first goes on without playing, for the other workers.
+        """Exit with the error; the chief first saves and judges for the others while they push.
 
-        It saves and judges while others push: after a PlayError for `STAND_IN_S`, so that its
-        keeper never gives up on restarts; after an UnplayableError until the end, because a restart
-        can't help.
+        After a PlayError for `STAND_IN_S`, so that its keeper never gives up on restarts; after an
+        UnplayableError until the end, because a restart can't help.
         """
         if self._chief:
             patience_s = STAND_IN_S if isinstance(error, PlayError) else math.inf
@@ -227,17 +242,103 @@ class Worker:
 
         A chief that died while ending the run ends it again after its restart.
         """
-        if self._chief and self._learner.reply.finished:
-            reason = self._store.ending()
-        if self._chief and reason:
-            log.info("the run is over: %s", reason)
-            self._chief.end_run(reason, self._pause)
-        elif self._chief:
-            self._chief.give_up_confirmation()
-            self._chief.save_for_leaving()
+        if self._chief:
+            if self._learner.reply.finished:
+                reason = self._store.ending()
+            if reason:
+                log.info("the run is over: %s", reason)
+                self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
+            else:
+                self._chief.give_up_confirmation()
+                self._chief.save_for_leaving()
         self._store.detach()
 
-    def _pause(self) -> bool:
-        """Send a heartbeat and wait `PAUSE_S`; False if this worker was asked to leave."""
-        self._heartbeat.beat()
-        return not self._stop.wait(PAUSE_S)
+
+# --- listeners: called with every rollout and its update ------------------------------------------
+
+
+class EpisodeReports:
+    """Collects ended games and sends them to the chief, at most twice a second."""
+
+    def __init__(self, store: Store, worker: int) -> None:
+        self._store = store
+        self._worker = worker
+        self._waiting: list[tuple[float, float, float, float]] = []
+        self._sent = time.monotonic()
+        self.dropped = 0
+
+    def __call__(self, rollout: Rollout, update: Update) -> None:
+        """Add ended games; send all that wait if the last report is old enough."""
+        at = update.reply.global_step
+        self._waiting += [(self._worker, e.episode_return, e.length, at) for e in rollout.episodes]
+        if time.monotonic() - self._sent >= REPORT_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all games that wait to be reported."""
+        self._sent = time.monotonic()
+        if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
+            self.dropped += len(self._waiting)
+        self._waiting.clear()
+
+
+def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
+    """The cause of a loss that isn't finite: one of the keys of `_REMEDIES`."""
+    causes = zip(_REMEDIES, (parameters, rollout.observations, rollout.rewards), strict=False)
+    return next((name for name, values in causes if not np.isfinite(values).all()), "losses")
+
+
+class Rows:
+    """Writes a row of metrics at intervals: to the log, to metrics/ and to TensorBoard.
+
+    The chief's rows also hold the cluster's metrics.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        interval_s: float,
+        learner: Learner,
+        stopwatch: Stopwatch,
+        reports: EpisodeReports,
+        chief: Chief | None,
+    ) -> None:
+        self._sinks, self._interval_s = sinks, interval_s
+        self._learner, self._stopwatch = learner, stopwatch
+        self._reports, self._chief = reports, chief
+        self._written = time.monotonic()
+        self._tracker = WorkerTracker(self._written)
+
+    def __call__(self, rollout: Rollout, update: Update) -> None:
+        """Count a rollout and its update; write a row if one is due."""
+        steps, games, metrics = rollout.num_env_steps, rollout.episodes, update.metrics
+        self._tracker.add(metrics, steps, update.pushed, games, update.num_pushes)
+        self.write_if_due()
+
+    def write_if_due(self) -> None:
+        """Write a row if the last one is old enough."""
+        if time.monotonic() - self._written >= self._interval_s:
+            self.write()
+
+    def write(self, *, whole_cluster: bool = True) -> None:
+        """Write a row; `whole_cluster` False asks the ps nothing."""
+        reply = self._learner.reply
+        self._written = time.monotonic()
+        self._tracker.dropped_reports = self._reports.dropped
+        row = self._tracker.row(self._written, self._stopwatch.take(), reply.parameters)
+        if self._chief and whole_cluster:
+            row |= self._chief.row(reply)
+        for sink in self._sinks:
+            sink.write(reply.global_step, row)
+        parts = [f"env steps {reply.global_step:,}"]
+        for label, name, form in (
+            ("cluster/s", "cluster/env_steps_per_s", ",.0f"),
+            ("mine/s", "worker/env_steps_per_s", ",.0f"),
+            ("mean return", "cluster/mean_return_100", ".2f"),
+            ("return", "episode/return", ".2f"),
+            ("loss", "loss/total", ".4f"),
+            ("entropy", "loss/entropy", ".3f"),
+        ):
+            if name in row:
+                parts.append(f"{label} {row[name]:{form}}")
+        log.info("%s", "  ".join(parts))

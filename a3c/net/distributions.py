@@ -1,16 +1,13 @@
 """Policies: distributions over actions, given a network's policy parameters.
 
-A policy makes its own output layer (`head`), and computes samples, modes, log-probabilities and
-entropies from that layer's parameters `[..., P]`. Rollouts store actions in the policy's own form
-(`action_dtype`, `action_shape`); `to_env` converts them to the environment's action space. `to_env`
-returns a valid action even if a diverged network outputs NaN.
+A policy makes its own output layer, and computes the rest from that layer's parameters `[..., P]`.
+Rollouts store actions in the policy's own form (`action_dtype`, `action_shape`).
 """
 
 from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +57,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def to_env(self, actions: np.ndarray) -> np.ndarray:
-        """Convert stored actions `[..., *action_shape]` to the environment's action space."""
+        """Convert stored actions to the environment's; valid even if a network diverged to NaN."""
 
     @abc.abstractmethod
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
@@ -84,10 +81,8 @@ class Policy(abc.ABC):
 
 def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
     """The policy for an action space; raises UserError for a space without a policy."""
-    if isinstance(space, Discrete):
+    if isinstance(space, Discrete) or (isinstance(space, MultiDiscrete) and len(space.shape) == 1):
         return Categorical(space, config)
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
-        return MultiCategorical(space, config)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         return Gaussian(space, config)
     raise UserError(
@@ -99,14 +94,20 @@ def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
 # --- discrete actions ---------------------------------------------------------------------------
 
 
-class _Logits(Policy):
-    """Choices by index, with logits as parameters; `sizes` are the numbers of alternatives."""
+class Categorical(Policy):
+    """Choices by index, with logits as parameters.
 
-    def __init__(self, sizes: Sequence[int], config: NetworkConfig) -> None:
-        self._initialization = config.initialization
-        self._sizes = sizes
-        self.num_parameters = sum(sizes)
+    There is one choice for a Discrete space, and independent ones for the entries of a
+    MultiDiscrete space: log-probabilities and entropies are the sums over them.
+    """
+
+    def __init__(self, space: Discrete | MultiDiscrete, config: NetworkConfig) -> None:
+        self._space, self._initialization = space, config.initialization
+        self._counts: Any = space.n if isinstance(space, Discrete) else space.nvec
+        self._sizes = [int(n) for n in np.ravel(self._counts)]
+        self.num_parameters = sum(self._sizes)
         self.action_dtype = np.dtype(np.int64)
+        self.action_shape = np.shape(self._counts)
 
     def head(self, features: Any) -> Any:
         """A dense layer `policy` for the concatenated logits of all choices."""
@@ -124,90 +125,45 @@ class _Logits(Policy):
         )
         return self.mode(tf.cast(parameters, tf.float64) - tf.math.log(-tf.math.log(uniform)))
 
+    def mode(self, parameters: Any) -> Any:
+        """The index of each choice's highest logit; of equal logits the first."""
+        choices = [tf.argmax(logits, axis=-1) for logits in self._split(parameters)]
+        return tf.stack(choices, axis=-1) if self.action_shape else choices[0]
+
+    def log_probability(self, parameters: Any, actions: Any) -> Any:
+        choices = tf.unstack(actions, axis=-1) if self.action_shape else [actions]
+        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
+        parts = zip(choices, self._split(parameters), strict=True)
+        return tf.add_n([-cross_entropy(labels=labels, logits=logits) for labels, logits in parts])
+
+    def entropy(self, parameters: Any) -> Any:
+        logs = [tf.nn.log_softmax(logits) for logits in self._split(parameters)]
+        return tf.add_n([-tf.reduce_sum(tf.exp(log) * log, axis=-1) for log in logs])
+
+    def to_env(self, actions: np.ndarray) -> np.ndarray:
+        valid = np.minimum(np.maximum(actions, 0), self._counts - 1)  # a third of np.clip's time
+        return (valid + self._space.start).astype(self._space.dtype, copy=False)
+
+    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        return rng.integers(self._counts, size=(batch, *self.action_shape), dtype=np.int64)
+
     def random_log_probability(self, actions: Any) -> Any:
         """Minus the log of the number of combined actions, for all of them."""
         shape = tf.shape(actions)[:-1] if self.action_shape else tf.shape(actions)
         return tf.fill(shape, -sum(math.log(n) for n in self._sizes))
 
-
-class MultiCategorical(_Logits):
-    """Independent choices, one for each entry of a MultiDiscrete space."""
-
-    def __init__(self, space: MultiDiscrete, config: NetworkConfig) -> None:
-        super().__init__([int(n) for n in space.nvec], config)
-        self._space = space
-        self.action_shape = (len(self._sizes),)
-
-    def mode(self, parameters: Any) -> Any:
-        """The index of each choice's highest logit."""
-        return tf.stack([tf.argmax(part, axis=-1) for part in self._split(parameters)], axis=-1)
-
-    def log_probability(self, parameters: Any, actions: Any) -> Any:
-        """The sum of the choices' log-probabilities."""
-        choices = tf.unstack(actions, axis=-1)
-        parts = zip(self._split(parameters), choices, strict=True)
-        return tf.add_n([_categorical_log_probability(*part) for part in parts])
-
-    def entropy(self, parameters: Any) -> Any:
-        """The sum of the choices' entropies."""
-        return tf.add_n([_categorical_entropy(part) for part in self._split(parameters)])
-
-    def to_env(self, actions: np.ndarray) -> np.ndarray:
-        valid = np.clip(actions, 0, self._space.nvec - 1)
-        return (valid + self._space.start).astype(self._space.dtype)
-
-    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        return rng.integers(self._space.nvec, size=(batch, len(self._sizes)), dtype=np.int64)
-
     def describe(self) -> str:
-        return f"multi-categorical over {'x'.join(map(str, self._sizes))} actions"
+        kind = "multi-categorical" if self.action_shape else "categorical"
+        return f"{kind} over {'x'.join(map(str, self._sizes))} actions"
 
     def _split(self, parameters: Any) -> list[Any]:
-        return tf.split(parameters, self._sizes, axis=-1)
-
-
-class Categorical(_Logits):
-    """One choice of a Discrete space."""
-
-    def __init__(self, space: Discrete, config: NetworkConfig) -> None:
-        super().__init__([int(space.n)], config)
-        self._space = space
-        self.action_shape: tuple[int, ...] = ()
-
-    def mode(self, parameters: Any) -> Any:
-        """The index of the highest logit; of equal logits the first."""
-        return tf.argmax(parameters, axis=-1)
-
-    def log_probability(self, parameters: Any, actions: Any) -> Any:
-        return _categorical_log_probability(parameters, actions)
-
-    def entropy(self, parameters: Any) -> Any:
-        return _categorical_entropy(parameters)
-
-    def to_env(self, actions: np.ndarray) -> np.ndarray:
-        valid = np.minimum(np.maximum(actions, 0), self._space.n - 1)  # a third of np.clip's time
-        return (valid + self._space.start).astype(self._space.dtype, copy=False)
-
-    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        return rng.integers(self._space.n, size=batch, dtype=np.int64)
-
-    def describe(self) -> str:
-        return f"categorical over {self.num_parameters} actions"
+        return tf.split(parameters, self._sizes, axis=-1) if self.action_shape else [parameters]
 
 
 def _logits(features: Any, num_logits: int, initialization: layers.Initialization) -> Any:
     return layers.dense(
         features, num_logits, "policy", gain=layers.POLICY_GAIN, initialization=initialization
     )
-
-
-def _categorical_log_probability(logits: Any, actions: Any) -> Any:
-    return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
-
-
-def _categorical_entropy(logits: Any) -> Any:
-    log_probabilities = tf.nn.log_softmax(logits)
-    return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=-1)
 
 
 # --- Box actions --------------------------------------------------------------------------------
@@ -223,26 +179,29 @@ class Gaussian(Policy):
     """
 
     def __init__(self, space: Box, config: NetworkConfig) -> None:
-        self._shape = space.shape
-        self._dtype: Any = np.dtype(space.dtype)
-        self._config = config
+        self._space, self._config = space, config
         self._squash = config.action_bounds == "squash"
-        self._low, self._high = space.low.ravel(), space.high.ravel()
         if self._squash and not space.is_bounded():
             raise UserError(
                 f"action space {space} has no bounds to squash actions to: use --action-bounds clip"
             )
-        self._size = len(self._low)
+        low, high = (edge.ravel().astype(np.float64) for edge in (space.low, space.high))
+        self._is_bounded = np.isfinite(low) & np.isfinite(high)
+        dtype: Any = space.dtype
+        limits = np.finfo(dtype)  # in place of infinite bounds
+        self._low, self._high = np.maximum(low, limits.min), np.minimum(high, limits.max)
+        # Finite even where the bounds are equal.
+        half_range = np.maximum(0.5 * self._high - 0.5 * self._low, 1e-8)
+        self._log_half_range = np.log(half_range).astype(np.float32)
+        self._size = len(low)
         self.num_parameters = 2 * self._size
         self.action_dtype = np.dtype(np.float32)
         self.action_shape = (self._size,)
 
     def head(self, features: Any) -> Any:
-        """A dense layer `policy` for the means, concatenated with the log-deviations.
+        """A dense layer `policy` for the means; log-deviations within `LOG_DEVIATION_RANGE`.
 
-        State-independent deviations are one variable, `policy/log_deviation`; state-dependent
-        deviations are a dense layer, `policy/deviation`. Both are kept within
-        `LOG_DEVIATION_RANGE`.
+        They are a dense layer, `policy/deviation`, or one variable, `policy/log_deviation`.
         """
         config, start = self._config, self._config.initial_log_deviation
         means = _logits(features, self._size, config.initialization)
@@ -280,7 +239,7 @@ class Gaussian(Policy):
         z = (actions - mean) * tf.exp(-log_deviation)
         log_density = -0.5 * z**2 - log_deviation - _HALF_LOG_TAU
         if self._squash:
-            log_density -= _log_tanh_slope(actions) + self._log_half_range()
+            log_density -= _log_tanh_slope(actions) + self._log_half_range
         return tf.reduce_sum(log_density, axis=-1)
 
     def entropy(self, parameters: Any) -> Any:
@@ -298,56 +257,46 @@ class Gaussian(Policy):
             z = tf.constant(nodes, tf.float32)
             points = mean[..., None] + tf.exp(log_deviation)[..., None] * z  # [..., D, nodes]
             slopes = _log_tanh_slope(points) * (weights / weights.sum()).astype(np.float32)
-            entropy += tf.reduce_sum(slopes, axis=-1) + self._log_half_range()
+            entropy += tf.reduce_sum(slopes, axis=-1) + self._log_half_range
         return tf.reduce_sum(entropy, axis=-1)
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
         """Actions within the bounds, in the space's shape and dtype; NaN counts as 0."""
-        finite = np.nan_to_num(actions.astype(np.float64))
-        low, high = self._finite_bounds()
+        finite, low, high = np.nan_to_num(actions.astype(np.float64)), self._low, self._high
         if self._squash:
             finite = 0.5 * (low + high) + (0.5 * high - 0.5 * low) * np.tanh(finite)
-        within = np.clip(finite, low, high).astype(self._dtype)
-        return within.reshape(*actions.shape[:-1], *self._shape)
+        within = np.clip(finite, low, high).astype(self._space.dtype)
+        return within.reshape(*actions.shape[:-1], *self._space.shape)
 
     def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
         """Uniform within the bounds; standard normal in dimensions that lack a bound."""
         size = (batch, self._size)
         if self._squash:
             return np.arctanh(rng.uniform(-1.0, 1.0, size) * (1.0 - 1e-6)).astype(np.float32)
-        bounded = np.isfinite(self._low) & np.isfinite(self._high)
-        low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 0.0)
-        uniform = low + (high.astype(np.float64) - low) * rng.uniform(size=size)
-        return np.where(bounded, uniform, rng.standard_normal(size)).astype(np.float32)
+        low, high = self._range_of_random_actions()
+        uniform = low + (high - low) * rng.uniform(size=size)
+        return np.where(self._is_bounded, uniform, rng.standard_normal(size)).astype(np.float32)
 
     def random_log_probability(self, actions: Any) -> Any:
         """Uniform within the bounds, -inf outside; standard normal where a bound is missing."""
         if self._squash:
-            log_range = math.log(2.0) + self._log_half_range()  # squashed actions are within bounds
+            log_range = math.log(2.0) + self._log_half_range  # squashed actions are within bounds
             return tf.fill(tf.shape(actions)[:-1], -float(log_range.sum()))
-        bounded = np.isfinite(self._low) & np.isfinite(self._high)
-        low, high = np.where(bounded, self._low, 0.0), np.where(bounded, self._high, 1.0)
+        low, high = self._range_of_random_actions()
         is_within = (actions >= low.astype(np.float32)) & (actions <= high.astype(np.float32))
-        log_range = np.log(np.maximum(high.astype(np.float64) - low, 1e-8)).astype(np.float32)
+        log_range = np.log(np.maximum(high - low, 1e-8)).astype(np.float32)
         log_uniform = tf.where(is_within, -log_range, -np.inf)
         log_normal = -0.5 * actions**2 - _HALF_LOG_TAU
-        return tf.reduce_sum(tf.where(bounded, log_uniform, log_normal), axis=-1)
+        return tf.reduce_sum(tf.where(self._is_bounded, log_uniform, log_normal), axis=-1)
 
     def describe(self) -> str:
         kind = "squashed" if self._squash else "clipped"
         numbers = "one number" if self._size == 1 else f"{self._size} numbers"
         return f"Gaussian over {numbers}, {kind}, {self._config.gaussian_deviation} deviation"
 
-    def _finite_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds in float64; infinite bounds become the dtype's largest numbers."""
-        limits = np.finfo(self._dtype)
-        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
-        return np.maximum(low, limits.min), np.minimum(high, limits.max)
-
-    def _log_half_range(self) -> np.ndarray:
-        """Log of half the distance of the bounds; finite even where the bounds are equal."""
-        low, high = self._finite_bounds()
-        return np.log(np.maximum(0.5 * high - 0.5 * low, 1e-8)).astype(np.float32)
+    def _range_of_random_actions(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds, or 0 and 1 in dimensions that lack one."""
+        return np.where(self._is_bounded, self._low, 0), np.where(self._is_bounded, self._high, 1)
 
 
 def _log_tanh_slope(u: Any) -> Any:

@@ -1,8 +1,8 @@
 """Layers for TensorFlow graphs, built on `tf.nn` and `get_variable`.
 
-Keras layers do not work in graphs of `tf.compat.v1`. Each layer here makes its variables in a
-variable scope of its name (`conv1/weights`, `conv1/biases`), so two calls of a network under
-`reuse=tf.compat.v1.AUTO_REUSE` share them. Tensors keep their leading `[T, B]` axes throughout.
+Keras layers do not work in graphs of `tf.compat.v1`. Each layer makes its variables in a scope of
+its name (`conv1/weights`), so two calls of a network under `AUTO_REUSE` share them. Tensors keep
+their leading `[T, B]` axes throughout.
 
 There are two kinds of initial values. `orthogonal`: orthogonal weights times a gain, biases zero
 (Saxe et al. 2014, as in OpenAI's baselines). `paper`: weights and biases uniform within
@@ -60,7 +60,7 @@ _records: ContextVar[list[Record] | None] = ContextVar("_records", default=None)
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Record]]:
-    """Collect a record of every layer that is built inside the context."""
+    """Collect a record of every layer that is built inside."""
     records: list[Record] = []
     token = _records.set(records)
     try:

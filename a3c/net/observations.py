@@ -6,17 +6,15 @@ of a four-dimensional Box is a stack of frames, which is folded into the channel
 first. Images are divided by the highest value of their space: 255 for frames. Every other Box is
 flattened to `[features]`.
 
-Running normalisation is applied after that, with a mean and deviation for each feature, or one mean
-and deviation for all pixels of an image.
-
-Frames are transposed with NumPy before they are fed to TensorFlow, which takes six times as long
-and would transpose them twice: for acting and for learning.
+Running normalisation is applied after that, with a mean and deviation for each feature, or one for
+all pixels. Frames are transposed with NumPy before they are fed to TensorFlow, which takes six
+times as long and would transpose them twice: for acting and for learning.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -28,14 +26,6 @@ MIN_COUNT = 100
 CLIP = 10.0
 _BLOCK = 32  # how many frames, or stacks of frames, are converted to float at a time
 _EPSILON = 1e-8
-
-
-class Statistics(NamedTuple):
-    """Float64 sums over observations, which can be added over rollouts and workers."""
-
-    count: Any  # []
-    sum: Any  # statistics_shape
-    sum_of_squares: Any  # statistics_shape
 
 
 # --- shapes -------------------------------------------------------------------------------------
@@ -75,9 +65,17 @@ def check_side(network: str, needed: int, space: Box) -> None:
         )
 
 
-def statistics_shape(space: Box) -> tuple[int, ...]:
-    """The shape of the sums: one number per feature of a vector, one number for an image."""
-    return () if is_image(space) else prepared_shape(space)
+def statistics_size(space: Box) -> int:
+    """The length of a vector of statistics: a count, sums, and sums of squares.
+
+    There is a sum per feature of a vector, and one for all pixels of an image. Statistics can be
+    added over rollouts and workers.
+    """
+    return 1 + 2 * _num_sums(space)
+
+
+def _num_sums(space: Box) -> int:
+    return 1 if is_image(space) else math.prod(space.shape)
 
 
 def _highest(space: Box) -> float:
@@ -124,8 +122,7 @@ def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     """Turn raw observations `[T, B, *space.shape]` into float32 `[T, B, *prepared_shape(space)]`.
 
-    `statistics` is a `Statistics`, or its three tensors or arrays in order; None means no
-    normalisation.
+    `statistics` is a vector of `statistics_size`; None means no normalisation.
     """
     import tensorflow as tf  # not above: the launcher checks shapes without it
 
@@ -140,7 +137,7 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     shape = prepared_shape(space)
     features = tf.reshape(images, tf.concat([leading, shape], axis=0))
     features.set_shape([*static, *shape])
-    mean, scale, limit = _normal(statistics) if statistics is not None else (0.0, 1.0, None)
+    mean, scale, limit = (0.0, 1.0, None) if statistics is None else _normal(statistics, space)
     if is_image(space) and space.dtype == np.uint8:
         # Scale and normalise bytes in one pass; two passes take twice as long.
         low, high = -mean * scale, (255.0 / _highest(space) - mean) * scale
@@ -155,14 +152,18 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     return features if limit is None else tf.clip_by_value(features, -limit, limit)
 
 
-def _normal(statistics: Any) -> tuple[Any, Any, Any]:
+def _normal(statistics: Any, space: Box) -> tuple[Any, Any, Any]:
     """Mean, 1 / sqrt(variance + 1e-8) and 10: a feature becomes clip((x - mean) * scale, ±limit).
 
     With less than `MIN_COUNT` samples they normalise nothing.
     """
     import tensorflow as tf
 
-    count, total, squares = (tf.cast(part, tf.float64) for part in statistics)
+    size, shape = _num_sums(space), () if is_image(space) else prepared_shape(space)
+    count, total, squares = tf.split(statistics, [1, size, size])
+    count, total, squares = (
+        tf.reshape(part, to) for part, to in ((count, []), (total, shape), (squares, shape))
+    )
     safe_count = tf.maximum(count, 1.0)
     mean = total / safe_count
     variance = tf.maximum(squares / safe_count - mean**2, 0.0)
@@ -175,31 +176,30 @@ def _normal(statistics: Any) -> tuple[Any, Any, Any]:
     return tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), tf.cast(limit, tf.float32)
 
 
-def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> Statistics:
-    """The contribution of a rollout's raw observations `[T, B, ...]` to the statistics.
+def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarray:
+    """The statistics of a rollout's raw observations `[T, B, ...]`, in float64.
 
-    An observation counts only if `mask` `[T, B]` is true and all its numbers are finite in float32,
-    because a single NaN would stay in the sums forever.
+    An observation counts if `mask` `[T, B]` is true and all its numbers are finite in float32: a
+    NaN would stay in the sums forever.
     """
     if is_image(space) and space.dtype == np.uint8:
         return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))
-    features = math.prod(space.shape)
-    shape = statistics_shape(space)
-    count, total, squares = 0, np.zeros(shape), np.zeros(shape)
+    features, size = math.prod(space.shape), _num_sums(space)
+    count, total, squares = 0, np.zeros(size), np.zeros(size)
     # One time step at a time, because a float64 copy of a rollout of frames takes much memory.
     for step, kept in zip(observations, np.asarray(mask) > 0, strict=True):
         rows = step[kept].reshape(np.count_nonzero(kept), features).astype(np.float64)
         rows = rows[(np.abs(rows) <= np.finfo(np.float32).max).all(axis=1)]
         if is_image(space):
-            rows = (rows / _highest(space)).reshape(-1)  # [N * F]
+            rows = (rows / _highest(space)).reshape(-1, 1)  # [N * F, 1]
         count += len(rows)
         total += rows.sum(axis=0)
         squares += (rows**2).sum(axis=0)
-    return Statistics(np.float64(count), total, squares)
+    return np.array([count, *total, *squares], np.float64)
 
 
-def _byte_moments(frames: np.ndarray, highest: float) -> Statistics:
-    """Moments of `[N, ...]` bytes, computed in blocks of rows.
+def _byte_moments(frames: np.ndarray, highest: float) -> np.ndarray:
+    """Statistics of `[N, ...]` bytes, computed in blocks of rows.
 
     Float32 sums have an error of up to 1e-5, which is negligible beside the deviation of frames.
     They take a third of the time of a histogram of the values.
@@ -209,9 +209,7 @@ def _byte_moments(frames: np.ndarray, highest: float) -> Statistics:
         block = frames[first : first + _BLOCK].ravel().astype(np.float32)
         total += float(block.sum())
         squares += float(block @ block)
-    return Statistics(
-        np.float64(frames.size), np.float64(total / highest), np.float64(squares / highest**2)
-    )
+    return np.array([frames.size, total / highest, squares / highest**2])
 
 
 def picture(observation: np.ndarray, space: Box) -> np.ndarray:

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from a3c.config import EnvConfig
 from a3c.env import atari
-from a3c.net.distributions import Categorical, Gaussian, MultiCategorical, Policy
+from a3c.net.distributions import Categorical, Gaussian, Policy
 
 UNBOUNDED = 3.0  # half the axis of an action without bounds
 
@@ -68,7 +68,7 @@ def view_policy(
 
     A policy that isn't from `a3c.net.distributions` gives no rows.
     """
-    if isinstance(policy, Categorical | MultiCategorical):
+    if isinstance(policy, Categorical):
         rows: list[PolicyRow] = []
         sizes = space.nvec if isinstance(space, MultiDiscrete) else [len(parameters)]
         bounds = np.cumsum(sizes)[:-1]

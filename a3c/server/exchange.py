@@ -1,20 +1,18 @@
 """One update in one call: push a gradient, count its steps, pull the new parameters.
 
-The ps hold the parameters as shards (`a3c.server.layout`). Each ps receives its shards' part of a
-gradient with a header of numbers, makes an optimizer step, and replies with its shards. The first
-ps also holds the counters and sends them too. A worker calls all ps at once, each through that ps's
-own master, which takes one round trip. No ps waits for another.
+Each ps receives its shards' part of a gradient (`a3c.server.layout`) with a header of numbers, and
+replies with its shards; the first ps also holds the counters and sends them too. A worker calls all
+ps at once, each through that ps's own master, which takes one round trip. No ps waits for another.
+
+A ps first adds up gradients, weighted by their samples, until the number of samples is nearest to
+`samples_per_step`. The push that completes them makes one step with their clipped mean, and no push
+waits. With `samples_per_step` 0 every push makes its own step.
 
 With `wire_dtype` float16 gradients and parameters travel in half precision, which holds only
 magnitudes from 6e-8 to 65504. Gradients are small, so each is divided by a unit that makes its norm
 1024; the header holds the unit. Parameters are sent as they are.
 
-Gradients are gathered first: a ps adds them up, weighted by their samples, until the number of
-samples is nearest to `samples_per_step`. It then makes one step with their clipped mean. The push
-that completes the samples makes the step, and no push waits. With `samples_per_step` 0 every push
-makes its own step.
-
-A call to a lost ps may hang; `a3c.server.ps_loss_watch` then ends the process. If a connection
+A call to a lost ps may hang; `PsLossWatch` then ends the process. If a connection
 breaks, the call is repeated; a ps that received it before refuses it, so no gradient counts twice.
 """
 
@@ -30,7 +28,6 @@ import tensorflow as tf
 from a3c.config import Config
 from a3c.server import optimizers, sessions
 from a3c.server.layout import Layout, Shard
-from a3c.server.variables import zeros
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
@@ -72,6 +69,21 @@ class Shared(NamedTuple):
     statistics: Any
     advantage_moments: Any
     finished: Any
+
+
+def zeros(name: str, shape: Sequence[int], dtype: Any) -> Any:
+    """A variable in the current graph, on the device of the current scope.
+
+    Processes with different graphs share variables by name.
+    """
+    return tf.compat.v1.get_variable(
+        name,
+        shape=shape,
+        dtype=dtype,
+        initializer=tf.compat.v1.zeros_initializer(),
+        trainable=False,
+        use_resource=True,
+    )
 
 
 class _Part(NamedTuple):
@@ -170,30 +182,29 @@ class Exchange:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
             size = _NUMBERS + self._shared.statistics.shape[0]
             header = tf.compat.v1.placeholder(tf.float64, [size], "header")
-            gradients = [
+            fed = gradients = [
                 tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
                 for number, shard in enumerate(shards)
             ]
-            build = self._build_gathered if self._samples_per_step else self._build_steps
-            stepped, counters = build(ps, shards, gradients, header)
+            if self._wire_dtype == "float16":
+                unit = tf.cast(header[2], tf.float32)
+                gradients = [tf.cast(packed, tf.float32) * unit for packed in fed]
+            if self._samples_per_step:
+                stepped, counters = self._build_gathered(ps, shards, gradients, header)
+            else:
+                steps = [
+                    self._step(shard, gradient, header)
+                    for shard, gradient in zip(shards, gradients, strict=True)
+                ]
+                with tf.control_dependencies(steps):
+                    stepped = tf.constant(1, tf.int64)
+                counters = self._count(header, stepped) if ps == 0 else None
             pushed = [self._read(shard, [stepped]) for shard in shards]
             pulled = [self._read(shard, []) for shard in shards]
             if ps == 0:
                 pushed.insert(0, counters)
                 pulled.insert(0, self._counters(tf.constant(0, tf.int64)))
-        return _Part(shards, [header, *gradients], pushed, pulled)
-
-    def _build_steps(
-        self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
-    ) -> tuple[Any, Any]:
-        """Make one step per push; returns 1, and on the first ps the counters, after the step."""
-        steps = [
-            self._step(shard, self._unpacked(gradient, header), header)
-            for shard, gradient in zip(shards, gradients, strict=True)
-        ]
-        with tf.control_dependencies(steps):
-            stepped = tf.constant(1, tf.int64)
-        return stepped, self._count(header, stepped) if ps == 0 else None
+        return _Part(shards, [header, *fed], pushed, pulled)
 
     def _build_gathered(
         self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
@@ -216,7 +227,7 @@ class Exchange:
                 tf.raw_ops.ResourceApplyGradientDescent(  # adds in place
                     var=sums[shard.name].handle,
                     alpha=-tf.cast(samples, tf.float32),
-                    delta=self._unpacked(gradient, header),
+                    delta=gradient,
                 )
                 for shard, gradient in zip(shards, gradients, strict=True)
             ]
@@ -261,12 +272,6 @@ class Exchange:
             cleared.append(totals.assign(tf.zeros_like(totals), read_value=False))
         with tf.control_dependencies(cleared):
             return tf.constant(1, tf.int64)
-
-    def _unpacked(self, gradient: Any, header: Any) -> Any:
-        """A gradient as float32."""
-        if self._wire_dtype == "float32":
-            return gradient
-        return tf.cast(gradient, tf.float32) * tf.cast(header[2], tf.float32)
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
         """One optimizer step in a shard."""

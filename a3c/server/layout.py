@@ -44,10 +44,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Layout:
-    """The parameters in the order of the flat vector, and the shards of that vector.
-
-    `names` and `shapes` have the same order; shards follow each other without gaps.
-    """
+    """The parameters in the order of the flat vector, and its shards, which have no gaps."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -85,17 +82,13 @@ def cut(
     total, length = sum(sizes.values()), sum(sizes[n] for n in sizes if not is_apart(n))
     if num_ps > total:
         raise UserError(f"--ps {num_ps} is too many: the network has {total} parameters")
-    stretches = [*_stretches(0, length, num_ps, False), *_stretches(length, total, num_ps, True)]
-    shards = (Shard(f"parameters_{number}", *stretch) for number, stretch in enumerate(stretches))
+    shards: list[Shard] = []
+    for first, last, apart in ((0, length, False), (length, total, True)):
+        edges = [first + (last - first) * ps // num_ps for ps in range(num_ps + 1)]
+        for ps, (start, stop) in enumerate(itertools.pairwise(edges)):
+            if start < stop:
+                shards.append(Shard(f"parameters_{len(shards)}", ps, start, stop, apart))
     return Layout(tuple(shapes), tuple(map(tuple, shapes.values())), tuple(shards))
-
-
-def _stretches(start: int, stop: int, num_ps: int, apart: bool) -> list[tuple[int, int, int, bool]]:
-    """Cut `start` to `stop` into one part per ps, as (ps, start, stop, apart); no empty parts."""
-    edges = [start + (stop - start) * ps // num_ps for ps in range(num_ps + 1)]
-    return [
-        (ps, *edge, apart) for ps, edge in enumerate(itertools.pairwise(edges)) if edge[0] < edge[1]
-    ]
 
 
 # --- names in checkpoints -------------------------------------------------------------------------
@@ -107,7 +100,7 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
     slots: dict[str, Values] = {}
     named: Values = {}
     for key, value in held.items():
-        shard, slot = _take_apart(key)
+        shard, slot = _take_apart(key)  # `parameters_0` and `Adam_1`, for example
         if shard in shards:
             slots.setdefault(slot, {})[shard] = value
         else:
@@ -146,7 +139,6 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
 
 
 def _take_apart(key: str) -> tuple[str, str]:
-    """Split a key into variable and slot: `parameters_0` and `Adam_1`, for example."""
     name, _, slot = key.partition("/")
     return name, slot
 

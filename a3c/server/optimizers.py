@@ -4,9 +4,9 @@ Each slot is on the same ps as its variable. Every worker builds the same graph 
 so all workers update one set of statistics: the "shared" of Mnih et al. 2016, "Asynchronous Methods
 for Deep Reinforcement Learning", arXiv:1602.01783.
 
-Variables must be resource variables (`use_resource=True`): TensorFlow then updates a variable and
-its slots atomically even with `use_locking=False`, so no worker's step is lost. The steps of
-different variables are not ordered.
+Variables must be resource variables: TensorFlow then updates a variable and its slots atomically
+even with `use_locking=False`, so no worker's step is lost. Steps of different variables are not
+ordered.
 """
 
 from __future__ import annotations
@@ -21,21 +21,14 @@ from a3c.server.layout import COUNTERS
 
 
 class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
-    """RMSProp without momentum, with a configurable initial mean square.
+    """RMSProp without momentum, with a configurable initial mean square (TensorFlow's is 1).
 
     Mnih et al. 2016, section 4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε).
-    TensorFlow's optimizer starts g at 1. Its fused step needs a momentum slot, which has no effect
-    here.
+    TensorFlow's fused step needs a momentum slot, which has no effect here.
     """
 
     def __init__(self, learning_rate: Any, config: LearningConfig) -> None:
-        """`learning_rate` is a scalar or a tensor; the rest comes from the `rmsprop_` settings."""
-        super().__init__(
-            learning_rate,
-            decay=config.rmsprop_alpha,
-            momentum=0.0,
-            epsilon=config.rmsprop_epsilon,
-        )
+        super().__init__(learning_rate, decay=config.rmsprop_alpha, epsilon=config.rmsprop_epsilon)
         self._initial_mean_square = config.rmsprop_initial_mean_square
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
@@ -50,13 +43,22 @@ class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
 def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
     """The operation that makes one step in `variable`; `learning_rate` is a scalar or a tensor.
 
-    All of it is on the variable's device, with separate counters for each variable. Anything on
-    another ps would be sent over the network in each step.
+    All of it, counters too, is on the variable's device, so nothing travels between ps.
     """
     with tf.device(variable.device):
         # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
-            optimizer = _make(config, learning_rate)
+            optimizer: Any = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
+            if config.optimizer == "adam":
+                optimizer = tf.compat.v1.train.AdamOptimizer(
+                    learning_rate,
+                    beta1=config.adam_beta1,
+                    beta2=config.adam_beta2,
+                    epsilon=config.adam_epsilon,
+                    use_own_namescope_for_non_slot_vars=True,
+                )
+            elif config.optimizer == "rmsprop":
+                optimizer = SharedRMSProp(learning_rate, config)
         return optimizer.apply_gradients([(gradient, variable)])
 
 
@@ -85,19 +87,3 @@ def clipped(norm: Any, max_norm: float) -> Any:
         return tf.ones_like(norm)
     is_long = tf.logical_and(norm > max_norm, tf.math.is_finite(norm))
     return tf.where(is_long, max_norm / norm, tf.ones_like(norm))
-
-
-def _make(config: LearningConfig, learning_rate: Any) -> Any:
-    """TensorFlow's optimizer of the configured kind."""
-    if config.optimizer == "adam":
-        return tf.compat.v1.train.AdamOptimizer(
-            learning_rate,
-            beta1=config.adam_beta1,
-            beta2=config.adam_beta2,
-            epsilon=config.adam_epsilon,
-            use_locking=False,
-            use_own_namescope_for_non_slot_vars=True,
-        )
-    if config.optimizer == "rmsprop":
-        return SharedRMSProp(learning_rate, config)
-    return tf.compat.v1.train.GradientDescentOptimizer(learning_rate)

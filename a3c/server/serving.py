@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -15,8 +16,8 @@ from a3c.errors import RetryableError
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.listeners import has_loopback_only
 from a3c.process.signals import StopRequest
-from a3c.server.sessions import LastingSession, keep_freed_memory
-from a3c.server.variables import Flags
+from a3c.server import sessions
+from a3c.server.store import Flags
 
 log = logging.getLogger(__name__)
 
@@ -27,36 +28,24 @@ CHIEF_LINGER_S = 120.0  # the same for the chief, which may be restarting in ord
 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
     """Start TensorFlow's server in this process; only the end of the process stops it."""
-    keep_freed_memory()
-    address = cluster.addresses(task.job)[task.index]
-    _, port = split_address(address)
+    sessions.keep_freed_memory()
+    _, port = split_address(cluster.addresses(task.job)[task.index])
     if not has_loopback_only(os.getpid()):
         log.warning("port %d is open to whoever reaches this machine, and lets them run code", port)
-    try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(cluster.as_dict()),
-            job_name=task.job,
-            task_index=task.index,
-            config=_server_config(threads),
-        )
-    except tf.errors.OpError as error:
-        raise RetryableError(
-            f"{task.name} can't listen on port {port} ({error.message}): does another process?"
-        ) from None
-
-
-def _server_config(threads: int) -> Any:
-    """Few threads, and no spinning: with TensorFlow's defaults spinning took half of a ps's time.
-
-    The defaults are one thread per core, which spins while it waits for work.
-    """
-    settings = tf.compat.v1.ConfigProto(
+    # TensorFlow's defaults, one spinning thread per core, took half of a ps's time.
+    config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
         inter_op_parallelism_threads=threads,
         device_count={"GPU": 0},
     )
-    settings.experimental.disable_thread_spinning = True
-    return settings
+    config.experimental.disable_thread_spinning = True
+    spec = tf.train.ClusterSpec(cluster.as_dict())
+    try:
+        return tf.distribute.Server(spec, job_name=task.job, task_index=task.index, config=config)
+    except tf.errors.OpError as error:
+        raise RetryableError(
+            f"{task.name} can't listen on port {port} ({error.message}): does another process?"
+        ) from None
 
 
 def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat: Heartbeat) -> None:
@@ -66,7 +55,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     end the ps waits for attached workers, for `LINGER_S` or `CHIEF_LINGER_S` at most.
     """
     server = start_server(cluster, task, config.cluster.ps_threads)
-    poll = _Poll(server.target, cluster, task, config)
+    poll = _poll(server.target, cluster, task, config.cluster.ps_timeout_s)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
     began: float | None = None  # when the wait for attached workers began
     while True:
@@ -89,28 +78,23 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     log.info("leaving")
 
 
-class _Poll:
-    """Asks the first ps whether the run is finished, and which workers are attached."""
+def _poll(
+    target: str, cluster: Cluster, task: Task, timeout_s: float
+) -> Callable[[], tuple[bool, list[bool]]]:
+    """A function that asks the first ps: is the run finished, and which workers are attached?
 
-    def __init__(self, target: str, cluster: Cluster, task: Task, config: Config) -> None:
-        with tf.Graph().as_default() as graph:
-            self._flags = Flags(len(cluster.workers))
-            initialized = [tf.compat.v1.is_variable_initialized(v) for v in self._flags.variables]
-            self._exist = tf.reduce_all(tf.stack(initialized))
-        self._session = LastingSession(
-            target,
-            graph=graph,
-            config=tf.compat.v1.ConfigProto(
-                device_filters=["/job:ps/task:0", f"/job:ps/task:{task.index}"],
-                operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
-            ),
-        )
+    An uninitialised ps gives (False, []).
+    """
+    with tf.Graph().as_default() as graph:
+        flags = Flags(len(cluster.workers))
+        exist = tf.reduce_all([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
+    peers = ("/job:ps/task:0", f"/job:ps/task:{task.index}")
+    session = sessions.for_cluster(target, graph, timeout_s, *peers)
 
-    def __call__(self) -> tuple[bool, list[bool]]:
-        """(finished, attached); an uninitialised ps gives (False, [])."""
-        if not self._session.run(self._exist):
+    def poll() -> tuple[bool, list[bool]]:
+        if not session.run(exist):
             return False, []
-        finished, attached = self._session.run(
-            [self._flags.read_finished, self._flags.read_attached]
-        )
+        finished, attached = session.run([flags.read_finished, flags.read_attached])
         return bool(finished), (attached != 0).tolist()
+
+    return poll

@@ -1,20 +1,50 @@
-"""TensorFlow sessions and their calls, as this program needs them."""
+"""TensorFlow sessions, fast calls in them, and what to do when a ps is lost."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import logging
 import os
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from a3c.errors import EXIT_RETRY, RetryableError
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss
+_POLL_S = 0.05
+
+# TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
 _CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MOST_KEPT = 512 * 1024 * 1024
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> LastingSession:
+    """A session that waits only for these peers, as `/job:ps`, before its first call."""
+    config = tf.compat.v1.ConfigProto(
+        device_filters=peers, operation_timeout_in_ms=int(timeout_s * 1000)
+    )
+    return LastingSession(target, graph=graph, config=config)
 
 
 class LastingSession(tf.compat.v1.Session):
@@ -43,10 +73,9 @@ def prepare(
 ) -> Callable[..., list[Any]]:
     """Make a function from the values of `inputs` to those of `outputs`, which also runs `targets`.
 
-    It avoids the Python overhead of `Session.run`, which checks every feed and fetch at each call;
-    with feeds, `Session.make_callable` does so too. Values are cast to the inputs' dtypes.
-    Operations run in the calling thread. An output must not be an input too, and must not occur
-    twice.
+    Unlike `Session.run` and `make_callable` it doesn't check every feed and fetch at each call.
+    Values are cast to the inputs' dtypes. Operations run in the calling thread. An output must not
+    be an input too, and must not occur twice.
     """
     dtypes = [tensor.dtype.as_numpy_dtype for tensor in inputs]
     options = config_pb2.CallableOptions()
@@ -61,13 +90,100 @@ def prepare(
 def keep_freed_memory() -> None:
     """Keep freed memory for the next message, instead of returning it to the kernel.
 
-    Every exchange needs the same buffers, as large as all parameters. With 677,172 parameters,
-    getting their pages from the kernel again took a third of a worker's CPU time for an exchange,
-    and a tenth of the ps's. Nothing changes if the library is not glibc, or if the user has set
-    glibc's own variables.
+    Every exchange needs the same buffers; getting their pages again took a third of a worker's CPU
+    time for an exchange. Nothing changes if the library is not glibc, or if the user has set its
+    own variables.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):
         return
     set_option(_M_TRIM_THRESHOLD, _MOST_KEPT)
     set_option(_M_MMAP_THRESHOLD, _MOST_KEPT)
+
+
+# --- a lost ps ------------------------------------------------------------------------------------
+
+
+class PsLossWatch:
+    """Watches for the loss of a ps in its own thread; after a loss, new calls raise.
+
+    A call to the master of a lost ps waits for a new ps at that address, until the session's
+    time-out. So `until_lost` makes a call through this process's own master that does not return
+    while all ps are alive, and fails at once when one is lost. If another call is under way then
+    and doesn't end, `on_stuck` is called, because its thread can't be interrupted.
+    """
+
+    def __init__(
+        self, until_lost: Callable[[], None], on_stuck: Callable[[RetryableError], None]
+    ) -> None:
+        self._until_lost, self._on_stuck = until_lost, on_stuck
+        self._lost: RetryableError | None = None
+        self._calling_since: float | None = None
+        self._is_over = False
+        threading.Thread(target=self._watch, name="ps-loss-watch", daemon=True).start()
+
+    def end(self) -> None:
+        """Stop watching: from now on a ps may exit."""
+        self._is_over = True
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Context around each exchange; raises if a ps is already lost."""
+        if self._lost:
+            raise self._lost
+        self._calling_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._calling_since = None
+
+    def _watch(self) -> None:
+        try:
+            self._until_lost()
+        except RetryableError as error:
+            self._lost = error
+        lost_at = time.monotonic()
+        while self._lost and not self._is_over:
+            since = self._calling_since
+            if since is not None and time.monotonic() > max(since, lost_at) + PATIENCE_S:
+                self._on_stuck(self._lost)
+                return
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
+    """End this process if the body takes longer, because the runtime may wait forever."""
+
+    def leave() -> None:
+        log.error("%s within %g s; leaving with %d", reason, timeout_s, EXIT_RETRY)
+        logging.shutdown()
+        os._exit(EXIT_RETRY)
+
+    timer = threading.Timer(timeout_s, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def or_lost() -> Iterator[None]:
+    """Turn TensorFlow's errors for a lost ps into RetryableError."""
+    try:
+        yield
+    except LOST as error:
+        reason = " ".join(str(error.message).split())[:300]  # the first line only names the ps
+        raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
+
+
+def never_returning(num_ps: int) -> list[Any]:
+    """Add a dequeue per ps that never completes; it fails when that ps dies."""
+    waiting = []
+    for ps in range(num_ps):
+        with tf.device(f"/job:ps/task:{ps}"):
+            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
+            waiting.append(nothing.dequeue())
+    return waiting

@@ -1,14 +1,13 @@
 """The shared state of the cluster on the ps, and the calls that a worker makes to it.
 
-The global state is the parameters, the optimizer's statistics, `global_step`, the running
-observation statistics, the queue of episode reports and a few flags. One `exchange` pushes a
-gradient, counts the steps and pulls the new state, without a lock or barrier between workers.
+The state is the parameters, the optimizer's statistics, `global_step`, the running observation
+statistics, the queue of episode reports and a few flags.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import functools
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,20 +19,45 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
 from a3c.run.resume import Life
-from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared
-from a3c.server.layout import Layout, by_parameter, by_shard, cut
+from a3c.server import sessions
+from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared, zeros
+from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import is_value_only
-from a3c.server.ps_loss_watch import PsLossWatch, leave_if_stuck, never_returning, or_lost
-from a3c.server.sessions import LastingSession
-from a3c.server.variables import FIRST_PS, Flags, zeros
+from a3c.server.sessions import PsLossWatch, leave_if_stuck, never_returning, or_lost
 
-log = logging.getLogger(__name__)
-
+FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
 ENDINGS = ("solved", "max_env_steps", "max_wall_time")  # why a run is over
+
+
+class Flags:
+    """`ready`, `finished` (why), `attached` (by worker) and the ps's `life`, in the current graph.
+
+    They are never saved: after a restore the run is not finished, and no worker is attached.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        with tf.device(FIRST_PS):
+            self.ready = zeros("ready", (), tf.bool)
+            self.finished = zeros("finished", (), tf.int64)
+            self.attached = zeros("attached", (num_workers,), tf.int64)
+            self.life = zeros("life", (2,), tf.int64)
+            self.variables = [self.ready, self.finished, self.attached, self.life]
+            self.read_ready, self.read_finished, self.read_attached, self.read_life = (
+                variable.read_value() for variable in self.variables
+            )
+            self.set_ready = self.ready.assign(True, read_value=False)
+            self.why = tf.compat.v1.placeholder(tf.int64, [])
+            self.set_finished = self.finished.assign(self.why, read_value=False)
+            self.new_life = tf.compat.v1.placeholder(tf.int64, [2])
+            self.set_life = self.life.assign(self.new_life, read_value=False)
+            self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
+            self.set_attached = tf.compat.v1.scatter_update(
+                self.attached, [self.worker], [self.presence]
+            ).op
 
 
 class Snapshot(NamedTuple):
@@ -65,33 +89,49 @@ class Store:
         num_ps = len(cluster.ps)
         has_own_rates = config.learning.critic_learning_rate_scale != 1
         self.layout = cut(shapes, num_ps, is_value_only if has_own_rates else lambda _: False)
+        shards = self.layout.shards
+        place = {shard.name: shard.ps for shard in shards}  # all else is on the first ps
+        setter = tf.compat.v1.train.replica_device_setter(
+            worker_device=FIRST_PS,
+            cluster=tf.train.ClusterSpec(cluster.as_dict()),
+            ps_strategy=lambda op: place.get(op.name, 0),
+        )
         self.graph = tf.Graph()
-        with self.graph.as_default(), tf.compat.v1.device(_device_setter(cluster, self.layout)):
-            shared = self._build_variables(statistics_size, len(cluster.workers))
+        with self.graph.as_default(), tf.compat.v1.device(setter):
+            self._flags = Flags(len(cluster.workers))
+            self.shared = Shared(
+                {shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in shards},
+                zeros("global_step", (), tf.int64),
+                zeros("num_updates", (), tf.int64),
+                zeros("observation_statistics", (statistics_size,), tf.float64),
+                zeros("advantage_moments", (3,), tf.float64),
+                self._flags.finished,
+            )
             self._never = never_returning(num_ps)
-            self._exchange = Exchange(shared, self.layout, config, num_ps)
+            self._exchange = Exchange(self.shared, self.layout, config, num_ps)
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
-        session_config = _session_config(config, task)
-        self._session = LastingSession(target, graph=self.graph, config=session_config)
+        graph, timeout_s = self.graph, config.cluster.ps_timeout_s
+        me = f"/job:{task.job}/task:{task.index}"
+        self._session = sessions.for_cluster(target, graph, timeout_s, "/job:ps", me)
         self._ps_loss_watch: PsLossWatch | None = None
-        config_to_ps = _session_config(config, Task("ps", 0))
+        targets = [f"grpc://{ps}" for ps in cluster.ps]
         with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
             self._exchange.connect(
-                [LastingSession(f"grpc://{ps}", self.graph, config_to_ps) for ps in cluster.ps]
+                [sessions.for_cluster(ps, graph, timeout_s, "/job:ps") for ps in targets]
             )
-        self._report = self._session.make_callable(self._enqueue, [self._reports_in])
-        self._drain = self._session.make_callable(self._dequeue)
+
+    def _run(self, fetches: Any, *arguments: Any, **options: Any) -> Any:
+        with or_lost():
+            return self._session.run(fetches, *arguments, **options)
 
     # --- the worker's calls ---------------------------------------------------------------------
 
     def is_ready(self) -> bool:
         """Whether the ps are initialised; False if any variable is missing."""
-        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
-            if not self._session.run(self._all_exist):
-                return False
-            return bool(self._session.run(self._is_ready))
+        with leave_if_stuck(self._timeout_s, "the ps does not answer"):
+            return bool(self._run(self._all_exist) and self._run(self._flags.read_ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
         """Initialise the ps: set every variable to its initial value, then write `values`.
@@ -103,33 +143,27 @@ class Store:
             held = by_shard(values, self.layout, self._inputs)
         except KeyError as error:
             raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
-        with or_lost():
-            self._session.run(self._initializer)
-            self._session.run(
-                [self._assigns[name] for name in held],
-                {self._inputs[name]: value for name, value in held.items()},
-            )
-            life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
-            self._session.run(self._flags.set_life, {self._flags.new_life: life})
-            self._session.run(self._flags.set_ready)
+        self._run(self._initializer)
+        self._run(
+            [self._assigns[name] for name in held],
+            {self._inputs[name]: value for name, value in held.items()},
+        )
+        life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
+        self._run(self._flags.set_life, {self._flags.new_life: life})
+        self._run(self._flags.set_ready)
 
     def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
         """Register this worker, so that the ps waits for it; returns the current life of the ps.
 
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
-        with or_lost():
-            self._set_presence(1)
-            life = Life(*self._session.run(self._flags.read_life).tolist())
+        self._set_presence(1)
+        life = Life(*self._run(self._flags.read_life).tolist())
         if on_stuck:
-            self._ps_loss_watch = PsLossWatch(self._wait_for_loss, on_stuck)
+            for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
+            wait_for_loss = functools.partial(self._run, self._never, options=for_ever)
+            self._ps_loss_watch = PsLossWatch(wait_for_loss, on_stuck)
         return life
-
-    def _wait_for_loss(self) -> None:
-        """Block until a ps is lost, then raise RetryableError."""
-        for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
-        with or_lost():
-            self._session.run(self._never, options=for_ever)
 
     def _watched(self) -> contextlib.AbstractContextManager[None]:
         """Context around a call that may hang if a ps is lost."""
@@ -140,13 +174,12 @@ class Store:
         """Unregister this worker, after its last push."""
         if self._ps_loss_watch:
             self._ps_loss_watch.end()
-        with or_lost():
-            self._set_presence(0)
+        self._set_presence(0)
 
     def _set_presence(self, presence: int) -> None:
         flags = self._flags
         feed = {flags.worker: self._task.index, flags.presence: presence}
-        self._session.run(flags.set_attached, feed)
+        self._run(flags.set_attached, feed)
 
     def pull(self) -> Reply:
         """Return the newest parameters, statistics and counters without a push."""
@@ -160,32 +193,26 @@ class Store:
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
-        with or_lost():
-            return bool(self._report(episodes))
+        return bool(self._run(self._enqueue, {self._reports_in: episodes}))
 
     # --- the chief's calls ----------------------------------------------------------------------
 
     def drain(self) -> np.ndarray:
         """Take all episode reports out of the queue, `[N, 4]`; only the chief may call this."""
-        with or_lost():
-            return self._drain()
+        return self._run(self._dequeue)
 
     def finish(self, reason: str) -> None:
         """Tell every process that the run is over, and why."""
-        with or_lost():
-            why = {self._flags.why: 1 + ENDINGS.index(reason)}
-            self._session.run(self._flags.set_finished, why)
+        self._run(self._flags.set_finished, {self._flags.why: 1 + ENDINGS.index(reason)})
 
     def ending(self) -> str | None:
         """Why the run is over; None while it goes on."""
-        with or_lost():
-            why = int(self._session.run(self._flags.read_finished))
+        why = int(self._run(self._flags.read_finished))
         return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
         """Which workers are attached, `[num_workers]`."""
-        with or_lost():
-            return self._session.run(self._flags.read_attached) != 0
+        return self._run(self._flags.read_attached) != 0
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every variable that a checkpoint holds, by name."""
@@ -195,14 +222,12 @@ class Store:
     def snapshot(self) -> Snapshot:
         """Read every variable that a checkpoint holds, while pushes go on.
 
-        Each shard is read atomically, but pushes may come between two shards: those that ended
-        meanwhile, and at most one per worker that was under way. The read is repeated up to
-        `SNAPSHOT_TRIES` times until no update ended during it; the best try is returned.
+        Each shard is read atomically, but pushes may come between two shards. The read is repeated
+        up to `SNAPSHOT_TRIES` times until no update ended during it; the best try is returned.
         """
         best: Snapshot | None = None
         for _ in range(SNAPSHOT_TRIES):
-            with or_lost():
-                before, held, after, waiting = self._session.run(self._snapshot)
+            before, held, after, waiting = self._run(self._snapshot)
             torn = int(after - before)
             if best is None or torn < best.updates_during:
                 best = Snapshot(by_parameter(held, self.layout), torn, int(waiting))
@@ -212,23 +237,6 @@ class Store:
         return best
 
     # --- building -------------------------------------------------------------------------------
-
-    def _build_variables(self, statistics_size: int, num_workers: int) -> Shared:
-        parameters = {
-            shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in self.layout.shards
-        }
-        self.global_step = zeros("global_step", (), tf.int64)
-        self._num_updates = zeros("num_updates", (), tf.int64)
-        self._advantage_moments = zeros("advantage_moments", (3,), tf.float64)
-        self._flags = Flags(num_workers)
-        return Shared(
-            parameters,
-            self.global_step,
-            self._num_updates,
-            zeros("observation_statistics", (statistics_size,), tf.float64),
-            self._advantage_moments,
-            self._flags.finished,
-        )
 
     def _build_reports(self) -> None:
         """Build the episode queue; it never blocks: full it refuses reports, empty it gives []."""
@@ -253,20 +261,19 @@ class Store:
 
     def _build_saving(self) -> None:
         variables = tf.compat.v1.global_variables()
-        left_out = {v.op.name for v in (*self._flags.variables, self._advantage_moments)}
+        left_out = {v.op.name for v in (*self._flags.variables, self.shared.advantage_moments)}
         kept = [
             v
             for v in variables
             if v.op.name not in left_out and not v.op.name.startswith(f"{GATHERED}/")
         ]
-        before = self._num_updates.read_value()
+        before = self.shared.num_updates.read_value()
         with tf.control_dependencies([before]):
             self._saved = {v.op.name: v.read_value() for v in kept}
         with tf.control_dependencies(list(self._saved.values())):
-            after = self._num_updates.read_value()
+            after = self.shared.num_updates.read_value()
         self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
         self._initializer = tf.compat.v1.variables_initializer(variables)
-        self._is_ready = self._flags.ready.read_value()
         self._all_exist = tf.reduce_all(
             tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
         )
@@ -274,21 +281,3 @@ class Store:
         self._assigns = {
             v.op.name: v.assign(self._inputs[v.op.name], read_value=False) for v in kept
         }
-
-
-def _device_setter(cluster: Cluster, layout: Layout) -> Callable[[Any], str]:
-    """Place each shard on its ps, and everything else on the first ps."""
-    place = {shard.name: shard.ps for shard in layout.shards}
-    return tf.compat.v1.train.replica_device_setter(
-        worker_device=FIRST_PS,
-        cluster=tf.train.ClusterSpec(cluster.as_dict()),
-        ps_strategy=lambda op: place.get(op.name, 0),
-    )
-
-
-def _session_config(config: Config, task: Task) -> Any:
-    """Session options; the device filters avoid waiting for peers that the session never calls."""
-    return tf.compat.v1.ConfigProto(
-        device_filters=["/job:ps", f"/job:{task.job}/task:{task.index}"],
-        operation_timeout_in_ms=int(config.cluster.ps_timeout_s * 1000),
-    )
