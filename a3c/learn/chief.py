@@ -36,7 +36,9 @@ DRAIN_INTERVAL_S = 0.5
 _LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 
-def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manifest | None:
+def prepare(
+    store: Store, config: Config, run_dir: Path, initial: Callable[[], dict[str, np.ndarray]]
+) -> Manifest | None:
     """Make the ps ready: attach to an initialised ps, else restore it, else initialise it.
 
     An initialised ps is never overwritten, because a restarted chief must not undo what the other
@@ -52,7 +54,7 @@ def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manife
     before = resume.newest_step(run_dir / "metrics")
     if found is None:
         log.info("initialising the ps")
-        store.initialize(_initial(agent, config.run.start_from))
+        store.initialize(initial())
     else:
         _restore(store, config, *found)
     step = manifest.step if manifest else 0
@@ -62,7 +64,7 @@ def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manife
     return manifest
 
 
-def _initial(agent: Agent, start_from: str | None) -> dict[str, np.ndarray]:
+def initial_weights(agent: Agent, start_from: str | None) -> dict[str, np.ndarray]:
     """The weights that a run begins with."""
     fresh = agent.parameters()
     if start_from is None:

@@ -20,7 +20,7 @@ from a3c.env.environments import say_alive
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
-from a3c.learn.chief import Chief, prepare
+from a3c.learn.chief import Chief, initial_weights, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import BlamingTheEnvironment, Player, Rollout, Stopwatch
@@ -132,7 +132,9 @@ class Worker:
     def _wait_until_ready(self, run_dir: Path, agent: Agent) -> Any:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
-            return prepare(self._store, self._config, run_dir, agent)
+            start_from = self._config.run.start_from
+            initial = functools.partial(initial_weights, agent, start_from)
+            return prepare(self._store, self._config, run_dir, initial)
         if not self._store.is_ready():
             log.info("waiting for worker-0 to initialise the ps")
         while not self._stop.requested and not self._store.is_ready():
