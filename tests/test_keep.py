@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.cluster import topology
-from a3c.cluster.plan import Process
 from a3c.cluster.which_task import expand
 from a3c.errors import UserError
 from a3c.keeper import health
+from a3c.keeper.spec import Process
 from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
+from a3c.keeper.spec import Process
 from a3c.launch import supervisor
 from a3c.launch.supervisor import (
     ChildKeepers,

@@ -37,10 +37,10 @@ from typing import Any
 from a3c.cluster.topology import JOBS, Cluster, Task, is_loopback, make_cluster, split_address
 from a3c.config import Config
 from a3c.errors import UserError
+from a3c.keeper.spec import HERE
 from a3c.process.console import count
 from a3c.run.rundir import REPOSITORY
 
-HERE = "here"
 BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
 _TOP = ("ps", "host")
 _KEYS: dict[str, type] = {

@@ -33,7 +33,7 @@ from signal import SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
-from a3c.keeper import network, spawn
+from a3c.keeper import namespaces, spawn
 from a3c.keeper.capture import Capture, Echo, LogFile
 from a3c.keeper.restarts import Patience, Verdict, judge
 from a3c.keeper.spawn import Child
@@ -86,7 +86,7 @@ class Keeper:
         _open_standard_streams()
         refuse_second_keeper(self._spec.record)
         self._capture = _open_output(self._spec)
-        self._network = network.join(self._spec.network) if self._spec.network else None
+        self._network = namespaces.join(self._spec.network) if self._spec.network else None
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
@@ -154,7 +154,7 @@ class Keeper:
             environment = child_environment(os.environ, spec)
             child = Child(spec, environment, self._capture.feed, self._network)
         except OSError as error:
-            where = f" in {spec.cwd}" if spec.cwd else ""
+            where = f" in {spec.directory}" if spec.directory else ""
             self._capture.note(
                 f"{spec.name}: cannot start {spec.argv[0]!r}{where}: {error.strerror}"
             )
@@ -282,7 +282,7 @@ class RecordFile:
             address=spec.address,
             restarts=spec.restarts,
             keeper=identify(os.getpid()) or Identity(os.getpid(), 0.0),
-            log=str(spec.log.absolute()),
+            log=str(Path(spec.log).absolute()),
             heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
             argv=spec.argv,
         )
@@ -321,7 +321,7 @@ def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, st
     """The environment of the process: `base` without proxies, which gRPC would use, plus `env`."""
     env = {name: value for name, value in base.items() if not is_unwanted(name)}
     env.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
-    env.update(spec.env)
+    env.update(spec.environment)
     if spec.heartbeat is not None:
         env[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
     return env
@@ -348,7 +348,7 @@ def _open_standard_streams() -> None:
 
 def _open_output(spec: KeeperSpec) -> Capture:
     """Create the missing directories and files, accessible to their owner only."""
-    for path in filter(None, (spec.record, spec.log, spec.heartbeat)):
+    for path in filter(None, (spec.record, Path(spec.log), spec.heartbeat)):
         directory = path.absolute().parent
         try:
             for part in (*reversed(directory.parents), directory):
@@ -358,11 +358,11 @@ def _open_output(spec: KeeperSpec) -> Capture:
             raise UserError(
                 f"cannot make {directory}: {error.strerror}; give another directory"
             ) from error
-    log = LogFile(spec.log)
+    log = LogFile(Path(spec.log))
     try:
         log.open()
     except OSError as error:
-        _raise_unless_full(error, spec.log)
+        _raise_unless_full(error, Path(spec.log))
     return Capture(log, Echo(1) if spec.echo else None)
 
 

@@ -53,7 +53,7 @@ class Child:
         self.readable = [self._output]  # the descriptors to wait on for output
         self.heartbeat = HeartbeatMonitor(spec.heartbeat)
         try:
-            self.pid = start(spec.argv, env, spec.cwd, output, network)
+            self.pid = start(spec.argv, env, spec.directory, output, network)
         except OSError:
             os.close(self._output)
             raise
@@ -111,7 +111,7 @@ class Child:
 def start(
     argv: Sequence[str],
     env: Mapping[str, str],
-    cwd: Path | None,
+    cwd: str | None,
     output_fd: int,
     network: Namespace | None = None,
 ) -> int:

@@ -13,10 +13,11 @@ import re
 from pathlib import Path
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import Config, command_line
 from a3c.errors import UserError
+from a3c.keeper.spec import Process
 from a3c.launch.keep import BOARD_PORT
 from a3c.run.rundir import REPOSITORY, RunDir
 

@@ -25,10 +25,11 @@ from typing import Any
 
 from a3c.cluster import plan as planning
 from a3c.cluster import which_task
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
+from a3c.keeper.spec import Process
 from a3c.launch import report, run_summary
 from a3c.launch.supervisor import (
     CHIEF,

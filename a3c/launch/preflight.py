@@ -18,7 +18,6 @@ from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, own_code
 from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
-from a3c.keeper import namespaces
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
@@ -153,10 +152,15 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     if wanted == "off":
         return False, f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
-    probe = [sys.executable, "-I", "-S", namespaces.__file__]
+    probe = [sys.executable, "-m", "a3c.keeper.namespaces"]
     try:
         done = subprocess.run(
-            probe, capture_output=True, text=True, timeout=_NAMESPACE_TIMEOUT_S, check=False
+            probe,
+            capture_output=True,
+            text=True,
+            timeout=_NAMESPACE_TIMEOUT_S,
+            cwd=REPOSITORY,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_FATAL, EXIT_OK
 from a3c.keeper.restarts import Limits, Patience, Verdict
+from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.process_records import Identity, ProcessRecord
 from a3c.run.rundir import RunDir

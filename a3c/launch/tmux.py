@@ -19,8 +19,9 @@ from typing import NamedTuple
 import libtmux
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK, UserError
+from a3c.keeper.spec import Process
 from a3c.process.environment import is_unwanted
 from a3c.run import rundir
 from a3c.run.rundir import RunDir

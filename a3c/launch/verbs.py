@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.cluster.plan import FAR_GRACE_S, Plan, Process
+from a3c.cluster.plan import FAR_GRACE_S, Plan
 from a3c.config.command_line import Parser, add_version
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import elsewhere, far_end
+from a3c.keeper.spec import Process
 from a3c.launch import hosts, supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES

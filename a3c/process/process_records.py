@@ -25,7 +25,7 @@ from a3c.process.atomic_file import write_atomically
 ENDED_STATES = ("done", "failed", "stopped")
 DEAD = "dead"
 
-_MAX_RECORD_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 
 
@@ -147,25 +147,24 @@ def read_records(run_dir: Path) -> list[ProcessRecord]:
 
 def read_record(path: Path) -> ProcessRecord | None:
     """The record in `path`; None if there is no readable record."""
+    record: ProcessRecord | None = read_json(ProcessRecord, path)
+    return record
+
+
+def read_json(kind: type, path: Path) -> Any:
+    """The value of a type in a JSON file; None if the file is missing or holds no such value."""
     if not path.is_file():
         return None
     try:
         with path.open("rb") as file:
-            data = json.loads(file.read(_MAX_RECORD_BYTES))
-        return parse_record(data)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return from_json(kind, json.loads(file.read(_MAX_BYTES)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
     """Write a record atomically, readable by its owner; on OSError the old record stays."""
     write_atomically(path, record.to_json(), durable=False)
-
-
-def parse_record(data: Any) -> ProcessRecord:
-    """The record in parsed JSON; raises TypeError if it isn't one."""
-    record: ProcessRecord = from_json(ProcessRecord, data)
-    return record
 
 
 def identify(pid: int) -> Identity | None:

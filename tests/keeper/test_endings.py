@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import KeeperSpec, command
+from a3c.keeper.spec import command
 from a3c.process import process_records
-from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, wait_for
+from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, make_spec, wait_for
 
 
 def test_stopping_lets_the_process_end_in_order(start: Start) -> None:
@@ -150,7 +150,7 @@ def test_each_means_alone_ends_the_process_of_a_killed_keeper(start: Start, mean
 
 def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
     argv = ("sh", "-c", "trap 'echo last words; exit 0' TERM; while :; do sleep 0.02; done")
-    spec = KeeperSpec(tmp_path / "w.json", "w", "worker", tmp_path / "w.log", argv, parent=0)
+    spec = make_spec(tmp_path, *argv, parent=0)
 
     def record() -> process_records.ProcessRecord | None:
         return process_records.read_record(spec.record)
@@ -166,7 +166,7 @@ def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
     assert after is not None
     assert after.last_exit is not None
     assert (after.state, after.last_exit.reason) == ("stopped", "parent")
-    assert "last words" in spec.log.read_text()
+    assert "last words" in Path(spec.log).read_text()
 
 
 def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:

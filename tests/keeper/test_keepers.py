@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
 from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import Process
 from a3c.launch.supervisor import (
     ChildKeepers,
     Interruption,

@@ -19,7 +19,7 @@ print(code, os.read(reader, 100).decode())
 FAILS = """
 import os
 from a3c.keeper import spawn
-try: spawn.start(["true"], os.environ, spawn.Path("/no/such/directory"), 1)
+try: spawn.start(["true"], os.environ, "/no/such/directory", 1)
 except FileNotFoundError: print("said")
 try: os.waitpid(-1, os.WNOHANG)
 except ChildProcessError: print("none left")
