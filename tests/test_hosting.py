@@ -87,7 +87,7 @@ class Far:
     def record(self) -> ProcessRecord | None:
         """The record over there, while its process lives."""
         record = process_records.read_record(self.there.record("worker-1"))
-        return record if record and process_records.child_lives(record) else None
+        return record if record and process_records.is_alive(record) else None
 
     def at_work(self) -> ProcessRecord:
         """Wait for the process; its record."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a3c.launch import report
+from a3c.launch import run_summary
 from a3c.process.console import beside
 from tests.fake_runs import FakeRun, configure
 
@@ -14,20 +14,17 @@ from tests.fake_runs import FakeRun, configure
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was said, without waiting between lines."""
-    monkeypatch.setattr(report, "LINE_INTERVAL_S", 0.0)
-    return []
-
-
-def progress(made: FakeRun, said: list[str]) -> report.Progress:
-    """What speaks for a run."""
-    return report.Progress(made.run, lambda form, *rest: said.append(form % rest))
+    lines: list[str] = []
+    monkeypatch.setattr(run_summary, "LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(run_summary.log, "info", lambda form, *rest: lines.append(form % rest))
+    return lines
 
 
 def test_while_nothing_moves_it_says_once_on_whom_each_process_waits(
     tmp_path: Path, said: list[str]
 ) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
-    speaker = progress(made, said)
+    speaker = run_summary.Progress(made.run)
     line = "13:00:01 worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"
     made.process("worker-0", output_tail=("2026-11-21 13:00:00 keeper: worker-0 runs as pid 7",))
     made.process("worker-1", output_tail=(line, "2026-11-21 13:00:02 keeper: a word of its own"))
@@ -45,7 +42,7 @@ def test_a_run_that_moves_has_a_line_for_its_progress_alone(
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
     made.process("worker-0", output_tail=("13:00:01 worker-0 waiting for ps-0 at 127.0.0.1:1",))
     made.rows("worker-0", [made.chief_row(5000, 9.0, 80.0)])  # of before it was resumed
-    speaker = progress(made, said)
+    speaker = run_summary.Progress(made.run)
     speaker.poll()
     assert "env steps" not in "".join(said)
     said.clear()
@@ -78,7 +75,7 @@ def test_a_link_is_said_when_it_is_there_and_when_it_changes(
     tmp_path: Path, said: list[str]
 ) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    speaker = progress(made, said)
+    speaker = run_summary.Progress(made.run)
     speaker.poll()
     for link in ("http://127.0.0.1:1/", "http://127.0.0.1:1/", "http://127.0.0.1:2/"):
         made.run.board_link.write_text(link + "\n")

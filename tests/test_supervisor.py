@@ -82,7 +82,7 @@ class Scripted(RecordedKeepers):
     """Keepers that leave with 0 at a given look of the supervisor."""
 
     def __init__(self, run: RunDir, leaves: dict[str, int]) -> None:
-        super().__init__(run)
+        super().__init__(run, lambda *_: None)
         self._leaves = leaves
         self.looks = 0
         self.told: list[str] = []

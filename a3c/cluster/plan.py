@@ -38,14 +38,10 @@ class Plan:
     reserved: tuple[Process, ...] = ()
     hosts: tuple[Host, ...] = ()  # from the host file
 
-    def as_dict(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        return asdict(self)
-
     def save(self, run: RunDir) -> None:
         """Write the plan into the run directory, for the launcher or the cockpit."""
         with refusing(run.path):
-            write_json(run.path / "plan.json", self.as_dict())
+            write_json(run.path / "plan.json", asdict(self))
 
     @staticmethod
     def load(run: RunDir) -> Plan:
@@ -68,10 +64,17 @@ class Plan:
         """The host of a process on another host."""
         return next(host for host in self.hosts if host.name == process.host)
 
-    def shell(self, process: Process) -> str:
-        """A process as a shell command on this machine."""
-        line = process.shell()
-        return line if process.is_here else ssh_shell(self.host_of(process), line)
+    def show(self, *, as_json: bool) -> str:
+        """The plan as JSON, or a shell command on this machine for each process."""
+        if as_json:
+            return json.dumps(asdict(self), indent=1)
+        lines = []
+        for process in (*self.processes, *self.reserved):
+            line = process.shell()
+            if not process.is_here:
+                line = ssh_shell(self.host_of(process), line)
+            lines.append(f"# reserved for `add`: {line}" if process in self.reserved else line)
+        return "\n".join(lines)
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
@@ -88,19 +91,14 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
         )
     base = config.cluster.base_port or (BASE_PORT if isolated else None)
     if base is None:
-        ports = topology.free_ports(count)
+        addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]
     else:
-        if base + count - 1 > 65535:
-            raise UserError(
-                f"--base-port {base} leaves no room for {count} ports: give a lower one"
-            )
-        ports = list(range(base, base + count))
-        for port in ports:
+        addresses = topology.count_up([LOOPBACK] * count, base)
+        for port in range(base, base + count):
             if not isolated and not topology.port_is_free(port):
                 owner = port_owner(port)
                 by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
                 raise UserError(f"port {port} is in use{by}: give another --base-port")
-    addresses = [f"{LOOPBACK}:{port}" for port in ports]
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
 
 

@@ -20,11 +20,18 @@ import json
 import os
 import re
 import reprlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from a3c.cluster.topology import JOBS, Cluster, Task, check_task, make_cluster, split_hosts
+from a3c.cluster.topology import (
+    JOBS,
+    Cluster,
+    Task,
+    check_task,
+    count_up,
+    make_cluster,
+    split_hosts,
+)
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
@@ -176,15 +183,7 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
     base = settings.base_port
     if base is None:
         base = _FIRST_PORT + _PORTS_A_JOB * (_number(environ, "SLURM_JOB_ID") % _JOBS)
-    if base + max(counts) - 1 > 65535:
-        raise UserError(
-            f"--base-port {base} leaves no room for {max(counts)} ports: give a lower one"
-        )
-    used: Counter[int] = Counter()
-    addresses = []
-    for node in nodes:
-        addresses.append(f"{hosts[node]}:{base + used[node]}")
-        used[node] += 1
+    addresses = count_up([hosts[node] for node in nodes], base)
     servers, workers = addresses[: settings.ps], addresses[settings.ps :]
     cluster = make_cluster(servers, workers, trusted_network=settings.trusted_network)
     return cluster, Task("ps", me) if me < settings.ps else Task("worker", me - settings.ps)

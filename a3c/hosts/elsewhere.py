@@ -64,9 +64,6 @@ def write(path: Path, seen: Elsewhere) -> None:
     write_atomically(path, json.dumps(asdict(seen)), durable=False)
 
 
-# --- ending what is left --------------------------------------------------------------------------
-
-
 def hosts_in_doubt(run: RunDir) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
     if not (run.path / "elsewhere").is_dir() or copied_from(run):

@@ -106,9 +106,6 @@ def send(message: dict[str, Any]) -> None:
         os._exit(0)
 
 
-# --- keepers --------------------------------------------------------------------------------------
-
-
 def attach(request: dict[str, Any]) -> str | None:
     """Attach to the requested keeper, or start it; return the error if that fails.
 

@@ -85,8 +85,6 @@ class Follower:
                 self._status = 128 + signal.SIGTERM
                 return
 
-    # --- one connection ---------------------------------------------------------------------------
-
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
         command = (self._host.python, "-m", "a3c.hosts.far_end")
@@ -137,8 +135,6 @@ class Follower:
             "keeper": planning.far_keeper_command(self._process, self._host, self._run),
             "unless_ended": self._log_place is not None,
         }
-
-    # --- messages from the host -------------------------------------------------------------------
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "record" in message:

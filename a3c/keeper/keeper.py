@@ -34,7 +34,7 @@ from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
 from a3c.keeper import namespaces, spawn
-from a3c.keeper.capture import Capture, Echo, LogFile
+from a3c.keeper.capture import Capture, Echo, LogFile, Tail
 from a3c.keeper.restarts import Patience, Verdict, judge
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
@@ -83,7 +83,9 @@ class Keeper:
         Call it from the main thread of a process with no other threads and no other children.
         Raises UserError if another keeper holds the record or the files can't be written.
         """
-        _open_standard_streams()
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass  # a standard stream was closed: no other file may get its number
+        os.close(fd)
         refuse_second_keeper(self._spec.record)
         self._capture = _open_output(self._spec)
         self._network = namespaces.join(self._spec.network) if self._spec.network else None
@@ -149,15 +151,13 @@ class Keeper:
     def _start(self) -> None:
         spec = self._spec
         restarts = self._record.now.restarts + (self._record.now.last_exit is not None)
-        self._capture.tail.clear()
+        self._capture.tail = Tail()
         try:
             environment = child_environment(os.environ, spec)
             child = Child(spec, environment, self._capture.feed, self._network)
         except OSError as error:
-            where = f" in {spec.directory}" if spec.directory else ""
-            self._capture.note(
-                f"{spec.name}: cannot start {spec.argv[0]!r}{where}: {error.strerror}"
-            )
+            what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
+            self._capture.note(f"{spec.name}: cannot start {what}: {error.strerror}")
             code = EXIT_RETRY if error.errno in _TRANSIENT else _EXIT_CANNOT_START
             self._record.change(restarts=restarts)
             self._decide(code, None, 0.0, False)
@@ -166,10 +166,11 @@ class Keeper:
         self._guardian.watch(child.pid)
         again = f", restart {restarts}" if restarts else ""
         self._capture.note(f"{spec.name} runs as pid {child.pid}{again}")
+        seen = identify(child.pid)  # None if it has ended already
         self._record.update(
             pid=child.pid,
-            create_time=child.identity.create_time if child.identity else None,
-            birth=child.identity.birth if child.identity else None,
+            create_time=seen.create_time if seen else None,
+            birth=seen.birth if seen else None,
             state="starting" if spec.heartbeat else "running",
             restarts=restarts,
             started_at=now_text(),
@@ -246,8 +247,9 @@ class Keeper:
             return
         if is_first:
             self._record.update(state="running")
-        spec, reason = self._spec, "heartbeat" if child.heartbeat.beat else "start-timeout"
-        limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
+        spec, reason, limit_s = self._spec, "start-timeout", self._spec.start_timeout_s
+        if child.heartbeat.beat:
+            reason, limit_s = "heartbeat", spec.heartbeat_timeout_s
         if 0 < limit_s <= child.heartbeat.silence_s:
             self._capture.note(f"{spec.name} gave no heartbeat for {limit_s:g} s, and is ended")
             self._record.update(state="restarting")
@@ -337,13 +339,6 @@ def refuse_second_keeper(path: Path) -> None:
             f"{record.name} is kept already by pid {record.keeper.pid} ({path}): "
             "stop that run, or start this one in another directory"
         )
-
-
-def _open_standard_streams() -> None:
-    """Open /dev/null for closed standard streams, so that no other file gets their numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(fd)
 
 
 def _open_output(spec: KeeperSpec) -> Capture:

@@ -26,7 +26,6 @@ from a3c.keeper import namespaces
 from a3c.keeper.namespaces import Namespace, signals_blocked
 from a3c.keeper.spec import KeeperSpec
 from a3c.process.heartbeat import HeartbeatMonitor
-from a3c.process.process_records import identify
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -60,7 +59,6 @@ class Child:
         finally:
             os.close(output)
         self.started_at = time.monotonic()
-        self.identity = identify(self.pid)
         self.reason: str | None = None
         self._kill_at: float | None = None
 
@@ -94,11 +92,10 @@ class Child:
 
     def tick(self) -> bool:
         """Send KILL if it is due; returns whether it was sent."""
-        if self._kill_at is None or time.monotonic() < self._kill_at:
-            return False
-        self._kill_at = math.inf
-        signal_group(self.pid, signal.SIGKILL)
-        return True
+        is_due = self._kill_at is not None and time.monotonic() >= self._kill_at
+        if is_due:
+            self.kill("")
+        return is_due
 
     def close(self) -> None:
         """Read the remaining output and close the pipe, even if its other end is still open."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import logging
 import math
 import re
@@ -30,15 +29,8 @@ from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
-from a3c.launch import report, run_summary
-from a3c.launch.supervisor import (
-    CHIEF,
-    POLL_S,
-    ChildKeepers,
-    Interruption,
-    Outcome,
-    Supervisor,
-)
+from a3c.launch import run_summary
+from a3c.launch.supervisor import CHIEF, POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
 from a3c.run import rundir
@@ -86,9 +78,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
         raise UserError("--json is for --dry-run: give that too")
     config, planned, names = make_plan(config, chosen)
     if chosen.dry_run:
-        shown = [process.shell() for process in planned.processes]
-        text = json.dumps(planned.as_dict(), indent=1) if chosen.json else "\n".join(shown)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(planned.show(as_json=chosen.json) + "\n")
         return EXIT_OK
     mine = _mine(planned, names, spares=chosen.spares)
     run = RunDir(Path(planned.run_dir))
@@ -155,11 +145,11 @@ def expand_names(text: str) -> list[str]:
 def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
     """The processes with these names; UserError for an unknown name, unless `spares` is set."""
     by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
-    missing = [name for name in names if name not in by_name]
-    if missing and not spares:
-        servers = len(planned.of_role("ps"))
-        workers = console.count(len(planned.of_role("worker")), "worker")
-        raise UserError(f"{missing[0]} is not in the run: it has {servers} ps, {workers}")
+    for name in names:
+        if name not in by_name and not spares:
+            servers = len(planned.of_role("ps"))
+            workers = console.count(len(planned.of_role("worker")), "worker")
+            raise UserError(f"{name} is not in the run: it has {servers} ps, {workers}")
     return [by_name[name] for name in names if name in by_name]
 
 
@@ -196,7 +186,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
                 rundir.check_resumable(run.path, config)
             run = rundir.create(run.path, config, chosen.preset, resume=again)
             planned.save(run)
-            log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
+            log.info("%s", run_summary.opening(run, config, chosen.preset, planned).splitlines()[0])
             outcome = PartSupervisor(mine, run, interruption).run()
         return run_summary.conclude(run, config, outcome, interruption)
 
@@ -204,20 +194,14 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
 class PartSupervisor(Supervisor):
     """Supervises the processes of this host, until all of them have exited.
 
-    A ps or worker that is still running `late_s` after the end of the chief is ended.
+    A ps or worker that is still running `AFTER_CHIEF_S` after the end of the chief is ended.
     """
 
-    def __init__(
-        self,
-        mine: Sequence[Process],
-        run: RunDir,
-        interruption: Interruption,
-        late_s: float = AFTER_CHIEF_S,
-    ) -> None:
+    def __init__(self, mine: Sequence[Process], run: RunDir, interruption: Interruption) -> None:
         self._since = now_text()
         keepers = ChildKeepers(run, mine, echo=True)
         super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
-        self._late_s = late_s if mine[0].role in ("ps", "worker") else math.inf
+        self._late_s = AFTER_CHIEF_S if mine[0].role in ("ps", "worker") else math.inf
 
     def run(self) -> Outcome:
         """Return when all have exited; the chief decides about the outcome if it is here."""

@@ -1,9 +1,4 @@
-"""Check this machine before a run starts.
-
-A shortage of cores, memory or disk only gives a warning. The launcher refuses to start if no
-checkpoint fits on the disk, if old processes of the run are still running, if the required private
-network is impossible, or if the network fails on the environment's observations.
-"""
+"""Check this machine before a run starts; a shortage of cores, memory or disk only warns."""
 
 from __future__ import annotations
 
@@ -37,9 +32,6 @@ SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
 NETWORK_TIMEOUT_S = 300.0
 _SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
 _NAMESPACE_TIMEOUT_S = 20.0
-
-
-# --- cores, memory and disk -----------------------------------------------------------------------
 
 
 class Facts(NamedTuple):
@@ -114,9 +106,6 @@ def checkpoint_mb(config: Config, path: Path) -> float:
     return SMALL_CHECKPOINT_MB if small else IMAGE_CHECKPOINT_MB
 
 
-# --- old processes --------------------------------------------------------------------------------
-
-
 def check_left_over(run: RunDir) -> None:
     """Raise UserError if old keepers or processes of the run still run here; end none of them."""
     with refusing(run.path):
@@ -125,26 +114,18 @@ def check_left_over(run: RunDir) -> None:
     for record in records:
         if record.host != process_records.this_host():
             continue
-        if process_records.keeper_lives(record):
-            who, remedy = f"with its keeper, pid {record.keeper.pid}", f"`{stop}`"
-            raise UserError(
-                f"{run.name} is still at work: {record.name} {who}: end it with {remedy}"
-            )
-        if process_records.child_lives(record):
-            raise UserError(
-                f"{run.name} is still at work: {record.name}, pid {record.pid}, whose keeper is "
-                f"gone: end it with `kill {record.pid}`"
-            )
-
-
-# --- isolation ------------------------------------------------------------------------------------
+        who, remedy = f" with its keeper, pid {record.keeper.pid}", stop
+        if not process_records.keeper_lives(record):
+            if not process_records.is_alive(record):
+                continue
+            who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
+        raise UserError(f"{run.name} is still at work: {record.name}{who}: end it with `{remedy}`")
 
 
 def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | None]:
     """Whether the cluster gets a private network by `--isolation`; if not, a warning.
 
-    A TensorFlow server accepts connections on every interface and executes the graphs of any
-    client. Raises UserError if isolation is required but impossible.
+    Raises UserError if isolation is required but impossible.
     """
     danger = "whoever reaches the ports of this run can run code"
     if across_hosts:
@@ -177,14 +158,10 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 
-# --- the network ----------------------------------------------------------------------------------
-
-
 def check_network(config: Config, space: Space[Any]) -> None:
     """Raise UserError if the network can't take these observations, or the user's own one fails.
 
-    The user's own network is tested in a separate process, which imports TensorFlow and takes some
-    seconds.
+    The user's own network is tested in a separate process, which imports TensorFlow.
     """
     place = config.network.network
     module, colon, _ = place.partition(":")

@@ -21,11 +21,13 @@ from a3c.config.command_line import Parser, add_version
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import elsewhere, far_end
 from a3c.keeper.spec import Process
-from a3c.launch import hosts, supervisor
+from a3c.launch import hosts, run_summary, supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES
 from a3c.run import rundir
 from a3c.run.rows import Follower
+from a3c.watch import status as reading
+from a3c.watch.snapshot import lines, printable, score
 
 STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
 SUMMARY_TIMEOUT_S = 10.0  # for the cockpit to write the summary
@@ -62,18 +64,11 @@ def make_parser(prog: str, verb: str) -> Parser:
     return parser
 
 
-# --- status, watch, list --------------------------------------------------------------------------
-
-
 def status(arguments: argparse.Namespace) -> int:
     """Print the status of a run."""
-    from a3c.watch import status as reading
-
     found = reading.read(rundir.find(arguments.run), usage=True)
-    if arguments.json:
-        print(json.dumps(found.as_dict(), indent=1))
-    else:
-        print("\n".join(reading.lines(found)))
+    text = json.dumps(found.as_dict(), indent=1) if arguments.json else "\n".join(lines(found))
+    print(text)
     return EXIT_OK
 
 
@@ -87,9 +82,6 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def list_runs(_arguments: argparse.Namespace) -> int:
     """Print the runs of this folder, newest last."""
-    from a3c.watch import status as reading
-    from a3c.watch.snapshot import printable, score
-
     for found in rundir.all_runs():
         name = printable(found.name)
         try:
@@ -101,9 +93,6 @@ def list_runs(_arguments: argparse.Namespace) -> int:
         step = now.checkpoint.step if now.solved and now.checkpoint else now.global_step
         print(f"{name:40}  {now.word:8}  {step:>13,} env steps  {mean:>8}")
     return EXIT_OK
-
-
-# --- logs -----------------------------------------------------------------------------------------
 
 
 def logs(arguments: argparse.Namespace) -> int:
@@ -136,27 +125,22 @@ def logs(arguments: argparse.Namespace) -> int:
         time.sleep(FOLLOW_INTERVAL_S)
 
 
-# --- stop, restart --------------------------------------------------------------------------------
-
-
 def stop(arguments: argparse.Namespace) -> int:
     """End a run in order: workers, the chief's last checkpoint, ps; with `--now`, all at once."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
-    alive = [r for r in process_records.read_records(found.path) if process_records.keeper_lives(r)]
+    alive = list(filter(process_records.keeper_lives, process_records.read_records(found.path)))
     if not alive:
         ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return EXIT_OK
-    last = (supervisor.CHIEF, *(r.name for r in alive if r.role == "ps"))
-    order = (
-        [r for r in alive if r.name not in last],
+    order = [
+        [r for r in alive if r.name != supervisor.CHIEF and r.role != "ps"],
         [r for r in alive if r.name == supervisor.CHIEF],
         [r for r in alive if r.role == "ps"],
-    )
-    for group in [alive] if arguments.now else order:
-        left = far_end.end(group, now=arguments.now, grace_s=STOP_TIMEOUT_S)
-        if left:
+    ]
+    for records in [alive] if arguments.now else order:
+        if left := far_end.end(records, now=arguments.now, grace_s=STOP_TIMEOUT_S):
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
     if shutil.which("tmux"):
@@ -186,9 +170,6 @@ def restart(arguments: argparse.Namespace) -> int:
             return EXIT_OK
     names = ", ".join(record.name for record in records) or "none yet"
     raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
-
-
-# --- add, remove ----------------------------------------------------------------------------------
 
 
 def add(arguments: argparse.Namespace) -> int:
@@ -264,9 +245,6 @@ def remove(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-# --- tmux -----------------------------------------------------------------------------------------
-
-
 def attach(arguments: argparse.Namespace) -> int:
     """Replace this process by tmux, attached to the run's session in its own tmux server."""
     from a3c.launch import tmux
@@ -283,13 +261,12 @@ def attach(arguments: argparse.Namespace) -> int:
 def cockpit(arguments: argparse.Namespace) -> int:
     """Supervise a run in tmux mode; this verb runs in the session's first pane."""
     from a3c.launch import tmux
-    from a3c.launch.run_summary import supervise
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):
         config = rundir.read_config(found)
         keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
-        return supervise(Plan.load(found), keepers, found, config)
+        return run_summary.supervise(Plan.load(found), keepers, found, config)
 
 
 def completion(_arguments: argparse.Namespace) -> int:
@@ -298,9 +275,6 @@ def completion(_arguments: argparse.Namespace) -> int:
 
     print(BASH, end="")
     return EXIT_OK
-
-
-# --- all of them ----------------------------------------------------------------------------------
 
 
 class Verb(NamedTuple):

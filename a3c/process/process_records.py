@@ -1,12 +1,12 @@
 """The records that keepers write about their processes, and the check that a pid is still valid.
 
 A keeper writes `processes/<name>.json` in the run directory; all others only read it. The system
-reuses pids, so a pid alone doesn't identify a process. It counts only together with its create
-time or, better, its birth, which steps of the wall clock don't change.
+reuses pids, so a pid counts only together with its birth.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -33,8 +33,8 @@ _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 class Identity:
     """Identifies a process, distinct from any later process with the same pid.
 
-    `create_time` is in seconds since 1970, as in psutil. `birth` is the boot's id and the start of
-    the process in kernel ticks since that boot.
+    `create_time` is in seconds since 1970, as in psutil. `birth`, which steps of the wall clock
+    don't change, is the boot's id and the start of the process in kernel ticks since that boot.
     """
 
     pid: int
@@ -44,16 +44,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class LastExit:
-    """How a process last ended: by exit `code` or by `signal`.
-
-    `reason` says why its keeper ended it: heartbeat, start-timeout, memory, restart, stop, hangup
-    or parent; None if the process ended by itself.
-    """
+    """How a process last ended: by exit `code` or by `signal`."""
 
     code: int | None
     signal: str | None
     at: str
-    reason: str | None
+    reason: str | None  # why its keeper ended it, if it did: see `a3c.keeper.keeper`
 
 
 def now_text() -> str:
@@ -186,25 +182,19 @@ def identify(pid: int) -> Identity | None:
     return Identity(pid, booted + ticks / os.sysconf("SC_CLK_TCK"), f"{boot_id}/{ticks}")
 
 
-def is_alive(pid: int | None, create_time: float | None, birth: str | None = None) -> bool:
-    """Whether the process with this pid and create time still runs on this machine."""
-    seen = None if pid is None else identify(pid)
-    if seen is None or create_time is None:
+def is_alive(process: Identity | ProcessRecord) -> bool:
+    """Whether a process, or the process of a record, still runs on this machine."""
+    seen = None if process.pid is None else identify(process.pid)
+    if seen is None or process.create_time is None:
         return False
-    if birth is not None and seen.birth is not None:
-        return birth == seen.birth
-    return abs(seen.create_time - create_time) < _CREATE_TIME_SLACK_S
-
-
-def child_lives(record: ProcessRecord) -> bool:
-    """Whether the process in a record still runs on this machine."""
-    return is_alive(record.pid, record.create_time, record.birth)
+    if process.birth is not None:
+        return process.birth == seen.birth
+    return abs(seen.create_time - process.create_time) < _CREATE_TIME_SLACK_S
 
 
 def keeper_lives(record: ProcessRecord) -> bool:
     """Whether the keeper that wrote a record still runs on this machine."""
-    keeper = record.keeper
-    return is_alive(keeper.pid, keeper.create_time, keeper.birth)
+    return is_alive(record.keeper)
 
 
 def is_kept(path: Path) -> bool:
@@ -219,9 +209,7 @@ def live_state(record: ProcessRecord) -> str:
     After a child ends and before the next record only the keeper runs; that is "restarting". The
     record of a keeper on another host can't be checked from here and is returned as it is.
     """
-    if record.state in ENDED_STATES or record.host != this_host():
-        return record.state
-    if child_lives(record):
+    if record.state in ENDED_STATES or record.host != this_host() or is_alive(record):
         return record.state
     if keeper_lives(record):
         return record.state if record.pid is None else "restarting"
@@ -229,10 +217,7 @@ def live_state(record: ProcessRecord) -> str:
 
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
-    """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running.
-
-    Does not wait. `now` sends SIGQUIT, on which a keeper kills the process.
-    """
+    """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running."""
     return _signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
 
 
@@ -251,17 +236,13 @@ def resident_bytes(pid: int) -> int:
 
 def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
     """Signal a keeper after checking its identity; a pidfd prevents signalling a reused pid."""
-    keeper = record.keeper
+    keeper, pidfd = record.keeper, None
     if record.host != this_host():
         return False
+    with contextlib.suppress(OSError, OverflowError, AttributeError):  # an old kernel or Python
+        pidfd = os.pidfd_open(keeper.pid)
     try:
-        pidfd = os.pidfd_open(keeper.pid) if hasattr(os, "pidfd_open") else None
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # an old kernel; an impossible pid
-        pidfd = None
-    try:
-        if not keeper_lives(record):
+        if not is_alive(keeper):
             return False
         if pidfd is not None:
             signal.pidfd_send_signal(pidfd, signum)

@@ -92,9 +92,7 @@ def test_a_killed_keeper_is_started_again_and_its_process_with_it(
     os.kill(before.keeper.pid, signal.SIGKILL)
     after = wait_for_another(supervisor, run, before.keeper.pid)
     assert (after.state, after.restarts) == ("running", 1)
-    wait_until(
-        lambda: not process_records.is_alive(before.pid, before.create_time), "its end", 20.0
-    )
+    wait_until(lambda: not process_records.is_alive(before), "its end", 20.0)
 
 
 def test_a_keeper_that_is_killed_again_and_again_is_given_up(
@@ -119,7 +117,7 @@ def test_no_keeper_is_started_again_once_the_run_is_ending(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
     supervisor = supervisor_of(run, keepers)
-    supervisor.stop_restarts()
+    supervisor.is_over = True
     os.kill(wait_for_keeper(run).keeper.pid, signal.SIGKILL)
     wait_until(lambda: supervisor.exit_code(NAME) == 128 + signal.SIGKILL, "its end", 20.0)
     supervisor.poll()
@@ -153,7 +151,7 @@ def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
     wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
     after = wait_for_another(supervisor, run, before.keeper.pid)
     assert (asked, after.restarts) == ([1], 1)
-    supervisor.stop_restarts()
+    supervisor.is_over = True
     process_records.terminate(after)
     assert wait_until(lambda: recorded.exit_code(NAME) == EXIT_OK, "its end", 20.0)
 
