@@ -168,17 +168,15 @@ def start(arguments: list[str]) -> int:
     if chosen.dry_run:
         print(planned.show(as_json=chosen.json))
         return EXIT_OK
-    host_file = hosts.file_of(chosen)
-    if host_file:
+    if placement:
         hosts.check(planned, config)
-    copy = host_file.read_bytes() if host_file else None
     in_tmux = _wants_tmux(chosen, run.label)
     with rundir.hold(path):
         rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         with rundir.refusing(path):
             planned.save(run)
-            hosts.save_copy(run, copy)
+            hosts.save_copy(run, placement)
         log.info("%s", run_summary.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))

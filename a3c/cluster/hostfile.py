@@ -9,7 +9,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -67,6 +67,7 @@ class HostFile:
 
     hosts: tuple[Host, ...]
     ps: tuple[str, ...]
+    text: bytes = b""
 
     @property
     def slots(self) -> int:
@@ -79,14 +80,15 @@ def read(path: Path) -> HostFile:
     subject = f"--hosts {path}"
     try:
         with path.open("rb") as file:
-            tables = tomllib.loads(file.read(_MAX_BYTES).decode())
+            text = file.read(_MAX_BYTES)
+        tables = tomllib.loads(text.decode())
     except OSError as error:
         raise UserError(f"{subject}: {error.strerror}: give a file that can be read") from None
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{subject} is not valid TOML ({reason}): mend it") from None
     try:
-        return parse(tables)
+        return replace(parse(tables), text=text)
     except UserError as error:
         raise UserError(f"{subject}: {error}") from None
 
@@ -222,7 +224,7 @@ class Placement:
 
     cluster: Cluster
     hosts: dict[str, Host]
-    file: tuple[Host, ...]
+    file: HostFile
 
 
 def directory_of(host: Host, label: str) -> str:
@@ -252,7 +254,7 @@ def place(file: HostFile, config: Config) -> Placement:
         addresses[settings.ps :],
         trusted_network=settings.trusted_network,
     )
-    return Placement(made, {task.name: host for task, host in chosen.items()}, file.hosts)
+    return Placement(made, {task.name: host for task, host in chosen.items()}, file)
 
 
 def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:

@@ -78,11 +78,7 @@ class Plan:
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
-    """The addresses of all processes on this machine, or in the run's private network.
-
-    The ports begin at `--base-port` and are checked; without it they are any free ports. In a
-    private network no other program has ports, so nothing is checked.
-    """
+    """The addresses of all processes on this machine: free ports, or checked ones from a base."""
     count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
         raise UserError(
@@ -139,7 +135,7 @@ def make(
         board = _extra("tensorboard", (*argv, *flags), run, address)
         board.environment["PYTHONPATH"] = str(REPOSITORY)
         processes.append(board)
-    file = placement.file if placement else ()
+    file = placement.file.hosts if placement else ()
     return Plan(str(run.path), tuple(processes), tuple(reserved), file)
 
 

@@ -70,10 +70,7 @@ def add_host_arguments(group: Any) -> None:
 def place(
     arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
 ) -> tuple[Cluster, Task]:
-    """The cluster and this process's task; flags have priority over TF_CONFIG.
-
-    `keep` has no flags `--job` and `--task`, so TF_CONFIG or Slurm must give its task.
-    """
+    """The cluster and this process's task; flags have priority over TF_CONFIG."""
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
@@ -115,10 +112,7 @@ def expand(text: str, count: int) -> list[str]:
 
 
 def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
-    """Cluster and task from the JSON that Kubeflow and other schedulers put into TF_CONFIG.
-
-    If there is a `chief` or `master` job, it becomes worker 0, and the workers move up by one.
-    """
+    """Cluster and task from TF_CONFIG; a `chief` or `master` is worker 0, before the others."""
     jobs, task = _parse_tf_config(text)
     heads = jobs["chief"] + jobs["master"]
     cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
@@ -201,7 +195,7 @@ def expand_hosts(text: str) -> list[str]:
     for item in items:
         names = [""]
         for number, part in enumerate(_BRACKETS.split(item)):
-            choices = _expand_ranges(part) if number % 2 else [part]
+            choices = expand_ranges(part) if number % 2 else [part]
             if len(hosts) + len(names) * len(choices) > MAX_HOSTS:
                 raise UserError(f"host list {reprlib.repr(text)}: give {MAX_HOSTS:,} hosts at most")
             names = [name + choice for name in names for choice in choices]
@@ -209,8 +203,8 @@ def expand_hosts(text: str) -> list[str]:
     return hosts
 
 
-def _expand_ranges(text: str) -> list[str]:
-    """The numbers in one pair of brackets, padded to the width of their range's first number."""
+def expand_ranges(text: str) -> list[str]:
+    """The numbers of `8-10,07`, padded to the width of their range's first number."""
     numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)

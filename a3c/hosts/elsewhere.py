@@ -83,10 +83,7 @@ def _without_end(run: RunDir, plan: Plan) -> Iterator[tuple[Process, Path]]:
 
 
 def end_left(run: RunDir, *, now: bool) -> list[str]:
-    """End processes that remain on other hosts; return their names. UserError if that fails.
-
-    The requests go to all hosts at the same time.
-    """
+    """End what remains on other hosts, on all at once; return the names. UserError on failure."""
     links = []
     for host in hosts_in_doubt(run):
         argv = (host.python, "-m", "a3c.hosts.far_end")

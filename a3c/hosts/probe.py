@@ -105,10 +105,7 @@ def _answer(listeners: list[socket.socket], token: bytes) -> None:
 
 
 def why_not(target: tuple[str, int, str]) -> str:
-    """The reason why an address isn't reached; empty if it is reached and sends the right token.
-
-    Without a token any program may answer.
-    """
+    """Why an address isn't reached, or doesn't send the token, if one is given; else empty."""
     host, port, token = target
     try:
         with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:

@@ -35,7 +35,7 @@ from typing import Any
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
 from a3c.keeper import namespaces, spawn
 from a3c.keeper.capture import Capture, Echo, LogFile, Tail
-from a3c.keeper.restarts import Patience, Verdict, judge
+from a3c.keeper.restarts import Patience, judge
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import heartbeat
@@ -202,7 +202,7 @@ class Keeper:
             self._leave("stopped", self._last_status, how)
         elif reason == "restart":
             self._start_again_after(0.0, how)
-        elif verdict is Verdict.DONE:
+        elif verdict == "done":
             self._leave("done", EXIT_OK, how)
         else:
             decision = self._patience.decide(verdict, lived_s, beat)

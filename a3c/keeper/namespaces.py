@@ -7,6 +7,8 @@ their own user id: their files stay theirs, and programs gain no rights.
 The first keeper creates the network; a file in the run directory lists the keepers that hold it. A
 new keeper gets it from any of them that is still running. The network exists until the last keeper
 exits, and needs no cleanup. The launcher runs this module to test whether the kernel allows it.
+
+The process that makes, enters or joins a network must have one thread.
 """
 
 from __future__ import annotations
@@ -41,10 +43,7 @@ class NamespaceError(Exception):
 
 
 class Namespace(NamedTuple):
-    """Descriptors of a network namespace and, if there is one, of the user namespace that owns it.
-
-    Programs that this process starts don't inherit them.
-    """
+    """Descriptors of a network namespace and of the user namespace that owns it, if any."""
 
     network: int
     user: int | None = None
@@ -61,11 +60,7 @@ def signals_blocked() -> Iterator[set[int]]:
 
 
 def make() -> Namespace:
-    """Create a namespace with loopback up.
-
-    A fork creates it, so that this process stays outside. Call it from a process with one thread.
-    Raises NamespaceError.
-    """
+    """Create a namespace with loopback up, in a fork; raises NamespaceError."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, signals_blocked():
@@ -117,10 +112,7 @@ def _unshare() -> list[str]:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a C library function and raise OSError unless it returns 0.
-
-    Python's `os` has `setns` and `unshare` only since 3.12.
-    """
+    """Call a C library function, which Python has since 3.12 only; OSError unless it returns 0."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, name)(*arguments) != 0:
         number = ctypes.get_errno()
@@ -132,11 +124,7 @@ def _describe(error: OSError) -> str:
 
 
 def join(path: Path) -> Namespace:
-    """Join the network whose holders `path` lists, and add this keeper to the list.
-
-    If no holder is running, create a new network. Call it from a process with one thread. Raises
-    UserError.
-    """
+    """Join the network whose holders `path` lists, or create it; raises UserError."""
     try:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
@@ -159,11 +147,9 @@ def join(path: Path) -> Namespace:
 
 
 def _find(lines: bytes) -> Namespace | None:
-    """Open the network of a running holder in the file's lines; None if there is none.
-
-    A killed keeper can leave an incomplete line, and a holder may exit at any time.
-    """
+    """Open the network of a holder in the file's lines that still runs; None if there is none."""
     for line in lines.splitlines():
+        # A killed keeper can leave an incomplete line, and a holder may exit at any time.
         with contextlib.suppress(ValueError, TypeError, OSError), contextlib.ExitStack() as opened:
             pid, birth, *numbers = json.loads(line)
             seen = identify(pid)

@@ -43,10 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(logdir: Path, port: int, host: str) -> str:
-    """Serve a directory in a thread of this process; return the URL.
-
-    If `port` is taken, the URL has another port.
-    """
+    """Serve a directory in a thread; return the URL, which has another port if `port` is taken."""
     # Without TensorFlow, whose import would cost seconds and 300 MB.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard import default, program

@@ -52,7 +52,9 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
     If the user gives no number of workers, every slot gets one. A resumed run uses its previous
     hosts unless `--hosts` gives others.
     """
-    path = file_of(chosen)
+    path = chosen.hosts
+    if path is None and chosen.resume and (chosen.run_dir / COPY).is_file():
+        path = chosen.run_dir / COPY
     if path is None:
         return config, None
     file = hostfile.read(path)
@@ -63,23 +65,13 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
     return config, hostfile.place(file, config)
 
 
-def file_of(chosen: argparse.Namespace) -> Path | None:
-    """The host file: `--hosts`, or the copy in the directory of a resumed run; None without one."""
-    given: Path | None = chosen.hosts
-    if given is None and chosen.resume and chosen.run_dir:
-        kept: Path = chosen.run_dir / COPY
-        return kept if kept.is_file() else None
-    return given
-
-
-def save_copy(run: RunDir, text: bytes | None) -> None:
+def save_copy(run: RunDir, placement: Placement | None) -> None:
     """Copy the host file into the run directory, for `--resume`; without one, delete the copy."""
     copy = run.path / COPY
     with rundir.refusing(run.path):
-        if text is None:
-            copy.unlink(missing_ok=True)
-        else:
-            copy.write_bytes(text)
+        copy.unlink(missing_ok=True)
+        if placement:
+            copy.write_bytes(placement.file.text)
 
 
 # --- the probes -----------------------------------------------------------------------------------
@@ -109,10 +101,7 @@ class _Target(NamedTuple):
 
 
 def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
-    """The answers of this host and of every host that gets a process now.
-
-    `at_work` are processes that already run and that each new process must reach.
-    """
+    """The answers of the hosts that get a process now; these must also reach those `at_work`."""
     cluster = [process for process in plan.processes if process.role in ("ps", "worker")]
     answers = [Answer(h, [p for p in cluster if p.host == h.name]) for h in plan.hosts]
     answers = [answer for answer in answers if answer.host.is_here or answer.processes]
@@ -195,10 +184,7 @@ def _targets(
 
 
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
-    """Probe the hosts and show their answers; UserError if anything prevents the run.
-
-    `at_work` are the running ps that the processes of the plan, added workers, must reach.
-    """
+    """Probe the hosts and show their answers; UserError if anything prevents the run."""
     answers = ask(plan, at_work)
     for line in table(answers):
         log.info("%s", line)

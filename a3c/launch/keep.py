@@ -12,6 +12,7 @@ their own processes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import math
@@ -41,7 +42,6 @@ log = logging.getLogger("a3c")
 BOARD_PORT = 6006
 AFTER_CHIEF_S = 20.0  # how long a ps or worker may outlast the chief
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
-_NUMBERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,10 +102,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
-    """The configuration, the whole plan, and the names of the selected processes.
-
-    The lists of hosts determine how many ps and workers there are.
-    """
+    """The configuration, the plan that the lists of hosts give, and the names of our processes."""
     if chosen.process is None:
         cluster, task = which_task.place(chosen, config)
         names = [task.name]
@@ -129,17 +126,11 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
 
 def expand_names(text: str) -> list[str]:
     """The selected names: `worker-4-6,9` means four; a prefix, as pods have, is dropped."""
-    match = _NAME.fullmatch(text)
-    numbers: list[int] = []
-    for part in match[2].split(",") if match else []:
-        found = _NUMBERS.fullmatch(part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        numbers += range(first, min(last, first + planning.MAX_PROCESSES) + 1)
-        if first > last:
-            match = None
-    if match is None:
-        raise UserError(f"process {text!r} is unknown: give ps-0, worker-3 or worker-4-7")
-    return [f"{match[1]}-{number}" for number in dict.fromkeys(numbers)]
+    if match := _NAME.fullmatch(text):
+        with contextlib.suppress(UserError):
+            numbers = map(int, which_task.expand_ranges(match[2]))
+            return [f"{match[1]}-{number}" for number in dict.fromkeys(numbers)]
+    raise UserError(f"process {text!r} is unknown: give ps-0, worker-3 or worker-4-7")
 
 
 def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
@@ -166,10 +157,7 @@ def _is_done(run: RunDir, name: str) -> bool:
 
 
 def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
-    """Supervise these processes; return the exit code.
-
-    The chief's host writes the run's configuration before the chief and the summary after it.
-    """
+    """Supervise these processes; return the exit code. The chief's host has the run's files."""
     run = RunDir(Path(planned.run_dir))
     if all(process.name != CHIEF for process in mine):
         if mine[0].role not in ("ps", "worker") and not run.config.exists():

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from a3c.cluster.plan import Plan
+from a3c.cluster.plan import Plan, keeper_environment
 from a3c.config import Config, command_line, own_code
 from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
@@ -123,10 +123,7 @@ def check_left_over(run: RunDir) -> None:
 
 
 def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | None]:
-    """Whether the cluster gets a private network by `--isolation`; if not, a warning.
-
-    Raises UserError if isolation is required but impossible.
-    """
+    """Whether the cluster gets a private network by `--isolation`; if not, a warning."""
     danger = "whoever reaches the ports of this run can run code"
     if across_hosts:
         return False, f"guard the network between the hosts: {danger} on them"
@@ -140,7 +137,7 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
             capture_output=True,
             text=True,
             timeout=_NAMESPACE_TIMEOUT_S,
-            cwd=REPOSITORY,
+            env=keeper_environment(),
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -159,10 +156,7 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
 
 
 def check_network(config: Config, space: Space[Any]) -> None:
-    """Raise UserError if the network can't take these observations, or the user's own one fails.
-
-    The user's own network is tested in a separate process, which imports TensorFlow.
-    """
+    """Raise UserError if the network can't take these observations, or the user's own one fails."""
     place = config.network.network
     module, colon, _ = place.partition(":")
     if not colon:

@@ -25,12 +25,11 @@ from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import best
 from a3c.process import process_records
 from a3c.process.console import beside, command, count, discard, from_here
-from a3c.process.process_records import ProcessRecord
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import Follower, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
-from a3c.watch.snapshot import one_line
+from a3c.watch.snapshot import Status, one_line
 from a3c.watch.status import Reader
 
 log = logging.getLogger("a3c")
@@ -66,10 +65,7 @@ def sharing(config: Config) -> str:
 
 
 def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
-    """Supervise and show a run, evaluate it, write its summary, and return its exit code.
-
-    In child mode this runs in the foreground, in tmux mode in the first pane.
-    """
+    """Supervise and show a run, evaluate it, write its summary, and return its exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with Interruption() as interruption:
         with showing(run) as poll:
@@ -118,14 +114,13 @@ class Progress:
         self._reader = Reader(run)
         self._last_step = self._reader.read().global_step  # what a resumed run had done before
         self._link: str | None = None
-        self._waits: dict[str, str] = {}
+        self._waits: set[str] = set()
         losses = run.metrics("losses")
         self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
 
     def poll(self) -> None:
         """Read the run's files and log the news."""
-        records = process_records.read_records(self._run.path)
-        for record in records:
+        for record in process_records.read_records(self._run.path):
             now = (record.state, record.restarts)
             before = self._states.get(record.name)
             self._states[record.name] = now
@@ -144,22 +139,19 @@ class Progress:
             log.info("%s", loss)
         if time.monotonic() - self._said_at >= LINE_INTERVAL_S:
             self._said_at = time.monotonic()
-            self._line(records)
+            with contextlib.suppress(A3CError, OSError):  # such as a deleted run directory
+                self._line(self._reader.read())
 
-    def _line(self, records: list[ProcessRecord]) -> None:
-        """Log the progress; if there is none, log once which peer each process waits for."""
-        with contextlib.suppress(A3CError, OSError):  # such as a deleted run directory
-            status = self._reader.read()
-            if status.global_step != self._last_step:
-                self._last_step = status.global_step
-                log.info("%s", one_line(status))
-                return
-        for record in records:
-            said = [line for line in record.output_tail if " keeper: " not in line]
-            peer = said[-1].partition(" waiting for ")[2] if said else ""
-            if peer and self._waits.get(record.name) != peer:
-                self._waits[record.name] = peer
-                log.info("%s: waiting for %s", record.name, peer)
+    def _line(self, status: Status) -> None:
+        """Log the progress; if there is none, log once which processes wait for which peer."""
+        if status.global_step != self._last_step:
+            self._last_step = status.global_step
+            log.info("%s", one_line(status))
+            return
+        for line in status.warnings:
+            if " waiting for " in line and line not in self._waits:
+                self._waits.add(line)
+                log.info("%s", line)
 
 
 # --- at its end -----------------------------------------------------------------------------------
@@ -199,10 +191,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
 
 
 def _run_script(interruption: Interruption, script: str, *arguments: str) -> str | None:
-    """Run one of our scripts and return its output; None if it fails, with its error logged.
-
-    After a signal no script is started.
-    """
+    """Run one of our scripts; return its output, or None if it fails or a signal has arrived."""
     if interruption.came():
         return None
     process = subprocess.Popen(

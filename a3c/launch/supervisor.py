@@ -20,7 +20,7 @@ from pathlib import Path
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_FATAL, EXIT_OK
-from a3c.keeper.restarts import Limits, Patience, Verdict
+from a3c.keeper.restarts import Limits, Patience
 from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.process_records import Identity, ProcessRecord
@@ -347,7 +347,7 @@ class Supervisor:
         """Restart a keeper that was killed, after a delay; give it up if that happens too often."""
         name = kept.process.name
         if kept.due_at is None:
-            decision = kept.patience.decide(Verdict.CRASH, now - kept.started_at, beat=False)
+            decision = kept.patience.decide("crash", now - kept.started_at, beat=False)
             if decision.again:
                 delay_s = decision.delay_s
                 log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)

@@ -53,10 +53,7 @@ class Pane(NamedTuple):
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    """Open the session, and attach to it if this is a terminal.
-
-    Its windows are the cockpit with the ps, the workers, the evaluator and TensorBoard.
-    """
+    """Open the session, and attach to it if this is a terminal."""
     panes = {
         role: [pane_of(process, run) for process in plan.of_role(role)]
         for role in ("ps", "worker", "evaluator", "tensorboard")
@@ -128,10 +125,7 @@ def check_free(label: str, *, replace: bool) -> None:
 
 
 def session_name(label: str) -> str:
-    """The session name of the run with this label.
-
-    Characters that tmux doesn't allow in a name are replaced, and a hash keeps the name unique.
-    """
+    """The session name of a run: a hash keeps it unique if tmux doesn't allow its characters."""
     safe = re.sub(r"[^\w-]", "_", label)
     if safe == label:
         return f"a3c-{label}"
@@ -162,10 +156,7 @@ def socket_of(server: libtmux.Server) -> str:
 
 
 def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
-    """The command that attaches to a run's session, in the server at `socket` if it is given.
-
-    Inside that server, the command switches the current client to the session.
-    """
+    """The command that attaches to a run's session, or switches the client of that server to it."""
     target = ("-t", f"={session_name(label)}")
     around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     if around and socket not in (None, around):
@@ -186,10 +177,7 @@ def open_session(
     directory: Path,
     environment: Mapping[str, str],
 ) -> None:
-    """Open a detached session with these windows; UserError if a session has this name already.
-
-    The processes get `environment`, not the environment of the tmux server.
-    """
+    """Open a detached session; UserError if its name is taken. Its processes get `environment`."""
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _output(
         server,
@@ -266,10 +254,7 @@ def _run_in(
 
 
 def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
-    """Run a command in the dead pane with the same title, or in a new pane of a worker.
-
-    A new pane goes into the last window of workers that has room, or into a new window.
-    """
+    """Run a command in the dead pane with the same title, or in a new pane of a worker."""
     session = find_session(server, label)
     if session is None:
         return

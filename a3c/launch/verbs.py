@@ -38,7 +38,7 @@ FOLLOW_INTERVAL_S = 0.25
 def run(prog: str, arguments: Sequence[str]) -> int:
     """Execute the verb, which is the first argument."""
     parser = make_parser(prog, arguments[0])
-    return VERBS[arguments[0]].act(parser.parse_args(arguments[1:]))
+    return VERBS[arguments[0]].act(parser.parse_args(arguments[1:])) or EXIT_OK
 
 
 def make_parser(prog: str, verb: str) -> Parser:
@@ -64,23 +64,21 @@ def make_parser(prog: str, verb: str) -> Parser:
     return parser
 
 
-def status(arguments: argparse.Namespace) -> int:
+def status(arguments: argparse.Namespace) -> None:
     """Print the status of a run."""
     found = reading.read(rundir.find(arguments.run), usage=True)
     text = json.dumps(found.as_dict(), indent=1) if arguments.json else "\n".join(lines(found))
     print(text)
-    return EXIT_OK
 
 
-def watch(arguments: argparse.Namespace) -> int:
+def watch(arguments: argparse.Namespace) -> None:
     """Show a run live, until it ends."""
     from a3c.watch import dashboard
 
     dashboard.watch(rundir.find(arguments.run))
-    return EXIT_OK
 
 
-def list_runs(_arguments: argparse.Namespace) -> int:
+def list_runs(_arguments: argparse.Namespace) -> None:
     """Print the runs of this folder, newest last."""
     for found in rundir.all_runs():
         name = printable(found.name)
@@ -92,10 +90,9 @@ def list_runs(_arguments: argparse.Namespace) -> int:
         mean = score(now.mean_return_100, now.stop_at_return)
         step = now.checkpoint.step if now.solved and now.checkpoint else now.global_step
         print(f"{name:40}  {now.word:8}  {step:>13,} env steps  {mean:>8}")
-    return EXIT_OK
 
 
-def logs(arguments: argparse.Namespace) -> int:
+def logs(arguments: argparse.Namespace) -> None:
     """Print the logs; with several processes, each line starts with its process's name."""
     found = rundir.find(arguments.run)
     folder, wanted = found.path / "logs", arguments.process
@@ -121,11 +118,11 @@ def logs(arguments: argparse.Namespace) -> int:
                     print(f"{file.stem:12} {text}" if prefix else text)
             sys.stdout.flush()
         if not arguments.follow:
-            return EXIT_OK
+            return
         time.sleep(FOLLOW_INTERVAL_S)
 
 
-def stop(arguments: argparse.Namespace) -> int:
+def stop(arguments: argparse.Namespace) -> None:
     """End a run in order: workers, the chief's last checkpoint, ps; with `--now`, all at once."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
@@ -133,7 +130,7 @@ def stop(arguments: argparse.Namespace) -> int:
     if not alive:
         ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
-        return EXIT_OK
+        return
     order = [
         [r for r in alive if r.name != supervisor.CHIEF and r.role != "ps"],
         [r for r in alive if r.name == supervisor.CHIEF],
@@ -154,10 +151,9 @@ def stop(arguments: argparse.Namespace) -> int:
             tmux.close_session(server, found.label)
     elsewhere.end_left(found, now=arguments.now)
     print(f"{found.name} is stopped")
-    return EXIT_OK
 
 
-def restart(arguments: argparse.Namespace) -> int:
+def restart(arguments: argparse.Namespace) -> None:
     """Tell a keeper to restart its process."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
@@ -167,12 +163,12 @@ def restart(arguments: argparse.Namespace) -> int:
             if not process_records.request_restart(record):
                 raise UserError(f"{record.name} has no keeper any more: use --resume")
             print(f"{record.name} starts again")
-            return EXIT_OK
+            return
     names = ", ".join(record.name for record in records) or "none yet"
     raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
 
 
-def add(arguments: argparse.Namespace) -> int:
+def add(arguments: argparse.Namespace) -> None:
     """Request more workers in a running run; print a line for each once its keeper runs.
 
     `--max-workers` reserves their addresses. The launcher (in tmux mode the cockpit) starts them,
@@ -209,7 +205,6 @@ def add(arguments: argparse.Namespace) -> int:
             time.sleep(0.05)
         where = "" if process.is_here else f" on {process.host}"
         print(f"{process.name} starts{where}, at {process.address}")
-    return EXIT_OK
 
 
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
@@ -224,7 +219,7 @@ def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
     )
 
 
-def remove(arguments: argparse.Namespace) -> int:
+def remove(arguments: argparse.Namespace) -> None:
     """Ask a worker to exit in order and wait until it has; the other workers continue."""
     run, name = rundir.find(arguments.run), arguments.process
     record = process_records.read_record(run.record(name)) if "/" not in name else None
@@ -242,7 +237,6 @@ def remove(arguments: argparse.Namespace) -> int:
             )
         time.sleep(0.05)
     print(f"{name} has left")
-    return EXIT_OK
 
 
 def attach(arguments: argparse.Namespace) -> int:
@@ -269,18 +263,17 @@ def cockpit(arguments: argparse.Namespace) -> int:
         return run_summary.supervise(Plan.load(found), keepers, found, config)
 
 
-def completion(_arguments: argparse.Namespace) -> int:
+def completion(_arguments: argparse.Namespace) -> None:
     """Print the shell function that completes command lines."""
     from a3c.launch.completion import BASH
 
     print(BASH, end="")
-    return EXIT_OK
 
 
 class Verb(NamedTuple):
     """A verb of the launcher: its action, and a line of help."""
 
-    act: Callable[[argparse.Namespace], int]
+    act: Callable[[argparse.Namespace], int | None]
     help: str = ""  # empty for an internal verb
 
 

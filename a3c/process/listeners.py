@@ -45,10 +45,7 @@ def listeners(pid: int) -> list[Listener]:
 
 
 def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
-    """The listeners of a process that other machines can connect to.
-
-    Empty if its network namespace has only loopback.
-    """
+    """The listeners of a process that other machines can connect to."""
     if has_loopback_only(pid):
         return []
     outside = []

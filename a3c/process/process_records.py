@@ -91,10 +91,6 @@ class ProcessRecord:
     heartbeat: str | None = None
     argv: tuple[str, ...]
 
-    def to_json(self) -> str:
-        """The record as JSON text, as in its file."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
-
 
 def from_json(kind: Any, value: Any) -> Any:
     """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, a dict, a path, a scalar.
@@ -160,7 +156,8 @@ def read_json(kind: type, path: Path) -> Any:
 
 def write_record(path: Path, record: ProcessRecord) -> None:
     """Write a record atomically, readable by its owner; on OSError the old record stays."""
-    write_atomically(path, record.to_json(), durable=False)
+    text = json.dumps(dataclasses.asdict(record), indent=1)
+    write_atomically(path, text + "\n", durable=False)
 
 
 def identify(pid: int) -> Identity | None:

@@ -110,10 +110,7 @@ def start_eager_runtime() -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Capture file descriptor 2, and show the captured text only if the block fails.
-
-    TensorFlow writes there before its own logging is set up.
-    """
+    """Capture file descriptor 2, where TensorFlow writes; show the text only if the block fails."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:
         kept = os.dup(2)
