@@ -88,3 +88,9 @@ def manifest(run_dir: Path) -> checkpoint.Manifest:
     found = checkpoint.newest_valid(run_dir / "checkpoints")
     assert found
     return found[1]
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process with one thread."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]

@@ -22,8 +22,7 @@ from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
-from tests.hosts.links import children
-from tests.runs import wait_until
+from tests.runs import children, wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
 SSH = """#!/bin/sh
