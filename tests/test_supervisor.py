@@ -34,8 +34,9 @@ TRIO = ("ps-0", "worker-0", "worker-1")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    """A run directory."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run directory, where killed keepers are restarted quickly."""
+    monkeypatch.setattr(module, "LIMITS", QUICK)
     return RunDir(tmp_path)
 
 
@@ -60,8 +61,8 @@ def plan(run: RunDir, *names: str) -> Plan:
 
 
 def supervisor_of(run: RunDir, keepers: Keepers) -> Supervisor:
-    """A supervisor that restarts killed keepers quickly."""
-    return Supervisor(plan(run), keepers, run, Interruption(), limits=QUICK)
+    """A supervisor of the one process."""
+    return Supervisor(plan(run), keepers, run, Interruption())
 
 
 def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -223,7 +222,7 @@ def _spec(process: Process, run: RunDir) -> KeeperSpec:
     )
 
 
-def keeper_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def keeper_environment() -> dict[str, str]:
     """The user's environment, with a PYTHONPATH that finds the keeper's code from any directory."""
-    paths = [str(REPOSITORY), *filter(None, [base.get("PYTHONPATH")])]
-    return {**base, "PYTHONPATH": os.pathsep.join(paths)}
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

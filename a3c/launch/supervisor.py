@@ -29,6 +29,7 @@ from a3c.run.rundir import RunDir
 log = logging.getLogger(__name__)
 
 CHIEF = "worker-0"
+LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
 FIRST_RECORD_S = 30.0
@@ -217,13 +218,11 @@ class Supervisor:
         interruption: Interruption,
         *,
         on_poll: Callable[[], None] = lambda: None,
-        limits: Limits = Limits(),  # noqa: B008
     ) -> None:
         self._keepers = keepers
         self._run = run
         self._interruption = interruption
         self._on_poll = on_poll
-        self._limits = limits
         self._kept: dict[str, _Kept] = {}
         for process in plan.processes:
             self._add(process)
@@ -234,7 +233,7 @@ class Supervisor:
             path.unlink(missing_ok=True)
 
     def _add(self, process: Process) -> None:
-        self._kept[process.name] = _Kept(process, Patience(self._limits), time.monotonic())
+        self._kept[process.name] = _Kept(process, Patience(LIMITS), time.monotonic())
 
     def run(self) -> Outcome:
         """Return when all processes have ended; Ctrl-C and SIGTERM end them in order."""

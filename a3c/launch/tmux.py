@@ -134,12 +134,9 @@ def session_name(label: str) -> str:
 
 def find_session(server: libtmux.Server, label: str) -> str | None:
     """The id of a run's session, or None."""
-    listed = server.cmd("list-sessions", "-F", "#{session_id} #{session_name}").stdout
-    for line in listed:
-        session_id, _, name = line.partition(" ")
-        if name == session_name(label):
-            return session_id
-    return None
+    target = f"={session_name(label)}"  # matches the whole name only
+    found = server.cmd("list-windows", "-t", target, "-F", "#{session_id}").stdout
+    return found[0] if found else None
 
 
 def server_of(run: RunDir) -> libtmux.Server:
