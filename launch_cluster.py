@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import json
 import logging
 import os
 import sys
@@ -24,7 +23,7 @@ from a3c.cluster.hostfile import Placement
 from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.launch import hosts, preflight, report, run_summary, sweep, verbs
+from a3c.launch import hosts, preflight, run_summary, sweep, verbs
 from a3c.launch.supervisor import ChildKeepers
 from a3c.play import locate
 from a3c.process import console
@@ -179,19 +178,18 @@ def start(arguments: list[str]) -> int:
     for line in (*idle, *warnings):
         log.warning("warning: %s", line)
     if chosen.dry_run:
-        return _show(planned, as_json=chosen.json)
-    host_file = hosts.file_of(chosen)
-    if host_file:
+        print(planned.show(as_json=chosen.json))
+        return EXIT_OK
+    if placement:
         hosts.check(planned, config)
-    copy = host_file.read_bytes() if host_file else None
     in_tmux = _wants_tmux(chosen, run.label)
     with rundir.hold(path):
         rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         with rundir.refusing(path):
             planned.save(run)
-            hosts.save_copy(run, copy)
-        log.info("%s", report.opening(run, config, chosen.preset, planned))
+            hosts.save_copy(run, placement)
+        log.info("%s", run_summary.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))
         if not arguments:
@@ -253,7 +251,8 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
     envs.check(config.env)
     config, planned = compose.make_plan(config, run_name, chosen)
     if chosen.dry_run:
-        return _show(planned, as_json=chosen.json)
+        print(planned.show(as_json=chosen.json))
+        return EXIT_OK
     print(compose.render(planned, config), end="")
     log.info("start it with: docker compose -f FILE up --detach")
     return EXIT_OK
@@ -313,17 +312,6 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
         return False
     tmux.check_free(label, replace=chosen.replace or chosen.resume)
     return True
-
-
-def _show(planned: Plan, *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(planned.as_dict(), indent=1))
-    else:
-        for process in planned.processes:
-            print(planned.shell(process))
-        for process in planned.reserved:
-            print("# reserved for `add`:", planned.shell(process))
-    return EXIT_OK
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from a3c.run import rundir
 from benchmarks.witness import Witness
 from tests.faults import wire
 from tests.faults.events import Chaos
-from tests.faults.mounts import small_disk
 from tests.faults.spread import Spread, spread
+from tests.full_disks import small_disk
 from tests.runs import wait_until
 
 FLAGS = ("--ps-timeout", "10", "--checkpoint-interval", "5")

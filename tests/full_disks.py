@@ -1,10 +1,12 @@
-"""Simulate a full disk for this process only."""
+"""Full disks: for this process only, or small ones that root mounts for a while."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -20,3 +22,20 @@ def little_room(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextlib.contextmanager
+def mounted(*arguments: str) -> Iterator[None]:
+    """Something mounted; its place is the last argument."""
+    subprocess.run(["mount", *arguments], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", arguments[-1]], check=True)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[None]:
+    """A disk of its own for a directory."""
+    with mounted("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)):
+        yield

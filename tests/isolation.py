@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeper import namespaces
 from a3c.run.rundir import REPOSITORY
 
 CONNECT_INSIDE = """
@@ -25,11 +24,11 @@ socket.create_connection(("127.0.0.1", int(sys.argv[2])), timeout=10).close()
 
 
 def _said(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip() or "no reason given"
 
 
-_NO_NAMESPACE = _said([sys.executable, "-I", "-S", namespaces.__file__])
+_NO_NAMESPACE = _said([sys.executable, "-m", "a3c.keeper.namespaces"])
 needs_namespaces = pytest.mark.skipif(
     bool(_NO_NAMESPACE), reason=f"the kernel forbids network namespaces: {_NO_NAMESPACE}"
 )

@@ -73,14 +73,14 @@ def is_training(run_dir: Path, workers: int = 2) -> bool:
 def everything_ended(run_dir: Path) -> bool:
     """Whether no process and no keeper of a run is left."""
     records = process_records.read_records(run_dir)
-    alive = [process_records.child_lives(r) or process_records.keeper_lives(r) for r in records]
+    alive = [process_records.is_alive(r) or process_records.keeper_lives(r) for r in records]
     return bool(records) and not any(alive)
 
 
 def pid_of(run: RunDir, name: str) -> int | None:
     """The pid of a process of a run, or None if it isn't alive."""
     record = process_records.read_record(run.record(name))
-    return record.pid if record and process_records.child_lives(record) else None
+    return record.pid if record and process_records.is_alive(record) else None
 
 
 def manifest(run_dir: Path) -> checkpoint.Manifest:
@@ -88,3 +88,9 @@ def manifest(run_dir: Path) -> checkpoint.Manifest:
     found = checkpoint.newest_valid(run_dir / "checkpoints")
     assert found
     return found[1]
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process with one thread."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]

@@ -22,7 +22,7 @@ from gymnasium.spaces import Box
 from PIL import Image
 
 from a3c.cluster import plan, topology
-from a3c.cluster.plan import Process
+from a3c.keeper.spec import Process
 from a3c.process import listeners, process_records
 from a3c.run.rundir import RunDir, read_board_link
 from a3c.run.tensorboard import Pictures, TensorBoardSink

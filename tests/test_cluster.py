@@ -9,13 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from a3c.cluster import plan, topology
 from a3c.cluster.topology import Cluster, Task, make_cluster
@@ -117,44 +114,6 @@ def test_whatever_others_can_reach_needs_a_trusted_network() -> None:
     assert [topology.is_loopback(a) for a in (*inside, *outside)] == [True] * 5 + [False] * 6
 
 
-ADDRESSES = st.text(max_size=30) | st.from_regex(
-    r"\[?[a-f0-9:.%]{0,20}\]?:[0-9]{0,6}", fullmatch=True
-)
-HOSTS = ADDRESSES | st.sampled_from(["localhost:1", "localhost:2", "127.0.0.1:3", "[::1]:4", "a:1"])
-
-
-@given(st.lists(HOSTS, max_size=4), st.lists(HOSTS, max_size=4), st.booleans())
-def test_any_hosts_make_a_valid_cluster_or_one_line(
-    ps: list[str], workers: list[str], trusted: bool
-) -> None:
-    if made := one_line_or(lambda: make_cluster(ps, workers, trusted_network=trusted)):
-        assert_valid(made)
-
-
-def one_line_or(read: Callable[[], Any]) -> Any:
-    """What is read; None if it is refused, in one line."""
-    said = ""
-    try:
-        return read()
-    except UserError as error:
-        said = str(error)
-    assert len(said.splitlines()) == 1
-    return None
-
-
-def assert_valid(made: Cluster) -> None:
-    """Every address can be looked up, and none is there twice."""
-    everyone = [*made.ps, *made.workers]
-    assert made.ps
-    assert made.workers
-    assert len({a.lower() for a in everyone}) == len(everyone)
-    for address in everyone:
-        host, port = topology.split_address(address)
-        host.encode("idna")  # or a lookup would raise UnicodeError
-        assert 1 <= port <= 65535
-        assert address.isprintable()
-
-
 # --- tasks --------------------------------------------------------------------------------------
 
 
@@ -221,35 +180,23 @@ def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> Non
     ("text", "said"),
     [
         ("", "is not valid JSON"),
-        ("{", "is not valid JSON"),
         ("{'cluster': {}}", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
-        ("9" * 5000, "is not valid JSON"),
         ("null", "no table 'cluster'"),
-        ("[]", "no table 'cluster'"),
-        ("{}", "no table 'cluster'"),
         ('{"cluster": []}', "no table 'cluster'"),
         ('{"cluster": {"ps": ["a:1"]}}', "no table 'task'"),
-        ('{"cluster": {"ps": "a:1"}, "task": {}}', "cluster.ps is not a list of host:port texts"),
         ('{"cluster": {"ps": [1]}, "task": {}}', "cluster.ps is not a list"),
-        ('{"cluster": {"ps": {"0": "a:1"}}, "task": {}}', "cluster.ps is not a list"),
         ('{"cluster": {}, "task": {}}', "no ps"),
         (tf_config({"index": 0}), "task type None is unknown: give ps, worker or chief"),
-        (tf_config({"type": "evaluator", "index": 0}), "task type 'evaluator' is unknown"),
         (tf_config({"type": ["ps"], "index": 0}), "task type ['ps'] is unknown"),
         (tf_config({"type": "a\nb", "index": 0}), r"task type 'a\nb' is unknown"),
         (tf_config({"type": "chief", "index": 0}), "the cluster has 0 chief"),
-        (worker_config(2), "task index 2 is out of range: the cluster has 2"),
         (worker_config(-1), "task index -1 is out of range"),
-        (worker_config("-1"), "task index '-1' is out of range"),
         (worker_config("one"), "task index 'one' is out of range"),
         (worker_config(True), "task index True is out of range"),
-        (worker_config(None), "task index None is out of range"),
         (worker_config(0.0), "task index 0.0 is out of range"),
         (worker_config("9" * 4000), "is out of range"),
         (worker_config(0, ps=["10.0.0.1:1"]), "10.0.0.1:1 is not loopback"),
-        (worker_config(0, ps=["127.0.0.1:2"]), "127.0.0.1:2 is given twice"),
-        (worker_config(0, ps=["127.0.0.1:x"]), "'127.0.0.1:x' is refused"),
     ],
 )
 def test_a_wrong_tf_config_is_one_line(text: str, said: str) -> None:
@@ -259,31 +206,6 @@ def test_a_wrong_tf_config_is_one_line(text: str, said: str) -> None:
     assert said in line
     assert len(line.splitlines()) == 1
     assert len(line) < 400
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | HOSTS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-JOBS = st.dictionaries(
-    st.sampled_from(["ps", "worker", "chief", "master", "evaluator"]), st.lists(HOSTS) | JSON
-)
-TASKS = st.fixed_dictionaries(
-    {"type": st.sampled_from(["ps", "worker", "chief", "master"]) | JSON},
-    optional={"index": st.integers(-2, 3) | JSON},
-)
-TF_CONFIGS = st.fixed_dictionaries({"cluster": JOBS | JSON, "task": TASKS | JSON})
-
-
-@given(st.text(max_size=40) | TF_CONFIGS.map(json.dumps) | JSON.map(json.dumps), st.booleans())
-def test_any_tf_config_is_a_valid_cluster_or_one_line(text: str, trusted: bool) -> None:
-    if found := one_line_or(lambda: from_tf_config(text, trusted_network=trusted)):
-        made, task = found
-        assert_valid(made)
-        assert topology.check_task(made, task.job, task.index) == task
 
 
 # --- ports and peers ----------------------------------------------------------------------------

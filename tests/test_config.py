@@ -13,7 +13,7 @@ from a3c import config as settings
 from a3c.config import Config, Share, command_line
 from a3c.config.command_line import OPTIONS, Layer
 from a3c.errors import UserError
-from a3c.launch.report import sharing
+from a3c.launch.run_summary import sharing
 from tests.clusters import REPOSITORY, config
 from tests.strategies import layers
 

@@ -320,6 +320,7 @@ def test_any_host_list_is_a_cluster_or_one_line(
         addresses = [topology.split_address(a) for a in (*made.ps, *made.workers)]
         assert len(set(addresses)) == len(addresses)
         assert all(1 <= port <= 65535 for _, port in addresses)
+        assert all(host.encode("idna") for host, _ in addresses)  # or a lookup would fail
         assert trusted or all(map(topology.is_loopback, (*made.ps, *made.workers)))
 
 

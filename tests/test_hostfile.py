@@ -1,4 +1,4 @@
-"""Host files: what is refused, who goes where, and what a plan across hosts says."""
+"""Host files: what is refused beyond docs/bad-input.md, who goes where, and plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from a3c.cluster import hostfile
+from a3c.cluster import hostfile, plan
 from a3c.cluster.hostfile import ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
@@ -33,30 +33,19 @@ def tables(*hosts: dict[str, Any], **top: Any) -> dict[str, Any]:
     [
         ({}, "there is no host"),
         (tables(HERE, hots=1), "the file has the unknown key 'hots': did you mean host?"),
-        (
-            tables({**HERE, "slot": 1}),
-            "host 'here' has the unknown key 'slot': did you mean slots?",
-        ),
         (tables({"host": "here", "slots": 1}), "host 'here' has no address: give one"),
-        (tables({"host": "here", "address": "h"}), "host 'here' has no slots: give one"),
         (tables(HERE, {**BETA, "slots": "2"}), "slots = '2' is not a whole number"),
         (tables(HERE, {**BETA, "slots": True}), "slots = True is not a whole number"),
         (tables(HERE, {**BETA, "slots": -1}), "slots = -1 is not allowed: give one from 0"),
-        (tables(HERE, {**BETA, "slots": 0}), "beta has no slots and no ps"),
         (tables(BETA), "no slot is here, where worker-0 keeps the checkpoints"),
         (tables({**HERE, "slots": 0}, BETA), "no slot is here, where worker-0 keeps"),
         (tables(HERE, BETA, {**BETA, "address": "10.77.0.9"}), "host 'beta' is given twice"),
-        (tables(HERE, BETA, {**BETA, "host": "b2"}), "address '10.77.0.2' is given twice"),
-        (tables(HERE, {**BETA, "address": "10.77.0.2:22"}), "'10.77.0.2:22' is refused"),
-        (tables(HERE, {**BETA, "address": "127.0.0.1"}), "beta has the loopback address 127.0.0.1"),
         (tables(HERE, {**BETA, "port": 0}), "port = 0 is not allowed: give one from 1 to 65535"),
-        (tables(HERE, {**BETA, "port": 65536}), "port = 65536 is not allowed"),
         (tables(HERE, {**BETA, "host": "-oProxyCommand=x"}), "is no name: give one that ssh knows"),
         (tables(HERE, {**BETA, "user": "a b"}), "user = 'a b' is no name"),
         (tables(HERE, {**BETA, "user": ""}), "user = '' is empty or not printable"),
         (tables(HERE, {**BETA, "options": "-v"}), "options = '-v' is not a list of texts"),
         (tables(HERE, {**BETA, "options": ["a\nb"]}), "is empty or not printable"),
-        (tables(HERE, {**BETA, "directory": "a3c"}), "directory = 'a3c' is relative"),
         (tables({**HERE, "python": "x"}), 'host "here" has the launcher\'s own python'),
         (tables({**HERE, "port": 2200}), 'host "here" is reached without ssh: take port out'),
         (tables(HERE, BETA, ps="gamma"), "ps = 'gamma' is none of the hosts: they are here, beta"),
@@ -83,20 +72,10 @@ def test_slots_are_filled_in_order_and_this_host_comes_first() -> None:
     assert placed.cluster.workers[:3] == ("10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2224")
 
 
-def test_more_workers_than_slots_are_refused() -> None:
+def test_more_reserved_workers_than_slots_are_refused() -> None:
     file = hostfile.parse(tables(HERE, BETA))
-    with pytest.raises(UserError, match="--workers 7: the hosts have 6 slots"):
-        hostfile.place(file, configure(workers=7, trusted_network=True))
     with pytest.raises(UserError, match="--max-workers 9: the hosts have 6 slots"):
         hostfile.place(file, configure(workers=2, max_workers=9, trusted_network=True))
-
-
-def test_a_private_network_has_to_be_trusted_and_excludes_isolation() -> None:
-    file = hostfile.parse(tables(HERE, BETA))
-    with pytest.raises(UserError, match="--trusted-network"):
-        hostfile.place(file, configure(workers=6))
-    with pytest.raises(UserError, match="--isolation on"):
-        hostfile.place(file, configure(workers=6, trusted_network=True, isolation="on"))
 
 
 def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
@@ -141,14 +120,8 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
     assert [line.split(" ")[0] for line in lines] == ["ssh", "env", "ssh", "#"]
     assert lines[0].startswith("ssh -i 'my key' beta 'cd /opt/a3c && env ")
 
-    done = launch("--hosts", str(path), "--dry-run")
-    assert done.returncode == 2
-    assert "give --trusted-network" in done.stderr
-
 
 def test_a_plan_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
-    from a3c.cluster import plan
-
     file = hostfile.parse(tables(HERE, GAMMA))
     config = configure(workers=3, max_workers=5, trusted_network=True)
     placed = hostfile.place(file, config)

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from a3c.cluster.hostfile import HERE, Host
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.hostfile import Host
+from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.hosts import elsewhere, probing
+from a3c.hosts import elsewhere
+from a3c.keeper.spec import HERE, Process
+from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
-from tests.hosts.links import children
-from tests.runs import wait_until
+from tests.runs import children, wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
 SSH = """#!/bin/sh
@@ -85,7 +86,7 @@ class Far:
     def record(self) -> ProcessRecord | None:
         """The record over there, while its process lives."""
         record = process_records.read_record(self.there.record("worker-1"))
-        return record if record and process_records.child_lives(record) else None
+        return record if record and process_records.is_alive(record) else None
 
     def at_work(self) -> ProcessRecord:
         """Wait for the process; its record."""
@@ -143,7 +144,9 @@ def test_a_keeper_that_was_killed_is_started_again_and_its_end_is_passed_on(far:
     record = far.at_work()
     far.wait_for("hello")
     os.kill(record.keeper.pid, signal.SIGKILL)
-    far.wait_for("went with its keeper; it starts again")
+    far.wait_for("went with its keeper")
+    assert follower.wait(timeout=60) == 1  # its own keeper starts it again
+    follower = far.follow()
     wait_until(lambda: far.said.read_text().count("hello") == 2, "another life")
     (far.there.path / "leave").write_text("70")
     assert follower.wait(timeout=60) == 70
@@ -199,11 +202,11 @@ def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(probing, "FACTS_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(hosts, "FACTS_TIMEOUT_S", 1.0)
     host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
     worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
     began = time.monotonic()
-    (answer,) = probing.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
+    (answer,) = hosts.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
 
@@ -214,6 +217,6 @@ def test_a_host_that_closes_its_output_and_stays_is_not_waited_for(tmp_path: Pat
     python.chmod(0o700)
     host = Host(HERE, "127.0.0.1", 1, str(python), str(tmp_path))
     began = time.monotonic()
-    (answer,) = probing.ask(Plan(str(tmp_path), (), hosts=(host,)))
+    (answer,) = hosts.ask(Plan(str(tmp_path), (), hosts=(host,)))
     assert "give the python there" in answer.trouble
     assert time.monotonic() - began < 30

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.cluster import topology
-from a3c.cluster.plan import Process
 from a3c.cluster.which_task import expand
 from a3c.errors import UserError
 from a3c.keeper import health
+from a3c.keeper.spec import Process
 from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
@@ -159,13 +159,16 @@ def in_a_moment(act: Callable[[], object]) -> threading.Timer:
     return timer
 
 
-def supervise(run: RunDir, mine: Sequence[Process], late_s: float = 20.0) -> Outcome:
+def supervise(run: RunDir, mine: Sequence[Process]) -> Outcome:
     """How the processes of a host end."""
     with Interruption() as interruption:
-        return keep.PartSupervisor(mine, run, interruption, late_s).run()
+        return keep.PartSupervisor(mine, run, interruption).run()
 
 
-def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(tmp_path: Path) -> None:
+def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep, "AFTER_CHIEF_S", 0.2)
     run = RunDir(tmp_path)
     quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
     assert supervise(run, [quick]) == Outcome(0)
@@ -173,7 +176,7 @@ def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(tmp_path: Path) -
     assert chief is not None
     later = dataclasses.replace(chief, updated_at="9999")
     timer = in_a_moment(lambda: process_records.write_record(run.record("worker-0"), later))
-    assert supervise(run, [a_process("worker-1", run, SLEEP)], late_s=0.2) == Outcome(0)
+    assert supervise(run, [a_process("worker-1", run, SLEEP)]) == Outcome(0)
     timer.join()
     record = process_records.read_record(run.record("worker-1"))
     assert record is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from a3c.errors import UserError
-from a3c.keeper import network
+from a3c.keeper import namespaces
 from a3c.run.rundir import REPOSITORY
 from tests.isolation import needs_namespaces
 
@@ -19,8 +19,8 @@ pytestmark = needs_namespaces
 
 JOINS = """
 import os, sys, pathlib
-from a3c.keeper import network
-found = network.join(pathlib.Path(sys.argv[1]))
+from a3c.keeper import namespaces
+found = namespaces.join(pathlib.Path(sys.argv[1]))
 print(os.fstat(found.network).st_ino, flush=True)
 sys.stdin.read()
 """
@@ -93,5 +93,5 @@ def test_it_is_found_as_long_as_anybody_holds_it(join: Join, file: Path) -> None
 def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None:
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="cannot write"):
-        network.join(file)
+        namespaces.join(file)
     assert not (tmp_path / "elsewhere").exists()

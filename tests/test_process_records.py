@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -60,7 +61,7 @@ def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path)
 
 
 def test_files_that_are_no_records_are_passed_over(directory: Path) -> None:
-    whole = a_record(myself(), gone()).to_json()
+    whole = json.dumps(dataclasses.asdict(a_record(myself(), gone())))
     (directory / "half.json").write_text(whole[: len(whole) // 2])
     (directory / "empty.json").write_text("")
     (directory / "foreign.json").write_text('{"name": "x"}')
@@ -83,7 +84,7 @@ def test_files_that_are_no_records_are_passed_over(directory: Path) -> None:
 def test_no_value_in_a_record_breaks_its_reader(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: object
 ) -> None:
-    data = json.loads(a_record(gone(), gone()).to_json())
+    data = dataclasses.asdict(a_record(gone(), gone()))
     data[key] = value
     path = tmp_path_factory.getbasetemp() / "record.json"
     path.write_text(json.dumps(data))
@@ -112,15 +113,19 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(
 
 
 def test_a_pid_is_believed_only_with_its_create_time_or_its_birth() -> None:
-    me, is_alive = myself(), process_records.is_alive
+    me = myself()
+
+    def is_alive(**changes: Any) -> bool:
+        return process_records.is_alive(dataclasses.replace(me, **changes))
+
     assert me.create_time == pytest.approx(psutil.Process().create_time(), abs=0.02)
-    assert is_alive(me.pid, me.create_time)
-    assert is_alive(me.pid, me.create_time + 86_400.0, me.birth)  # the wall clock was set
-    assert not is_alive(me.pid, me.create_time, "another boot/1")
-    assert not is_alive(me.pid, me.create_time - 5.0)
-    assert not is_alive(me.pid, None)
+    assert is_alive(birth=None)
+    assert is_alive(create_time=me.create_time + 86_400.0)  # the wall clock was set
+    assert not is_alive(birth="another boot/1")
+    assert not is_alive(create_time=me.create_time - 5.0, birth=None)
+    assert not is_alive(create_time=None)
     for pid in (None, 0, -1, 10**30):
-        assert not is_alive(pid, me.create_time)
+        assert not is_alive(pid=pid)
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -130,7 +135,7 @@ def test_a_zombie_is_not_alive() -> None:
     assert child.stdin is not None
     child.stdin.close()
     wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
-    assert not process_records.is_alive(child.pid, identity.create_time, identity.birth)
+    assert not process_records.is_alive(identity)
     child.wait()
 
 

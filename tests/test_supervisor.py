@@ -1,16 +1,20 @@
-"""How a run ends, with real keepers that keep `sleep`."""
+"""Keepers that are killed themselves, and how a run ends, with real keepers that keep `sleep`."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from a3c.cluster.plan import Plan, Process
-from a3c.launch import supervisor
+from a3c.cluster.plan import Plan
+from a3c.errors import EXIT_OK
+from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import Process
+from a3c.launch import supervisor as module
 from a3c.launch.supervisor import (
     ChildKeepers,
     Interruption,
@@ -20,18 +24,165 @@ from a3c.launch.supervisor import (
     Supervisor,
 )
 from a3c.process import process_records
+from a3c.process.process_records import DEAD, ProcessRecord
 from a3c.run.rundir import RunDir
-from tests.runs import everything_ended
+from tests.runs import everything_ended, wait_until
+
+QUICK = Limits(max_crashes=3, first_delay_s=0.05, longest_delay_s=0.1)
+NAME = "tensorboard-0"
+TRIO = ("ps-0", "worker-0", "worker-1")
 
 
-def plan(run: RunDir) -> Plan:
-    """A ps and two workers, which sleep."""
-    cast = (("ps", 0), ("worker", 0), ("worker", 1))
-    made = [
-        Process(f"{role}-{i}", role, i, "", ("sleep", "1000"), {}, str(run.log(f"{role}-{i}")))
-        for role, i in cast
-    ]
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run directory, where killed keepers are restarted quickly."""
+    monkeypatch.setattr(module, "LIMITS", QUICK)
+    return RunDir(tmp_path)
+
+
+@pytest.fixture
+def keepers(run: RunDir) -> Iterator[ChildKeepers]:
+    """The keepers of a run that sleeps, at work; they are gone at the end."""
+    made = ChildKeepers(run, plan(run).processes)
+    yield made
+    for record in process_records.read_records(run.path):
+        process_records.terminate(record, now=True)
+    wait_until(lambda: made.exit_code(NAME) is not None, "the end of the keeper", 20.0)
+
+
+def plan(run: RunDir, *names: str) -> Plan:
+    """Processes that sleep and give no heartbeat."""
+    made = []
+    for name in names or [NAME]:
+        role, _, task = name.partition("-")
+        log = str(run.log(name))
+        made.append(Process(name, role, int(task), "", ("sleep", "1000"), {}, log))
     return Plan(str(run.path), tuple(made))
+
+
+def supervisor_of(run: RunDir, keepers: Keepers) -> Supervisor:
+    """A supervisor of the one process."""
+    return Supervisor(plan(run), keepers, run, Interruption())
+
+
+def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:
+    """The record of a keeper that is at work."""
+
+    def look() -> ProcessRecord | None:
+        record = process_records.read_record(run.record(NAME))
+        there = record and record.pid and record.keeper.pid != other_than
+        return record if there else None
+
+    found = wait_until(look, "a keeper", 20.0)
+    assert isinstance(found, ProcessRecord)
+    return found
+
+
+def wait_for_another(supervisor: Supervisor, run: RunDir, killed: int) -> ProcessRecord:
+    """The record of the next keeper, while nobody is told that there is none."""
+
+    def look() -> bool:
+        supervisor.poll()
+        assert supervisor.exit_code(NAME) is None
+        record = process_records.read_record(run.record(NAME))
+        return bool(record and record.pid and record.keeper.pid != killed)
+
+    wait_until(look, "another keeper", 20.0)
+    return wait_for_keeper(run, killed)
+
+
+def test_a_killed_keeper_is_started_again_and_its_process_with_it(
+    keepers: ChildKeepers, run: RunDir
+) -> None:
+    supervisor = supervisor_of(run, keepers)
+    before = wait_for_keeper(run)
+    os.kill(before.keeper.pid, signal.SIGKILL)
+    after = wait_for_another(supervisor, run, before.keeper.pid)
+    assert (after.state, after.restarts) == ("running", 1)
+    wait_until(lambda: not process_records.is_alive(before), "its end", 20.0)
+
+
+def test_a_keeper_that_is_killed_again_and_again_is_given_up(
+    keepers: ChildKeepers, run: RunDir
+) -> None:
+    supervisor = supervisor_of(run, keepers)
+    killed = 0
+    for _ in range(2):
+        killed = wait_for_another(supervisor, run, killed).keeper.pid
+        os.kill(killed, signal.SIGKILL)
+    os.kill(wait_for_another(supervisor, run, killed).keeper.pid, signal.SIGKILL)
+
+    def is_given_up() -> bool:
+        supervisor.poll()
+        return supervisor.exit_code(NAME) is not None
+
+    wait_until(is_given_up, "the end of patience", 20.0)
+    assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
+
+
+def test_no_keeper_is_started_again_once_the_run_is_ending(
+    keepers: ChildKeepers, run: RunDir
+) -> None:
+    supervisor = supervisor_of(run, keepers)
+    supervisor.is_over = True
+    os.kill(wait_for_keeper(run).keeper.pid, signal.SIGKILL)
+    wait_until(lambda: supervisor.exit_code(NAME) == 128 + signal.SIGKILL, "its end", 20.0)
+    supervisor.poll()
+    assert supervisor.exit_code(NAME) is not None
+
+
+def test_a_keeper_that_left_by_itself_is_not_started_again(
+    keepers: ChildKeepers, run: RunDir
+) -> None:
+    supervisor = supervisor_of(run, keepers)
+    process_records.terminate(wait_for_keeper(run))
+    wait_until(lambda: supervisor.exit_code(NAME) == EXIT_OK, "its end", 20.0)
+    assert not keepers.is_killed(NAME)
+
+
+def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
+    keepers: ChildKeepers, run: RunDir
+) -> None:
+    """As in tmux mode: the new keeper needs a moment to write down that it is there."""
+    asked: list[int] = []
+
+    def restart(process: Process, restarts: int) -> None:
+        asked.append(restarts)
+        if len(asked) == 1:
+            keepers.start_again(process, restarts)
+
+    recorded = RecordedKeepers(run, restart)
+    supervisor = supervisor_of(run, recorded)
+    before = wait_for_keeper(run)
+    os.kill(before.keeper.pid, signal.SIGKILL)
+    wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
+    after = wait_for_another(supervisor, run, before.keeper.pid)
+    assert (asked, after.restarts) == ([1], 1)
+    supervisor.is_over = True
+    process_records.terminate(after)
+    assert wait_until(lambda: recorded.exit_code(NAME) == EXIT_OK, "its end", 20.0)
+
+
+def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
+    """Ten, and as many of the two hundred as fit into the time; A3C_CYCLES_S=inf is for all."""
+    within_s = float(os.environ.get("A3C_CYCLES_S", "15"))
+    began, cycles, last = time.monotonic(), 0, 0
+    sleeper = plan(run).processes[0]
+    while cycles < 10 or (cycles < 200 and time.monotonic() - began < within_s):
+        keepers = ChildKeepers(run, [sleeper])
+        kept = wait_for_keeper(run, last)
+        last = kept.keeper.pid
+        if cycles % 3 == 0:
+            os.kill(kept.keeper.pid, signal.SIGKILL)
+        else:
+            keepers.end(NAME, now=cycles % 3 == 1)
+        wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)  # noqa: B023
+        wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
+        (record,) = process_records.read_records(run.path)
+        assert process_records.live_state(record) == ("stopped" if cycles % 3 else DEAD)
+        cycles += 1
+    left = {path.name for path in run.record(NAME).parent.iterdir()}
+    assert left == {f"{NAME}.json"}
 
 
 def supervise(planned: Plan, keepers: Keepers, look: Callable[[], None]) -> Outcome:
@@ -46,10 +197,10 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
     """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
-    monkeypatch.setattr(supervisor, "WORKER_LINGER_S", 0.3)
-    monkeypatch.setattr(supervisor, "PS_LINGER_S", 0.3)
+    monkeypatch.setattr(module, "WORKER_LINGER_S", 0.3)
+    monkeypatch.setattr(module, "PS_LINGER_S", 0.3)
     run = RunDir(tmp_path)
-    planned = plan(run)
+    planned = plan(run, *TRIO)
     keepers = ChildKeepers(run, planned.processes)
     looks = 0
 
@@ -68,20 +219,20 @@ def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
 
 def test_a_signal_from_before_it_was_supervised_stops_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    keepers = ChildKeepers(run, plan(run).processes)
+    keepers = ChildKeepers(run, plan(run, *TRIO).processes)
     with Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGTERM)
-        outcome = Supervisor(plan(run), keepers, run, interruption).run()
+        outcome = Supervisor(plan(run, *TRIO), keepers, run, interruption).run()
         assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
         assert not interruption.count  # it was handled
-    assert all(keepers.exit_code(process.name) is not None for process in plan(run).processes)
+    assert all(keepers.exit_code(name) is not None for name in TRIO)
 
 
 class Scripted(RecordedKeepers):
     """Keepers that leave with 0 at a given look of the supervisor."""
 
     def __init__(self, run: RunDir, leaves: dict[str, int]) -> None:
-        super().__init__(run)
+        super().__init__(run, lambda *_: None)
         self._leaves = leaves
         self.looks = 0
         self.told: list[str] = []
@@ -100,7 +251,7 @@ def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_ch
 ) -> None:
     run = RunDir(tmp_path)
     evaluator = Process("evaluator-0", "evaluator", 0, "", ("sleep", "1"), {}, "")
-    planned = Plan(str(tmp_path), (*plan(run).processes, evaluator))
+    planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))
     keepers = Scripted(run, {"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
 
     def look() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from a3c.errors import UserError
 from a3c.launch import tmux
-from a3c.launch.tmux import Pane, Window
+from a3c.launch.tmux import Pane
 from tests.runs import wait_until
 
 
@@ -35,12 +35,11 @@ def sleeper(title: str) -> Pane:
 
 
 def opened(
-    server: libtmux.Server, run: str, windows: list[Window], folder: Path, **variables: str
+    server: libtmux.Server, folder: Path, *panes: Pane, run: str = "run", **variables: str
 ) -> None:
-    """A session for a run, with the environment of this test and more."""
-    tmux.open_session(
-        server, run, windows, directory=folder, environment={**os.environ, **variables}
-    )
+    """A session with one window for a run, with the environment of this test and more."""
+    environment = {**os.environ, **variables}
+    tmux.open_session(server, run, {"cockpit": panes}, directory=folder, environment=environment)
 
 
 def listed(server: libtmux.Server, form: str) -> list[str]:
@@ -52,9 +51,11 @@ def listed(server: libtmux.Server, form: str) -> list[str]:
 def test_windows_have_their_panes_with_titles_on_the_borders(
     server: libtmux.Server, tmp_path: Path
 ) -> None:
-    cockpit = Window("cockpit", (sleeper("cockpit"), sleeper("ps-0")))
-    workers = Window("workers-1", tuple(sleeper(f"worker-{i}") for i in range(8)))
-    opened(server, "run", [cockpit, workers], tmp_path)
+    windows = {
+        "cockpit": [sleeper("cockpit"), sleeper("ps-0")],
+        "workers-1": [sleeper(f"worker-{i}") for i in range(8)],
+    }
+    tmux.open_session(server, "run", windows, directory=tmp_path, environment=os.environ)
     names = ["cockpit cockpit", "cockpit ps-0", *(f"workers-1 worker-{i}" for i in range(8))]
     assert listed(server, "#{window_name} #{pane_title}") == names
     assert listed(server, "#{window_name} #{@a3c_title}") == names
@@ -65,7 +66,7 @@ def test_windows_have_their_panes_with_titles_on_the_borders(
 
 def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
     dying = Pane("dying", (sys.executable, "-c", "print('last words'); raise SystemExit(3)"))
-    opened(server, "run", [Window("cockpit", (dying, dying))], tmp_path)
+    opened(server, tmp_path, dying, dying)
     wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "1"], "two dead panes")
     pane, _ = listed(server, "#{pane_id}")
     assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
@@ -73,7 +74,7 @@ def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
 
 def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_path: Path) -> None:
     dying = Pane("ps-0", (sys.executable, "-c", "raise SystemExit(3)"))
-    opened(server, "run", [Window("cockpit", (sleeper("cockpit"), dying))], tmp_path)
+    opened(server, tmp_path, sleeper("cockpit"), dying)
     wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"], "a dead pane")
     before = listed(server, "#{pane_id} #{@a3c_title}")
     tmux.start_again(server, "run", sleeper("ps-0"))
@@ -92,11 +93,11 @@ def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_pa
 def test_any_name_makes_a_session_of_its_own(
     server: libtmux.Server, tmp_path: Path, name: str
 ) -> None:
-    opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
+    opened(server, tmp_path, sleeper("x"), run=name)
     assert tmux.find_session(server, name)
     assert tmux.find_session(server, name[:-1]) is None
     with pytest.raises(UserError, match="duplicate session"):
-        opened(server, name, [Window("cockpit", (sleeper("x"),))], tmp_path)
+        opened(server, tmp_path, sleeper("x"), run=name)
     assert tmux.close_session(server, name)
     assert server.cmd("list-sessions", "-F", "#{session_name}").stdout == ["somebody-elses"]
 
@@ -109,12 +110,7 @@ def test_names_that_look_alike_are_kept_apart() -> None:
 def test_arguments_arrive_as_they_are(server: libtmux.Server, tmp_path: Path) -> None:
     said = ("two words", "$HOME", "it's", '"', ";", "a;", "#{pane_id}", "*", "", "-x", "~")
     code = "import sys, json; open('said', 'w').write(json.dumps(sys.argv[1:]))"
-    opened(
-        server,
-        "run",
-        [Window("cockpit", (Pane("p", (sys.executable, "-c", code, *said)),))],
-        tmp_path,
-    )
+    opened(server, tmp_path, Pane("p", (sys.executable, "-c", code, *said)))
     file = tmp_path / "said"
     assert json.loads(wait_until(lambda: file.exists() and file.read_text(), "the words")) == list(
         said
@@ -128,7 +124,7 @@ def test_processes_get_the_launchers_environment_without_its_proxies(
     pane = Pane("p", (sys.executable, "-c", code))
     odd = "with; $signs 'and' \"spaces\"; #{x} ~ %% \\\\ \\\na second line\n\n\udcff end \\"
     variables = {"MY_OWN": odd, "MY_END": "end;", "MY_NONE": "", "http_proxy": "http://dead:1"}
-    opened(server, "run", [Window("cockpit", (pane,))], tmp_path, **variables)
+    opened(server, tmp_path, pane, **variables)
     file = tmp_path / "environment"
     wait_until(lambda: file.exists() and file.read_text().endswith("end"), "the environment")
     found = json.loads(file.read_text().removesuffix("end"))
@@ -147,17 +143,14 @@ def test_no_command_line_shows_the_environment(
     spy.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {tmux} "$@"\n')
     spy.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    opened(server, "run", [Window("cockpit", (sleeper("x"),))], tmp_path, MY_OWN="my-own-token")
+    opened(server, tmp_path, sleeper("x"), MY_OWN="my-own-token")
     assert "source-file" in log.read_text()
     assert "my-own-token" not in log.read_text()
 
 
 def test_sixteen_and_more_panes_find_room(server: libtmux.Server, tmp_path: Path) -> None:
-    windows = [
-        Window(f"workers-{w}", tuple(sleeper(f"worker-{8 * w + i}") for i in range(8)))
-        for w in range(4)
-    ]
-    opened(server, "run", windows, tmp_path)
+    windows = {f"workers-{w}": [sleeper(f"worker-{8 * w + i}") for i in range(8)] for w in range(4)}
+    tmux.open_session(server, "run", windows, directory=tmp_path, environment=os.environ)
     assert len(listed(server, "#{pane_id}")) == 32
 
 
@@ -166,7 +159,7 @@ def test_closing_one_run_leaves_the_other_and_the_users_options(
 ) -> None:
     before = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
     for run in ("run", "run-2"):
-        opened(server, run, [Window("cockpit", (sleeper("x"),))], tmp_path)
+        opened(server, tmp_path, sleeper("x"), run=run)
     (pid, other) = (int(line) for line in listed(server, "#{pane_pid}"))
     assert tmux.close_session(server, "run")
     assert not tmux.close_session(server, "run")

@@ -1,24 +1,4 @@
-"""The hosts of a run, read from a TOML file and checked, their processes, and how ssh reaches them.
-
-`launch_cluster.py --hosts hosts.toml` reads it:
-
-ps = "beta"                       # host of the ps, or a list; default: "here"
-
-[[host]]
-host = "here"                     # the launcher's own machine: no ssh
-address = "10.77.0.1"             # on the private network
-slots = 2                         # number of workers
-
-[[host]]
-host = "beta"                     # the name that ssh gets
-address = "10.77.0.2"
-slots = 4
-directory = "/opt/a3c"            # the code there; default: the same path as here
-python = ".venv/bin/python"       # absolute, or relative to directory
-user = "ml"                       # for ssh, like port and options; default: ~/.ssh/config
-port = 2200
-options = ["-i", "/home/me/key"]
-"""
+"""The hosts of a run: the TOML file of `--hosts` (docs/multi-host.md), who runs where, and ssh."""
 
 from __future__ import annotations
 
@@ -28,21 +8,19 @@ import re
 import shlex
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from a3c.cluster.topology import JOBS, Cluster, Task, is_loopback, make_cluster, split_address
+from a3c.cluster.topology import Cluster, Task, count_up, is_loopback, make_cluster, split_address
 from a3c.config import Config
 from a3c.errors import UserError
+from a3c.keeper.spec import HERE
 from a3c.process.console import count
 from a3c.run.rundir import REPOSITORY
 
-HERE = "here"
 BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
-_TOP = ("ps", "host")
 _KEYS: dict[str, type] = {
     "host": str,
     "address": str,
@@ -53,7 +31,6 @@ _KEYS: dict[str, type] = {
     "port": int,
     "options": list,
 }
-_REQUIRED = ("host", "address", "slots")
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
 _NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
 _RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
@@ -83,10 +60,6 @@ class Host:
         """Whether this is the launcher's own machine."""
         return self.name == HERE
 
-    def at(self, port: int) -> str:
-        """The address of a process that listens on `port` of this host."""
-        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
-
 
 @dataclass(frozen=True)
 class HostFile:
@@ -94,15 +67,12 @@ class HostFile:
 
     hosts: tuple[Host, ...]
     ps: tuple[str, ...]
+    text: bytes = b""
 
     @property
     def slots(self) -> int:
         """The number of workers that fit on all hosts."""
         return sum(host.slots for host in self.hosts)
-
-    def named(self, name: str) -> Host:
-        """The host with this name."""
-        return next(host for host in self.hosts if host.name == name)
 
 
 def read(path: Path) -> HostFile:
@@ -110,21 +80,22 @@ def read(path: Path) -> HostFile:
     subject = f"--hosts {path}"
     try:
         with path.open("rb") as file:
-            tables = tomllib.loads(file.read(_MAX_BYTES).decode())
+            text = file.read(_MAX_BYTES)
+        tables = tomllib.loads(text.decode())
     except OSError as error:
         raise UserError(f"{subject}: {error.strerror}: give a file that can be read") from None
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{subject} is not valid TOML ({reason}): mend it") from None
     try:
-        return parse(tables)
+        return replace(parse(tables), text=text)
     except UserError as error:
         raise UserError(f"{subject}: {error}") from None
 
 
 def parse(tables: dict[str, Any]) -> HostFile:
     """The hosts in parsed TOML."""
-    _check_keys(tables, _TOP, "the file")
+    _check_keys(tables, ("ps", "host"), "the file")
     entries = tables.get("host")
     if not isinstance(entries, list) or not entries:
         raise UserError("there is no host: add a [[host]] with host, address and slots")
@@ -132,7 +103,7 @@ def parse(tables: dict[str, Any]) -> HostFile:
     _check_together(hosts)
     # The launcher's machine is first: it runs the chief, which stores the checkpoints.
     hosts.sort(key=lambda host: not host.is_here)
-    found = HostFile(tuple(hosts), tuple(_ps_names(tables.get("ps"), hosts)))
+    found = HostFile(tuple(hosts), tuple(_ps_names(tables.get("ps", hosts[0].name), hosts)))
     for host in hosts:
         if not host.slots and host.name not in found.ps:
             raise UserError(f"{host.name} has no slots and no ps: give it slots, or take it out")
@@ -150,27 +121,16 @@ def _host(entry: Any, number: int) -> Host:
     if isinstance(entry.get("host"), str):
         where = f"host {entry['host']!r}"
     _check_keys(entry, tuple(_KEYS), where)
-    for key in _REQUIRED:
+    for key in ("host", "address", "slots"):
         if key not in entry:
             raise UserError(f"{where} has no {key}: give one")
     for key, value in entry.items():
         _check_value(where, key, value)
-    python, directory = _paths(entry, where)
-    return Host(
-        name=entry["host"],
-        address=entry["address"].removeprefix("[").removesuffix("]"),
-        slots=entry["slots"],
-        python=python,
-        directory=directory,
-        user=entry.get("user"),
-        port=entry.get("port"),
-        options=tuple(entry.get("options", ())),
-    )
+    return _make_host(entry, where)
 
 
-def _paths(entry: dict[str, Any], where: str) -> tuple[str, str]:
-    """Python and the code's directory on a host; the defaults are this machine's."""
-    python, directory = sys.executable, str(REPOSITORY)
+def _make_host(entry: dict[str, Any], where: str) -> Host:
+    """A host of a checked entry; Python and the code are where they are on this machine."""
     if entry["host"] == HERE:
         for key in ("user", "port", "options"):
             if key in entry:
@@ -178,13 +138,21 @@ def _paths(entry: dict[str, Any], where: str) -> tuple[str, str]:
         for key in ("python", "directory"):
             if key in entry:
                 raise UserError(f'host "here" has the launcher\'s own {key}: take it out')
-        return python, directory
-    directory = entry.get("directory", directory)
+    python, directory = Path(sys.executable), entry.get("directory", str(REPOSITORY))
     if not directory.startswith("/"):
         raise UserError(f"{where}: directory = {directory!r} is relative: give the whole path")
-    if Path(python).is_relative_to(REPOSITORY):
-        python = str(Path(python).relative_to(REPOSITORY))
-    return os.path.join(directory, entry.get("python", python)), directory  # noqa: PTH118
+    if python.is_relative_to(REPOSITORY):
+        python = python.relative_to(REPOSITORY)
+    return Host(
+        name=entry["host"],
+        address=entry["address"].removeprefix("[").removesuffix("]"),
+        slots=entry["slots"],
+        python=os.path.join(directory, entry.get("python", python)),  # noqa: PTH118
+        directory=directory,
+        user=entry.get("user"),
+        port=entry.get("port"),
+        options=tuple(entry.get("options", ())),
+    )
 
 
 def _check_keys(table: dict[str, Any], known: Sequence[str], where: str) -> None:
@@ -229,7 +197,7 @@ def _check_together(hosts: Sequence[Host]) -> None:
                 word = "host" if key == "name" else key
                 raise UserError(f"{word} {getattr(host, key)!r} is given twice: once is enough")
             seen.add(value)
-    inside = [host for host in hosts if is_loopback(host.at(1))]
+    inside = [host for host in hosts if is_loopback(*count_up([host.address], 1))]
     outside = [host for host in hosts if host not in inside]
     if inside and outside:
         raise UserError(
@@ -240,8 +208,6 @@ def _check_together(hosts: Sequence[Host]) -> None:
 
 def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
     """The names of the hosts of the ps."""
-    if said is None:
-        said = hosts[0].name
     names = [said] if isinstance(said, str) else said
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         raise UserError(f"ps = {said!r} is no host: give the name of one, or a list of names")
@@ -258,7 +224,7 @@ class Placement:
 
     cluster: Cluster
     hosts: dict[str, Host]
-    file: tuple[Host, ...]
+    file: HostFile
 
 
 def directory_of(host: Host, label: str) -> str:
@@ -278,20 +244,17 @@ def place(file: HostFile, config: Config) -> Placement:
     if settings.isolation == "on":
         raise UserError("--isolation on: a network of one machine's own reaches no other host")
     slots = [host for host in file.hosts for _ in range(host.slots)]
-    chosen = {Task("ps", i): file.named(file.ps[i % len(file.ps)]) for i in range(settings.ps)}
+    named = {host.name: host for host in file.hosts}
+    chosen = {Task("ps", i): named[file.ps[i % len(file.ps)]] for i in range(settings.ps)}
     chosen |= {Task("worker", i): slots[i] for i in range(settings.addresses)}
-    used: Counter[str] = Counter()
-    addresses: dict[str, list[str]] = {job: [] for job in JOBS}
-    for task, host in chosen.items():
-        port = (settings.base_port or BASE_PORT) + used[host.name]
-        if port > 65535:
-            raise UserError(f"--base-port {settings.base_port} leaves no room: give a lower one")
-        used[host.name] += 1
-        addresses[task.job].append(host.at(port))
+    base = settings.base_port or BASE_PORT
+    addresses = count_up([host.address for host in chosen.values()], base)
     made = make_cluster(
-        addresses["ps"], addresses["worker"], trusted_network=settings.trusted_network
+        addresses[: settings.ps],
+        addresses[settings.ps :],
+        trusted_network=settings.trusted_network,
     )
-    return Placement(made, {task.name: host for task, host in chosen.items()}, file.hosts)
+    return Placement(made, {task.name: host for task, host in chosen.items()}, file)
 
 
 def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from a3c.cluster import topology
-from a3c.cluster.hostfile import BASE_PORT, HERE, Host, Placement, directory_of, ssh_shell
+from a3c.cluster.hostfile import BASE_PORT, Host, Placement, directory_of, ssh_shell
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config, command_line
 from a3c.errors import UserError
-from a3c.keeper import spec as keeper_options
-from a3c.keeper.spec import KeeperSpec
+from a3c.keeper.spec import HERE, KeeperSpec, Process
+from a3c.keeper.spec import command as spec_command
 from a3c.process.environment import chosen_variables, process_environment
 from a3c.process.listeners import port_owner
 from a3c.process.process_records import from_json
@@ -26,42 +24,8 @@ from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
 LOOPBACK = "127.0.0.1"
 # Every process gets every address in one argument, and Linux limits an argument to 128 KiB.
 MAX_PROCESSES = 5000
-HEARTBEAT_TIMEOUT_S = 120.0  # default
-START_S = 300.0  # start-up time: imports take seconds, on a busy machine minutes
-GRACE_S = 15.0  # between TERM and KILL
 CHIEF_GRACE_S = 60.0  # the chief saves a checkpoint
 FAR_GRACE_S = 75.0  # a remote keeper ends its process in order and reports it
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process of the cluster as it will be started."""
-
-    name: str
-    role: str
-    task: int
-    address: str
-    argv: tuple[str, ...]
-    environment: dict[str, str]  # added to the launcher's environment
-    log: str
-    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
-    start_timeout_s: float = START_S
-    grace_s: float = GRACE_S
-    max_memory_mb: float = 0.0
-    isolated: bool = False  # in the run's private network
-    host: str = HERE
-    directory: str | None = None  # working directory on another host
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs on the launcher's own machine."""
-        return self.host == HERE
-
-    def shell(self) -> str:
-        """The process as a shell command on its host."""
-        variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
-        there = [f"cd {shlex.quote(self.directory)} &&"] if self.directory else []
-        return " ".join([*there, "env", *variables, shlex.join(self.argv)])
 
 
 @dataclass(frozen=True)
@@ -73,14 +37,10 @@ class Plan:
     reserved: tuple[Process, ...] = ()
     hosts: tuple[Host, ...] = ()  # from the host file
 
-    def as_dict(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        return asdict(self)
-
     def save(self, run: RunDir) -> None:
         """Write the plan into the run directory, for the launcher or the cockpit."""
         with refusing(run.path):
-            write_json(run.path / "plan.json", self.as_dict())
+            write_json(run.path / "plan.json", asdict(self))
 
     @staticmethod
     def load(run: RunDir) -> Plan:
@@ -103,18 +63,21 @@ class Plan:
         """The host of a process on another host."""
         return next(host for host in self.hosts if host.name == process.host)
 
-    def shell(self, process: Process) -> str:
-        """A process as a shell command on this machine."""
-        line = process.shell()
-        return line if process.is_here else ssh_shell(self.host_of(process), line)
+    def show(self, *, as_json: bool) -> str:
+        """The plan as JSON, or a shell command on this machine for each process."""
+        if as_json:
+            return json.dumps(asdict(self), indent=1)
+        lines = []
+        for process in (*self.processes, *self.reserved):
+            line = process.shell()
+            if not process.is_here:
+                line = ssh_shell(self.host_of(process), line)
+            lines.append(f"# reserved for `add`: {line}" if process in self.reserved else line)
+        return "\n".join(lines)
 
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
-    """The addresses of all processes on this machine, or in the run's private network.
-
-    The ports begin at `--base-port` and are checked; without it they are any free ports. In a
-    private network no other program has ports, so nothing is checked.
-    """
+    """The addresses of all processes on this machine: free ports, or checked ones from a base."""
     count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
         raise UserError(
@@ -123,19 +86,14 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
         )
     base = config.cluster.base_port or (BASE_PORT if isolated else None)
     if base is None:
-        ports = topology.free_ports(count)
+        addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]
     else:
-        if base + count - 1 > 65535:
-            raise UserError(
-                f"--base-port {base} leaves no room for {count} ports: give a lower one"
-            )
-        ports = list(range(base, base + count))
-        for port in ports:
+        addresses = topology.count_up([LOOPBACK] * count, base)
+        for port in range(base, base + count):
             if not isolated and not topology.port_is_free(port):
                 owner = port_owner(port)
                 by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
                 raise UserError(f"port {port} is in use{by}: give another --base-port")
-    addresses = [f"{LOOPBACK}:{port}" for port in ports]
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
 
 
@@ -176,7 +134,7 @@ def make(
         board = _extra("tensorboard", (*argv, *flags), run, address)
         board.environment["PYTHONPATH"] = str(REPOSITORY)
         processes.append(board)
-    file = placement.file if placement else ()
+    file = placement.file.hosts if placement else ()
     return Plan(str(run.path), tuple(processes), tuple(reserved), file)
 
 
@@ -218,8 +176,8 @@ def _process(
         ),
         log=str(run.log(task.name)),
         heartbeat_timeout_s=settings.ps_timeout_s if is_ps else worker_timeout_s,
-        start_timeout_s=START_S + settings.connect_timeout_s,  # wait for peers, then get ready
-        grace_s=CHIEF_GRACE_S if task.is_chief else GRACE_S,
+        start_timeout_s=Process.start_timeout_s + settings.connect_timeout_s,  # waits for peers
+        grace_s=CHIEF_GRACE_S if task.is_chief else Process.grace_s,
         max_memory_mb=0.0 if is_ps else settings.max_worker_memory_mb or 0.0,
         isolated=isolated,
         host=HERE if host is None else host.name,
@@ -239,41 +197,32 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
         spec = replace(
             spec,
             argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),
-            env={"PYTHONPATH": str(REPOSITORY)},
+            environment={"PYTHONPATH": str(REPOSITORY)},
+            directory=None,
             grace_s=FAR_GRACE_S,
             heartbeat=None,
             max_memory_mb=0.0,
         )
-    return keeper_options.command(replace(spec, **changes))
+    return spec_command(replace(spec, **changes))
 
 
 def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
     """The command of the remote keeper, which supervises a process on its own host."""
     there = RunDir(Path(directory_of(host, run.label)))
-    spec = replace(_spec(process, there), log=there.log(process.name), cwd=Path(host.directory))
-    return keeper_options.command(spec, host.python)
+    spec = replace(_spec(process, there), log=str(there.log(process.name)))
+    return spec_command(spec, host.python)
 
 
 def _spec(process: Process, run: RunDir) -> KeeperSpec:
     return KeeperSpec(
+        **vars(process),
         record=run.record(process.name),
-        name=process.name,
-        role=process.role,
-        task=process.task,
-        address=process.address,
-        log=Path(process.log),
-        argv=process.argv,
         heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
-        heartbeat_timeout_s=process.heartbeat_timeout_s,
-        start_timeout_s=process.start_timeout_s,
-        grace_s=process.grace_s,
-        max_memory_mb=process.max_memory_mb,
-        env=process.environment,
         network=run.network if process.isolated else None,
     )
 
 
-def keeper_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def keeper_environment() -> dict[str, str]:
     """The user's environment, with a PYTHONPATH that finds the keeper's code from any directory."""
-    paths = [str(REPOSITORY), *filter(None, [base.get("PYTHONPATH")])]
-    return {**base, "PYTHONPATH": os.pathsep.join(paths)}
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,7 +1,4 @@
-"""The processes of the cluster, their addresses, and the ports of this machine.
-
-TensorFlow is not imported here; `as_dict` is what `tf.train.ClusterSpec` takes.
-"""
+"""The processes of the cluster, their addresses, and the ports of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from a3c.errors import RetryableError, UserError
@@ -99,29 +97,21 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
             raise UserError(f"the cluster has no {job}: give at least one address in --{job}-hosts")
     seen: set[tuple[str, int]] = set()
     for address in (*cluster.ps, *cluster.workers):
-        place = _place(address)
+        host, port = split_address(address)
+        with contextlib.suppress(ValueError):
+            host = str(ipaddress.ip_address(host))
+        is_local = is_loopback(address)
+        # A server binds its port on all interfaces: all loopback names are the same place.
+        place = ("loopback" if is_local else host.lower().removesuffix("."), port)
         if place in seen:
             raise UserError(f"address {address} is given twice: every process needs its own")
         seen.add(place)
-        if not trusted_network and not is_loopback(address):
+        if not trusted_network and not is_local:
             raise UserError(
                 f"address {address} is not loopback: whoever reaches it can run code there; "
                 "give --trusted-network if you trust every host that can"
             )
     return cluster
-
-
-def _place(address: str) -> tuple[str, int]:
-    """A key that is the same for two addresses of the same server.
-
-    A server binds its port on all interfaces, so all loopback names of this machine are one key.
-    """
-    host, port = split_address(address)
-    if is_loopback(address):
-        return "loopback", port
-    with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(host)), port
-    return host.lower().removesuffix("."), port
 
 
 def split_hosts(text: str) -> list[str]:
@@ -155,17 +145,29 @@ def free_ports(count: int) -> list[int]:
         return ports
 
 
+def count_up(hosts: Sequence[str], base: int) -> list[str]:
+    """An address on each host, with ports that count up from `base` on every host."""
+    used: Counter[str] = Counter()
+    addresses = []
+    for host in hosts:
+        port, bare = base + used[host], f"[{host}]" if ":" in host else host
+        if port > 65535:
+            most = max(Counter(hosts).values())
+            raise UserError(f"--base-port {base} leaves no room for {most} ports: give a lower one")
+        used[host] += 1
+        addresses.append(f"{bare}:{port}")
+    return addresses
+
+
 def port_is_free(port: int) -> bool:
     """Whether a server could bind the port on this machine now."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-        return True
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return False
+        raise
+    return True
 
 
 def wait_for_peer(

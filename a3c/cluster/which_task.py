@@ -20,11 +20,18 @@ import json
 import os
 import re
 import reprlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from a3c.cluster.topology import JOBS, Cluster, Task, check_task, make_cluster, split_hosts
+from a3c.cluster.topology import (
+    JOBS,
+    Cluster,
+    Task,
+    check_task,
+    count_up,
+    make_cluster,
+    split_hosts,
+)
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
@@ -63,10 +70,7 @@ def add_host_arguments(group: Any) -> None:
 def place(
     arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
 ) -> tuple[Cluster, Task]:
-    """The cluster and this process's task; flags have priority over TF_CONFIG.
-
-    `keep` has no flags `--job` and `--task`, so TF_CONFIG or Slurm must give its task.
-    """
+    """The cluster and this process's task; flags have priority over TF_CONFIG."""
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
@@ -108,10 +112,7 @@ def expand(text: str, count: int) -> list[str]:
 
 
 def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
-    """Cluster and task from the JSON that Kubeflow and other schedulers put into TF_CONFIG.
-
-    If there is a `chief` or `master` job, it becomes worker 0, and the workers move up by one.
-    """
+    """Cluster and task from TF_CONFIG; a `chief` or `master` is worker 0, before the others."""
     jobs, task = _parse_tf_config(text)
     heads = jobs["chief"] + jobs["master"]
     cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
@@ -176,15 +177,7 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
     base = settings.base_port
     if base is None:
         base = _FIRST_PORT + _PORTS_A_JOB * (_number(environ, "SLURM_JOB_ID") % _JOBS)
-    if base + max(counts) - 1 > 65535:
-        raise UserError(
-            f"--base-port {base} leaves no room for {max(counts)} ports: give a lower one"
-        )
-    used: Counter[int] = Counter()
-    addresses = []
-    for node in nodes:
-        addresses.append(f"{hosts[node]}:{base + used[node]}")
-        used[node] += 1
+    addresses = count_up([hosts[node] for node in nodes], base)
     servers, workers = addresses[: settings.ps], addresses[settings.ps :]
     cluster = make_cluster(servers, workers, trusted_network=settings.trusted_network)
     return cluster, Task("ps", me) if me < settings.ps else Task("worker", me - settings.ps)
@@ -202,7 +195,7 @@ def expand_hosts(text: str) -> list[str]:
     for item in items:
         names = [""]
         for number, part in enumerate(_BRACKETS.split(item)):
-            choices = _expand_ranges(part) if number % 2 else [part]
+            choices = expand_ranges(part) if number % 2 else [part]
             if len(hosts) + len(names) * len(choices) > MAX_HOSTS:
                 raise UserError(f"host list {reprlib.repr(text)}: give {MAX_HOSTS:,} hosts at most")
             names = [name + choice for name in names for choice in choices]
@@ -210,8 +203,8 @@ def expand_hosts(text: str) -> list[str]:
     return hosts
 
 
-def _expand_ranges(text: str) -> list[str]:
-    """The numbers in one pair of brackets, padded to the width of their range's first number."""
+def expand_ranges(text: str) -> list[str]:
+    """The numbers of `8-10,07`, padded to the width of their range's first number."""
     numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)

@@ -9,23 +9,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from a3c.cluster.hostfile import Host, directory_of, ssh_command
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts.connection import Connection
-from a3c.process import console, process_records
+from a3c.keeper.spec import Process
+from a3c.process import console
 from a3c.process.atomic_file import write_atomically
-from a3c.process.process_records import ENDED_STATES, ProcessRecord
+from a3c.process.process_records import ENDED_STATES, ProcessRecord, read_json
 from a3c.run.rundir import RunDir, copied_from
 
 _TIMEOUT_S = 60.0
-_MAX_BYTES = 1 << 20
 
 
-class Elsewhere(NamedTuple):
+@dataclass(frozen=True)
+class Elsewhere:
     """A process on another host, as it was last seen.
 
     `cut_off_at` (seconds since 1970) is when the connection was lost; None while connected.
@@ -53,29 +54,14 @@ def path_of(run: RunDir, name: str) -> Path:
 
 def read(path: Path) -> Elsewhere | None:
     """The content of the file; None if it is missing or unreadable."""
-    try:
-        with path.open("rb") as file:
-            data: dict[str, Any] = json.loads(file.read(_MAX_BYTES))
-        record = None if data["record"] is None else process_records.parse_record(data["record"])
-        cut_off_at = data["cut_off_at"]
-        return Elsewhere(
-            str(data["host"]),
-            record,
-            None if cut_off_at is None else float(cut_off_at),
-            str(data["reason"]),
-        )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+    found: Elsewhere | None = read_json(Elsewhere, path)
+    return found
 
 
 def write(path: Path, seen: Elsewhere) -> None:
     """Write the file atomically; raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    record = json.loads(seen.record.to_json()) if seen.record else None
-    write_atomically(path, json.dumps({**seen._asdict(), "record": record}), durable=False)
-
-
-# --- ending what is left --------------------------------------------------------------------------
+    write_atomically(path, json.dumps(asdict(seen)), durable=False)
 
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
@@ -97,10 +83,7 @@ def _without_end(run: RunDir, plan: Plan) -> Iterator[tuple[Process, Path]]:
 
 
 def end_left(run: RunDir, *, now: bool) -> list[str]:
-    """End processes that remain on other hosts; return their names. UserError if that fails.
-
-    The requests go to all hosts at the same time.
-    """
+    """End what remains on other hosts, on all at once; return the names. UserError on failure."""
     links = []
     for host in hosts_in_doubt(run):
         argv = (host.python, "-m", "a3c.hosts.far_end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -65,7 +66,7 @@ class Reporter:
         record = process_records.read_record(self._record)
         if record and record != self._reported:
             self._reported = record
-            send({"record": json.loads(record.to_json())})
+            send({"record": dataclasses.asdict(record)})
         self._report_file("log", self._log)
         now = time.monotonic()
         if not everything and now - self._files_at < FILES_INTERVAL_S:
@@ -104,9 +105,6 @@ def send(message: dict[str, Any]) -> None:
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         os._exit(0)
-
-
-# --- keepers --------------------------------------------------------------------------------------
 
 
 def attach(request: dict[str, Any]) -> str | None:

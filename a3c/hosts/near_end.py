@@ -2,10 +2,11 @@
 
 The local keeper of such a process runs `python -m a3c.hosts.near_end RUN_DIR NAME`. This prints the
 process's output, copies its metrics into the run directory, and forwards requests to end. A lost
-connection is retried without limit, because the remote keeper continues meanwhile. A remote keeper
-that ended without recording a reason, as after a reboot, is started again.
+connection is retried without limit, because the remote keeper continues meanwhile.
 
-The exit code is 0 when the process is done, and the process's own code, or 70, when it failed.
+The exit code is 0 when the process is done, and 2 or 70 when it failed. It is 1 if the remote
+keeper ended without recording a reason, as after a reboot: then the local keeper restarts this
+program, and this starts another remote keeper.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from a3c.cluster import plan as planning
 from a3c.cluster.hostfile import directory_of, ssh_command
-from a3c.cluster.plan import Plan, Process
-from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
+from a3c.cluster.plan import Plan
+from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosts import elsewhere
 from a3c.hosts.connection import Connection, write_all
 from a3c.hosts.elsewhere import Elsewhere
-from a3c.keeper.restarts import Limits, Patience, Verdict
-from a3c.process import console, process_records
+from a3c.keeper.spec import Process
+from a3c.process import console
+from a3c.process.process_records import ProcessRecord, from_json
 from a3c.run.rundir import RunDir
 
 TICK_S = 0.25
@@ -43,10 +46,7 @@ class Follower:
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
-        self._patience = Patience(Limits())
-        self._unless_ended = False
         self._log_place: int | None = None  # of the data printed so far; None before it is attached
-        self._started_at = time.monotonic()
         self._seen = Elsewhere(self._host.name, None, None)
         self._asked_at: float | None = None
         self._status = -1
@@ -84,8 +84,6 @@ class Follower:
                 )
                 self._status = 128 + signal.SIGTERM
                 return
-
-    # --- one connection ---------------------------------------------------------------------------
 
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
@@ -135,14 +133,12 @@ class Follower:
             "places": places,
             "argv": list(self._process.argv),
             "keeper": planning.far_keeper_command(self._process, self._host, self._run),
-            "unless_ended": self._unless_ended,
+            "unless_ended": self._log_place is not None,
         }
-
-    # --- messages from the host -------------------------------------------------------------------
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "record" in message:
-            self._note(record=process_records.parse_record(message["record"]))
+            self._note(record=from_json(ProcessRecord, message["record"]))
         elif "file" in message:
             self._copy(message["file"], base64.b64decode(message["data"]))
         elif "beat" in message:
@@ -151,13 +147,9 @@ class Follower:
                 path.touch(mode=0o600)
                 os.utime(path, (time.time() - message["beat"],) * 2)
         elif "attached" in message or "started" in message:
-            started = "started" in message
             if self._seen.cut_off_at is not None or self._log_place is None:
-                word = "started" if started else "at work already"
+                word = "started" if "started" in message else "at work already"
                 print_line(f"connected to {self._host.name}: {self._process.name} is {word}")
-            if started:
-                self._started_at = time.monotonic()
-            self._unless_ended = True
             self._log_place = self._log_place or 0
             self._note(cut_off_at=None, reason="")
         elif "trouble" in message:
@@ -167,7 +159,7 @@ class Follower:
             self._end(message["over"])
 
     def _note(self, **changes: Any) -> None:
-        self._seen = self._seen._replace(**changes)
+        self._seen = replace(self._seen, **changes)
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
             elsewhere.write(elsewhere.path_of(self._run, self._process.name), self._seen)
 
@@ -195,16 +187,9 @@ class Follower:
             last = self._seen.record.last_exit if self._seen.record else None
             self._status = EXIT_USAGE if last and last.code == EXIT_USAGE else EXIT_FATAL
         else:
-            name, lived_s = self._process.name, time.monotonic() - self._started_at
-            decision = self._patience.decide(Verdict.CRASH, lived_s, beat=False)
             how = "was stopped there" if state == "stopped" else "went with its keeper"
-            if decision.again:
-                print_line(f"{name} {how}; it starts again in {decision.delay_s:g} s")
-                self._unless_ended = False
-                self._wait(decision.delay_s)
-            else:
-                print_line(f"{name} {how}, again and again: given up")
-                self._status = EXIT_FATAL
+            print_line(f"{self._process.name} {how}")
+            self._status = EXIT_CRASH
 
 
 def print_line(text: str) -> None:

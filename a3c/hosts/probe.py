@@ -77,30 +77,20 @@ def memory_mb() -> float:
 def listen(ports: list[int], token: str) -> dict[int, str]:
     """Listen on the ports and send the token to each client; return the errors by port."""
     listeners, busy = [], {}
+    dual = socket.has_dualstack_ipv6()  # on all addresses, as TensorFlow's servers listen
+    family = socket.AF_INET6 if dual else socket.AF_INET
     for port in ports:
         try:
-            listeners.append(_listener(port))
+            place = ("", port)
+            listeners.append(
+                socket.create_server(place, family=family, backlog=128, dualstack_ipv6=dual)
+            )
         except OSError as error:
-            busy[port] = "in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
+            busy[port] = (
+                "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+            )
     threading.Thread(target=_answer, args=(listeners, token.encode()), daemon=True).start()
     return busy
-
-
-def _listener(port: int) -> socket.socket:
-    """A listener on all addresses, as TensorFlow's servers have."""
-    try:
-        listener = socket.socket(socket.AF_INET6)
-        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    except OSError:
-        listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("", port))
-    except OSError:
-        listener.close()
-        raise
-    listener.listen(128)
-    return listener
 
 
 def _answer(listeners: list[socket.socket], token: bytes) -> None:
@@ -115,10 +105,7 @@ def _answer(listeners: list[socket.socket], token: bytes) -> None:
 
 
 def why_not(target: tuple[str, int, str]) -> str:
-    """The reason why an address isn't reached; empty if it is reached and sends the right token.
-
-    Without a token any program may answer.
-    """
+    """Why an address isn't reached, or doesn't send the token, if one is given; else empty."""
     host, port, token = target
     try:
         with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:

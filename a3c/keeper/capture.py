@@ -31,10 +31,12 @@ class LogFile:
         self._fd: int | None = None
         self._lost_bytes = 0
 
-    def open(self) -> None:
+    def open(self) -> int:
         """Open the log, readable by its owner only; raises OSError."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
-        self._fd = os.open(self._path, flags, 0o600)
+        if self._fd is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
+            self._fd = os.open(self._path, flags, 0o600)
+        return self._fd
 
     def write(self, data: bytes) -> OSError | None:
         """Append `data`; on an error, count the unwritten bytes as lost and return the error."""
@@ -42,11 +44,8 @@ class LogFile:
         if self._lost_bytes:
             rest = b"\nkeeper: %d bytes of output were lost here\n" % self._lost_bytes + data
         try:
-            if self._fd is None:
-                self.open()
-            assert self._fd is not None
             while rest:
-                rest = rest[os.write(self._fd, rest) :]
+                rest = rest[os.write(self.open(), rest) :]
         except OSError as error:
             counted = self._lost_bytes if len(rest) > len(data) else 0
             self._lost_bytes = counted + min(len(rest), len(data))
@@ -68,7 +67,6 @@ class Echo:
         """Open the file behind `fd` again: O_NONBLOCK would affect all users of a shared terminal.
 
         A socket can't be opened again. There small pieces are written when `select` allows it.
-        `self.fd` is to wait on, until it is writable, while `pending`.
         """
         self._backlog = bytearray()
         self._broken = False
@@ -118,29 +116,19 @@ class Tail:
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=TAIL_LINES)
-        self._partial = b""
-
-    @property
-    def midline(self) -> bool:
-        """Whether the last line is incomplete."""
-        return bool(self._partial)
+        self.partial = b""  # the last line, if it is incomplete
 
     def feed(self, data: bytes) -> None:
         """Add the next bytes of the stream."""
-        *lines, partial = (self._partial + data).split(b"\n")
+        *lines, partial = (self.partial + data).split(b"\n")
         self._lines.extend(_clean(line) for line in lines[-TAIL_LINES:])
         rewritten = partial.rfind(b"\r", 0, max(0, len(partial) - 1))
-        self._partial = partial[rewritten + 1 :][:_PARTIAL_BYTES]
+        self.partial = partial[rewritten + 1 :][:_PARTIAL_BYTES]
 
     def lines(self) -> list[str]:
         """Up to `TAIL_LINES` lines, the newest last."""
-        partial = [_clean(self._partial)] if self._partial else []
+        partial = [_clean(self.partial)] if self.partial else []
         return [*self._lines, *partial][-TAIL_LINES:]
-
-    def clear(self) -> None:
-        """Remove all lines."""
-        self._lines.clear()
-        self._partial = b""
 
 
 def _clean(line: bytes) -> str:
@@ -166,14 +154,13 @@ class Capture:
         error = self._log.write(data)
         if error is not None and not self._log_failed:
             self._log_failed = True
-            self.note(
-                f"cannot write the log: {error.strerror}; the process goes on, output is lost"
-            )
+            why = error.strerror
+            self.note(f"cannot write the log: {why}; the process goes on, output is lost")
 
     def note(self, text: str) -> None:
         """Add a message of the keeper's as a separate line."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} keeper: {text}\n"
-        self.feed(("\n" * self.tail.midline + line).encode("utf-8", "replace"))
+        self.feed(("\n" * bool(self.tail.partial) + line).encode("utf-8", "replace"))
 
     def close(self) -> None:
         """Flush and close log and echo."""

@@ -7,38 +7,30 @@ reads the records of keepers on this host. Records of ended keepers count only i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from a3c.errors import EXIT_CRASH, EXIT_OK
 from a3c.process import process_records
-from a3c.process.process_records import ProcessRecord
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the state of each process; returns 0 if all are healthy, else 1."""
+    """Print the state of each process; returns 0 if all are healthy, else 1.
+
+    A process that has finished is healthy. A process that is starting or restarting is not.
+    """
     roots = [Path(text) for text in (sys.argv[1:] if argv is None else argv)]
     runs = [run for root in roots for run in (root, *sorted(root.glob("*/"))) if run.is_dir()]
     found = [record for run in runs for record in process_records.read_records(run)]
     here = [record for record in found if record.host == process_records.this_host()]
-    well, lines = judge(sorted(here, key=lambda record: record.updated_at))  # the newest last
+    kept = [record for record in here if process_records.keeper_lives(record)]
+    counted = kept or [record for record in here if record.state == "done"]
+    counted.sort(key=lambda record: record.updated_at)  # of two with one name, the newest counts
+    states = {record.name: process_records.live_state(record) for record in counted}
+    lines = [f"{name} is {state}" for name, state in states.items()] or ["nothing is kept here"]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return EXIT_OK if well else EXIT_CRASH
-
-
-def judge(records: Iterable[ProcessRecord]) -> tuple[bool, list[str]]:
-    """Whether all processes here are healthy, and a line about each.
-
-    A process that has finished is healthy. A process that is starting or restarting is not.
-    """
-    records = list(records)
-    kept = [record for record in records if process_records.keeper_lives(record)]
-    if not kept:
-        done = [record for record in records if record.state == "done"]
-        return bool(done), [f"{record.name} is done" for record in done] or ["nothing is kept here"]
-    states = {record.name: process_records.live_state(record) for record in kept}
     well = all(state in ("running", "done") for state in states.values())
-    return well, [f"{name} is {state}" for name, state in states.items()]
+    return EXIT_OK if states and well else EXIT_CRASH
 
 
 if __name__ == "__main__":

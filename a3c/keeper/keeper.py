@@ -33,9 +33,9 @@ from signal import SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
-from a3c.keeper import network, spawn
-from a3c.keeper.capture import Capture, Echo, LogFile
-from a3c.keeper.restarts import Patience, Verdict, judge
+from a3c.keeper import namespaces, spawn
+from a3c.keeper.capture import Capture, Echo, LogFile, Tail
+from a3c.keeper.restarts import Patience, judge
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import heartbeat
@@ -83,10 +83,12 @@ class Keeper:
         Call it from the main thread of a process with no other threads and no other children.
         Raises UserError if another keeper holds the record or the files can't be written.
         """
-        _open_standard_streams()
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass  # a standard stream was closed: no other file may get its number
+        os.close(fd)
         refuse_second_keeper(self._spec.record)
         self._capture = _open_output(self._spec)
-        self._network = network.join(self._spec.network) if self._spec.network else None
+        self._network = namespaces.join(self._spec.network) if self._spec.network else None
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
@@ -149,15 +151,13 @@ class Keeper:
     def _start(self) -> None:
         spec = self._spec
         restarts = self._record.now.restarts + (self._record.now.last_exit is not None)
-        self._capture.tail.clear()
+        self._capture.tail = Tail()
         try:
             environment = child_environment(os.environ, spec)
             child = Child(spec, environment, self._capture.feed, self._network)
         except OSError as error:
-            where = f" in {spec.cwd}" if spec.cwd else ""
-            self._capture.note(
-                f"{spec.name}: cannot start {spec.argv[0]!r}{where}: {error.strerror}"
-            )
+            what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
+            self._capture.note(f"{spec.name}: cannot start {what}: {error.strerror}")
             code = EXIT_RETRY if error.errno in _TRANSIENT else _EXIT_CANNOT_START
             self._record.change(restarts=restarts)
             self._decide(code, None, 0.0, False)
@@ -166,10 +166,11 @@ class Keeper:
         self._guardian.watch(child.pid)
         again = f", restart {restarts}" if restarts else ""
         self._capture.note(f"{spec.name} runs as pid {child.pid}{again}")
+        seen = identify(child.pid)  # None if it has ended already
         self._record.update(
             pid=child.pid,
-            create_time=child.identity.create_time if child.identity else None,
-            birth=child.identity.birth if child.identity else None,
+            create_time=seen.create_time if seen else None,
+            birth=seen.birth if seen else None,
             state="starting" if spec.heartbeat else "running",
             restarts=restarts,
             started_at=now_text(),
@@ -201,7 +202,7 @@ class Keeper:
             self._leave("stopped", self._last_status, how)
         elif reason == "restart":
             self._start_again_after(0.0, how)
-        elif verdict is Verdict.DONE:
+        elif verdict == "done":
             self._leave("done", EXIT_OK, how)
         else:
             decision = self._patience.decide(verdict, lived_s, beat)
@@ -246,8 +247,9 @@ class Keeper:
             return
         if is_first:
             self._record.update(state="running")
-        spec, reason = self._spec, "heartbeat" if child.heartbeat.beat else "start-timeout"
-        limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
+        spec, reason, limit_s = self._spec, "start-timeout", self._spec.start_timeout_s
+        if child.heartbeat.beat:
+            reason, limit_s = "heartbeat", spec.heartbeat_timeout_s
         if 0 < limit_s <= child.heartbeat.silence_s:
             self._capture.note(f"{spec.name} gave no heartbeat for {limit_s:g} s, and is ended")
             self._record.update(state="restarting")
@@ -282,7 +284,7 @@ class RecordFile:
             address=spec.address,
             restarts=spec.restarts,
             keeper=identify(os.getpid()) or Identity(os.getpid(), 0.0),
-            log=str(spec.log.absolute()),
+            log=str(Path(spec.log).absolute()),
             heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
             argv=spec.argv,
         )
@@ -321,7 +323,7 @@ def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, st
     """The environment of the process: `base` without proxies, which gRPC would use, plus `env`."""
     env = {name: value for name, value in base.items() if not is_unwanted(name)}
     env.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
-    env.update(spec.env)
+    env.update(spec.environment)
     if spec.heartbeat is not None:
         env[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
     return env
@@ -339,16 +341,9 @@ def refuse_second_keeper(path: Path) -> None:
         )
 
 
-def _open_standard_streams() -> None:
-    """Open /dev/null for closed standard streams, so that no other file gets their numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(fd)
-
-
 def _open_output(spec: KeeperSpec) -> Capture:
     """Create the missing directories and files, accessible to their owner only."""
-    for path in filter(None, (spec.record, spec.log, spec.heartbeat)):
+    for path in filter(None, (spec.record, Path(spec.log), spec.heartbeat)):
         directory = path.absolute().parent
         try:
             for part in (*reversed(directory.parents), directory):
@@ -358,11 +353,11 @@ def _open_output(spec: KeeperSpec) -> Capture:
             raise UserError(
                 f"cannot make {directory}: {error.strerror}; give another directory"
             ) from error
-    log = LogFile(spec.log)
+    log = LogFile(Path(spec.log))
     try:
         log.open()
     except OSError as error:
-        _raise_unless_full(error, spec.log)
+        _raise_unless_full(error, Path(spec.log))
     return Capture(log, Echo(1) if spec.echo else None)
 
 

@@ -1,12 +1,14 @@
-"""Create and enter a network namespace that has only loopback.
+"""The private network of a run: a network namespace that has only loopback.
 
 Processes inside reach each other; nothing outside reaches them, and they reach nothing outside.
+Root creates a namespace directly. Other users create a user namespace around it that maps them to
+their own user id: their files stay theirs, and programs gain no rights.
 
-A namespace exists as long as a process is in it or holds a descriptor of it. It has no name and
-needs no cleanup. Root creates it directly. Other users create a user namespace around it that maps
-them to their own user id: their files stay theirs, and programs gain no rights.
+The first keeper creates the network; a file in the run directory lists the keepers that hold it. A
+new keeper gets it from any of them that is still running. The network exists until the last keeper
+exits, and needs no cleanup. The launcher runs this module to test whether the kernel allows it.
 
-This file imports only the standard library, because the launcher runs it to test for support.
+The process that makes, enters or joins a network must have one thread.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -23,11 +26,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from a3c.errors import UserError
+from a3c.process.process_records import identify
+
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
 _MESSAGE_BYTES = 512
+_MAX_FILE_BYTES = 1 << 24
+_REMEDY = "give --isolation off, and read SECURITY.md before that"
 
 
 class NamespaceError(Exception):
@@ -35,13 +43,10 @@ class NamespaceError(Exception):
 
 
 class Namespace(NamedTuple):
-    """Descriptors of a network namespace and, if there is one, of the user namespace that owns it.
-
-    Programs that this process starts don't inherit them.
-    """
+    """Descriptors of a network namespace and of the user namespace that owns it, if any."""
 
     network: int
-    user: int | None
+    user: int | None = None
 
 
 @contextlib.contextmanager
@@ -55,11 +60,7 @@ def signals_blocked() -> Iterator[set[int]]:
 
 
 def make() -> Namespace:
-    """Create a namespace with loopback up.
-
-    A fork creates it, so that this process stays outside. Call it from a process with one thread.
-    Raises NamespaceError.
-    """
+    """Create a namespace with loopback up, in a fork; raises NamespaceError."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, signals_blocked():
@@ -80,15 +81,14 @@ def make() -> Namespace:
         os.set_inheritable(descriptor, False)
     if not descriptors:
         raise NamespaceError(said.decode() or "the process that makes the namespace was killed")
-    return Namespace(descriptors[0], descriptors[1] if descriptors[1:] else None)
+    return Namespace(*descriptors)
 
 
 def enter(namespace: Namespace) -> None:
     """Move this process, which must have one thread, into a namespace; raises OSError."""
-    steps = [(namespace.user, _CLONE_NEWUSER), (namespace.network, _CLONE_NEWNET)]
-    for descriptor, kind in steps:
-        if descriptor is not None:
-            _call("setns", descriptor, kind)
+    if namespace.user is not None:
+        _call("setns", namespace.user, _CLONE_NEWUSER)
+    _call("setns", namespace.network, _CLONE_NEWNET)
 
 
 def _unshare() -> list[str]:
@@ -112,10 +112,7 @@ def _unshare() -> list[str]:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a C library function and raise OSError unless it returns 0.
-
-    Python's `os` has `setns` and `unshare` only since 3.12.
-    """
+    """Call a C library function, which Python has since 3.12 only; OSError unless it returns 0."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, name)(*arguments) != 0:
         number = ctypes.get_errno()
@@ -124,6 +121,47 @@ def _call(name: str, *arguments: int) -> None:
 
 def _describe(error: OSError) -> str:
     return ": ".join(filter(None, (error.filename, error.strerror))) or str(error)
+
+
+def join(path: Path) -> Namespace:
+    """Join the network whose holders `path` lists, or create it; raises UserError."""
+    try:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            found = _find(os.pread(descriptor, _MAX_FILE_BYTES, 0))
+            if found is None:
+                os.ftruncate(descriptor, 0)
+                found = make()
+            own = identify(os.getpid())
+            holder = (os.getpid(), own.birth if own else None, *found)
+            os.write(descriptor, json.dumps(holder).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+    except NamespaceError as error:
+        raise UserError(f"the run can't have its own network ({error}): {_REMEDY}") from None
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; give another directory") from None
+    return found
+
+
+def _find(lines: bytes) -> Namespace | None:
+    """Open the network of a holder in the file's lines that still runs; None if there is none."""
+    for line in lines.splitlines():
+        # A killed keeper can leave an incomplete line, and a holder may exit at any time.
+        with contextlib.suppress(ValueError, TypeError, OSError), contextlib.ExitStack() as opened:
+            pid, birth, *numbers = json.loads(line)
+            seen = identify(pid)
+            if seen is None or seen.birth is None or seen.birth != birth:
+                continue
+            found = []
+            for number in (n for n in numbers if n is not None):
+                found.append(os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY))
+                opened.callback(os.close, found[-1])
+            opened.pop_all()
+            return Namespace(*found)
+    return None
 
 
 def main() -> int:

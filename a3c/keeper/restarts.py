@@ -18,22 +18,14 @@ the second row (75, a signal, hung). A restart that a person requests doesn't co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from a3c.errors import EXIT_CRASH, EXIT_OK, EXIT_RETRY
 
 CRASH_SIGNALS = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS)
 
-
-class Verdict(Enum):
-    """How the end of a process is classified."""
-
-    DONE = "done"
-    RETRY = "retry"
-    CRASH = "crash"
-    FAILED = "failed"
+Verdict = Literal["done", "retry", "crash", "failed"]  # how the end of a process is classified
 
 
 @dataclass(frozen=True)
@@ -56,22 +48,18 @@ class Decision(NamedTuple):
 
 
 def judge(code: int, reason: str | None = None) -> Verdict:
-    """The verdict on an exit code, which is -n for signal n.
-
-    `reason` is why the keeper ended the process, if it did. A reason of memory, heartbeat or
-    start-timeout decides alone, without the code.
-    """
+    """The verdict on an exit code, -n for signal n, or on why the keeper ended the process."""
     if reason == "memory":
-        return Verdict.CRASH
+        return "crash"
     if reason in ("heartbeat", "start-timeout"):
-        return Verdict.RETRY
+        return "retry"
     if code == EXIT_OK:
-        return Verdict.DONE
+        return "done"
     if code == EXIT_CRASH or -code in CRASH_SIGNALS:
-        return Verdict.CRASH
+        return "crash"
     if code == EXIT_RETRY or code < 0:
-        return Verdict.RETRY
-    return Verdict.FAILED
+        return "retry"
+    return "failed"
 
 
 class Patience:
@@ -90,13 +78,13 @@ class Patience:
             self._crashes = 0
         if healthy or beat:
             self._failures = 0
-        if healthy or (beat and verdict is Verdict.RETRY):
+        if healthy or (beat and verdict == "retry"):
             self._delay_s = self._limits.first_delay_s
         first_of_row = self._failures == 0 and self._crashes == 0
         self._failures += 1
-        self._crashes += verdict is Verdict.CRASH
+        self._crashes += verdict == "crash"
         again = (
-            verdict in (Verdict.RETRY, Verdict.CRASH)
+            verdict in ("retry", "crash")
             and self._failures <= self._limits.max_restarts
             and self._crashes < self._limits.max_crashes
         )

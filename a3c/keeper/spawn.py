@@ -26,7 +26,6 @@ from a3c.keeper import namespaces
 from a3c.keeper.namespaces import Namespace, signals_blocked
 from a3c.keeper.spec import KeeperSpec
 from a3c.process.heartbeat import HeartbeatMonitor
-from a3c.process.process_records import identify
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -53,14 +52,13 @@ class Child:
         self.readable = [self._output]  # the descriptors to wait on for output
         self.heartbeat = HeartbeatMonitor(spec.heartbeat)
         try:
-            self.pid = start(spec.argv, env, spec.cwd, output, network)
+            self.pid = start(spec.argv, env, spec.directory, output, network)
         except OSError:
             os.close(self._output)
             raise
         finally:
             os.close(output)
         self.started_at = time.monotonic()
-        self.identity = identify(self.pid)
         self.reason: str | None = None
         self._kill_at: float | None = None
 
@@ -94,11 +92,10 @@ class Child:
 
     def tick(self) -> bool:
         """Send KILL if it is due; returns whether it was sent."""
-        if self._kill_at is None or time.monotonic() < self._kill_at:
-            return False
-        self._kill_at = math.inf
-        signal_group(self.pid, signal.SIGKILL)
-        return True
+        is_due = self._kill_at is not None and time.monotonic() >= self._kill_at
+        if is_due:
+            self.kill("")
+        return is_due
 
     def close(self) -> None:
         """Read the remaining output and close the pipe, even if its other end is still open."""
@@ -111,7 +108,7 @@ class Child:
 def start(
     argv: Sequence[str],
     env: Mapping[str, str],
-    cwd: Path | None,
+    cwd: str | None,
     output_fd: int,
     network: Namespace | None = None,
 ) -> int:

@@ -1,56 +1,74 @@
-"""The settings of a keeper as a value, and the keeper's command line, which has them as JSON."""
+"""One process of a run as data, and the command line of its keeper, which has it as JSON."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from a3c.keeper.restarts import Limits
 from a3c.process.process_records import from_json
 
+HERE = "here"  # the host of the launcher
+
 
 @dataclass(frozen=True)
-class KeeperSpec:
-    """What to supervise: the command, its name, its time-outs and limits.
+class Process:
+    """One process as it will be started. A time-out of 0 is off, and so is a memory limit of 0.
 
-    Without `heartbeat` the keeper doesn't check for silence. A time-out of 0 is off, and so is a
-    memory limit of 0. `address` is for the record. `log` gets stdout and stderr; with `echo` the
-    keeper's own stdout gets them too.
-    `network` is the file that lists the holders of the run's own network; if it is given, the
-    process runs in that network.
-    `restarts` is the number of restarts under earlier keepers.
-    `parent`: the keeper ends when this pid ends (0: the process that starts the keeper; None: no
-    pid).
-    `env` shows in the process list, so it must not hold secrets.
+    `environment` shows in the process list, so it must not hold secrets.
+    """
+
+    name: str
+    role: str
+    task: int
+    address: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]  # added to the launcher's environment
+    log: str  # gets stdout and stderr
+    heartbeat_timeout_s: float = 120.0
+    start_timeout_s: float = 300.0  # imports take seconds, on a busy machine minutes
+    grace_s: float = 15.0  # between TERM and KILL
+    max_memory_mb: float = 0.0
+    isolated: bool = False  # in the run's private network
+    host: str = HERE
+    directory: str | None = None  # working directory on another host
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on the launcher's own machine."""
+        return self.host == HERE
+
+    def shell(self) -> str:
+        """The process as a shell command on its host."""
+        variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
+        there = [f"cd {shlex.quote(self.directory)} &&"] if self.directory else []
+        return " ".join([*there, "env", *variables, shlex.join(self.argv)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeeperSpec(Process):
+    """What a keeper supervises. With `echo`, the keeper's own stdout gets the output too.
+
+    Without `heartbeat` the keeper doesn't check for silence. `network` is the file that lists the
+    holders of the run's private network. `restarts` counts restarts under earlier keepers. The
+    keeper ends when the pid `parent` ends (0: the process that starts the keeper; None: no pid).
     """
 
     record: Path
-    name: str
-    role: str
-    log: Path
-    argv: tuple[str, ...]
-    task: int = 0
-    address: str = ""
     heartbeat: Path | None = None
-    heartbeat_timeout_s: float = 120.0
-    start_timeout_s: float = 300.0
-    grace_s: float = 15.0  # between TERM and KILL
-    max_memory_mb: float = 0.0
+    network: Path | None = None
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0
     echo: bool = False
     parent: int | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    network: Path | None = None
-    cwd: Path | None = None
 
 
 def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
     """The keeper's command line for `spec`; it must run where `a3c` can be imported."""
-    return [python, "-m", "a3c.keeper.keeper", json.dumps(dataclasses.asdict(spec), default=str)]
+    return [python, "-m", "a3c.keeper.keeper", json.dumps(asdict(spec), default=str)]
 
 
 def parse(text: str) -> KeeperSpec:

@@ -1,8 +1,7 @@
 """TensorBoard for one run, on this machine only: `python -m a3c.launch.board LOGDIR --port N`.
 
 TensorBoard has no access control, so by default it listens on 127.0.0.1 only; a container, which
-has no other users, sets `--host`. If the port is taken by now, TensorBoard logs this and takes a
-free port. The file `--link` holds its URL while it runs.
+has no other users, sets `--host`. The file `--link` holds its URL while it runs.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.process.atomic_file import write_atomically
+from a3c.process.signals import leave_on_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--link", type=Path, required=True)
     chosen = parser.parse_args(argv)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+    leave_on_signals()
     link: Path = chosen.link
     link.unlink(missing_ok=True)
     url = launch(chosen.logdir, chosen.port, chosen.host)
@@ -44,11 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(logdir: Path, port: int, host: str) -> str:
-    """Serve a directory in a thread of this process; return the URL.
-
-    If `port` is taken, the URL has another port. TensorBoard runs without TensorFlow here, because
-    importing TensorFlow would cost seconds and 300 MB.
-    """
+    """Serve a directory in a thread; return the URL, which has another port if `port` is taken."""
+    # Without TensorFlow, whose import would cost seconds and 300 MB.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard import default, program
 

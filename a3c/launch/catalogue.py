@@ -11,18 +11,18 @@ from typing import Any
 
 from a3c.config import command_line
 from a3c.config.command_line import OPTIONS, Layer
-from a3c.errors import EXIT_OK, UserError
+from a3c.errors import UserError
 from a3c.run.rundir import REPOSITORY
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "real-workers.csv"
 MEASURED_WITH = 2  # workers
 
 
-def presets(arguments: argparse.Namespace) -> int:
+def presets(arguments: argparse.Namespace) -> None:
     """Print all presets with what they were measured with, or the settings of one."""
     if arguments.name:
         _print_settings([(f"preset {arguments.name}", command_line.read_preset(arguments.name))])
-        return EXIT_OK
+        return
     rows = [("preset", "environment", "goal", f"measured with {MEASURED_WITH} workers")]
     for name in command_line.preset_names():
         config = command_line.merge([command_line.read_preset(name)])
@@ -36,17 +36,15 @@ def presets(arguments: argparse.Namespace) -> int:
             )
         )
     _print_table(rows)
-    return EXIT_OK
 
 
-def config(arguments: argparse.Namespace) -> int:
+def config(arguments: argparse.Namespace) -> None:
     """Print the settings that a command line gives, and where each comes from."""
     layers, _ = command_line.sources(arguments)
     _print_settings(layers)
-    return EXIT_OK
 
 
-def environments(arguments: argparse.Namespace) -> int:
+def environments(arguments: argparse.Namespace) -> None:
     """Print the ids of the environments that are installed and match a pattern."""
     import gymnasium
 
@@ -61,7 +59,6 @@ def environments(arguments: argparse.Namespace) -> int:
     for env_id in sorted(found):
         preset = command_line.preset_for(env_id)
         print(f"{env_id:40}  {f'preset {preset}' if preset else ''}".rstrip())
-    return EXIT_OK
 
 
 def _measured(preset: str) -> str:

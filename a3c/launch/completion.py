@@ -1,8 +1,7 @@
 """Shell completion of command lines, computed from the launcher's own parsers.
 
-`launch_cluster.py completion` prints a function for bash (or zsh with bashcompinit). The function
-calls the hidden verb `complete`, which reads the line from COMP_LINE and COMP_POINT as bash sets
-them. Every completion starts a new process, so nothing heavy is imported here.
+`launch_cluster.py completion` prints a function for bash (or zsh with bashcompinit), which calls
+the hidden verb `complete`. Every completion starts a process, so nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ def candidates(
     """The words that may come after `words`, where `current` is typed already."""
     if not words and not current.startswith("-"):
         return parsers
-    parser = parsers.get(words[0], parsers["start"]) if words else parsers["start"]
-    words = words[1:] if words and words[0] in parsers else words
+    parser = parsers["start"]
+    if words and words[0] in parsers:
+        parser, words = parsers[words[0]], words[1:]
     flags = {flag: action for action in parser._actions for flag in action.option_strings}
     flag, equals, _ = current.partition("=")
     if equals and flag in flags:

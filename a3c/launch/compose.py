@@ -1,8 +1,4 @@
-"""A run as a compose file, with one container for each process of the plan.
-
-Everything except the list of services comes from docker/compose.yaml, so the containers' rights and
-networks are defined in one place.
-"""
+"""A run as a compose file: docker/compose.yaml with a service for each process of the plan."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ import re
 from pathlib import Path
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import Config, command_line
 from a3c.errors import UserError
+from a3c.keeper.spec import Process
 from a3c.launch.keep import BOARD_PORT
 from a3c.run.rundir import REPOSITORY, RunDir
 
@@ -43,8 +40,7 @@ def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tupl
         evaluator=chosen.evaluator,
         tensorboard_port=BOARD_PORT if chosen.tensorboard else None,
     )
-    moved = tuple(_in_image(process) for process in planned.processes)
-    later = tuple(_in_image(process) for process in planned.reserved)
+    moved, later = (tuple(map(_in_image, x)) for x in (planned.processes, planned.reserved))
     return config, dataclasses.replace(planned, processes=moved, reserved=later)
 
 
@@ -77,12 +73,8 @@ def render(planned: Plan, config: Config) -> str:
             *("--run-dir", planned.run_dir),
         ]
     )
-    services = "\n".join(
-        [
-            *(_service(process) for process in planned.processes),
-            *(_service(process, "profiles: [later]") for process in planned.reserved),
-        ]
-    )
+    later = (_service(process, "profiles: [later]") for process in planned.reserved)
+    services = "\n".join([*map(_service, planned.processes), *later])
     text = TEMPLATE.read_text()
     for pattern, mine in (
         (r"\A.*?(?=\nx-process)", "# Written by `launch_cluster.py --mode compose`.\n"),
@@ -96,8 +88,7 @@ def render(planned: Plan, config: Config) -> str:
 def _yaml(value: object) -> str:
     """A value for compose, in one line of ASCII.
 
-    JSON escapes a character beyond the BMP as a surrogate pair, and YAML reads this as two invalid
-    characters. So such characters get YAML's own escape.
+    YAML would read JSON's escape of a character beyond the BMP as two invalid characters.
     """
     text = json.dumps(value, ensure_ascii=False).replace("$", "$$")
     return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)

@@ -12,8 +12,8 @@ their own processes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import json
 import logging
 import math
 import re
@@ -25,19 +25,13 @@ from typing import Any
 
 from a3c.cluster import plan as planning
 from a3c.cluster import which_task
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
-from a3c.launch import report, run_summary
-from a3c.launch.supervisor import (
-    CHIEF,
-    POLL_S,
-    ChildKeepers,
-    Interruption,
-    Outcome,
-    Supervisor,
-)
+from a3c.keeper.spec import Process
+from a3c.launch import run_summary
+from a3c.launch.supervisor import CHIEF, POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
 from a3c.run import rundir
@@ -48,7 +42,6 @@ log = logging.getLogger("a3c")
 BOARD_PORT = 6006
 AFTER_CHIEF_S = 20.0  # how long a ps or worker may outlast the chief
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
-_NUMBERS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,9 +78,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
         raise UserError("--json is for --dry-run: give that too")
     config, planned, names = make_plan(config, chosen)
     if chosen.dry_run:
-        shown = [process.shell() for process in planned.processes]
-        text = json.dumps(planned.as_dict(), indent=1) if chosen.json else "\n".join(shown)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(planned.show(as_json=chosen.json) + "\n")
         return EXIT_OK
     mine = _mine(planned, names, spares=chosen.spares)
     run = RunDir(Path(planned.run_dir))
@@ -111,10 +102,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
-    """The configuration, the whole plan, and the names of the selected processes.
-
-    The lists of hosts determine how many ps and workers there are.
-    """
+    """The configuration, the plan that the lists of hosts give, and the names of our processes."""
     if chosen.process is None:
         cluster, task = which_task.place(chosen, config)
         names = [task.name]
@@ -138,27 +126,21 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
 
 def expand_names(text: str) -> list[str]:
     """The selected names: `worker-4-6,9` means four; a prefix, as pods have, is dropped."""
-    match = _NAME.fullmatch(text)
-    numbers: list[int] = []
-    for part in match[2].split(",") if match else []:
-        found = _NUMBERS.fullmatch(part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        numbers += range(first, min(last, first + planning.MAX_PROCESSES) + 1)
-        if first > last:
-            match = None
-    if match is None:
-        raise UserError(f"process {text!r} is unknown: give ps-0, worker-3 or worker-4-7")
-    return [f"{match[1]}-{number}" for number in dict.fromkeys(numbers)]
+    if match := _NAME.fullmatch(text):
+        with contextlib.suppress(UserError):
+            numbers = map(int, which_task.expand_ranges(match[2]))
+            return [f"{match[1]}-{number}" for number in dict.fromkeys(numbers)]
+    raise UserError(f"process {text!r} is unknown: give ps-0, worker-3 or worker-4-7")
 
 
 def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
     """The processes with these names; UserError for an unknown name, unless `spares` is set."""
     by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
-    missing = [name for name in names if name not in by_name]
-    if missing and not spares:
-        servers = len(planned.of_role("ps"))
-        workers = console.count(len(planned.of_role("worker")), "worker")
-        raise UserError(f"{missing[0]} is not in the run: it has {servers} ps, {workers}")
+    for name in names:
+        if name not in by_name and not spares:
+            servers = len(planned.of_role("ps"))
+            workers = console.count(len(planned.of_role("worker")), "worker")
+            raise UserError(f"{name} is not in the run: it has {servers} ps, {workers}")
     return [by_name[name] for name in names if name in by_name]
 
 
@@ -175,10 +157,7 @@ def _is_done(run: RunDir, name: str) -> bool:
 
 
 def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
-    """Supervise these processes; return the exit code.
-
-    The chief's host writes the run's configuration before the chief and the summary after it.
-    """
+    """Supervise these processes; return the exit code. The chief's host has the run's files."""
     run = RunDir(Path(planned.run_dir))
     if all(process.name != CHIEF for process in mine):
         if mine[0].role not in ("ps", "worker") and not run.config.exists():
@@ -195,7 +174,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
                 rundir.check_resumable(run.path, config)
             run = rundir.create(run.path, config, chosen.preset, resume=again)
             planned.save(run)
-            log.info("%s", report.opening(run, config, chosen.preset, planned).splitlines()[0])
+            log.info("%s", run_summary.opening(run, config, chosen.preset, planned).splitlines()[0])
             outcome = PartSupervisor(mine, run, interruption).run()
         return run_summary.conclude(run, config, outcome, interruption)
 
@@ -203,20 +182,14 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
 class PartSupervisor(Supervisor):
     """Supervises the processes of this host, until all of them have exited.
 
-    A ps or worker that is still running `late_s` after the end of the chief is ended.
+    A ps or worker that is still running `AFTER_CHIEF_S` after the end of the chief is ended.
     """
 
-    def __init__(
-        self,
-        mine: Sequence[Process],
-        run: RunDir,
-        interruption: Interruption,
-        late_s: float = AFTER_CHIEF_S,
-    ) -> None:
+    def __init__(self, mine: Sequence[Process], run: RunDir, interruption: Interruption) -> None:
         self._since = now_text()
         keepers = ChildKeepers(run, mine, echo=True)
         super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
-        self._late_s = late_s if mine[0].role in ("ps", "worker") else math.inf
+        self._late_s = AFTER_CHIEF_S if mine[0].role in ("ps", "worker") else math.inf
 
     def run(self) -> Outcome:
         """Return when all have exited; the chief decides about the outcome if it is here."""

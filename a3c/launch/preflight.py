@@ -1,9 +1,4 @@
-"""Check this machine before a run starts.
-
-A shortage of cores, memory or disk only gives a warning. The launcher refuses to start if no
-checkpoint fits on the disk, if old processes of the run are still running, if the required private
-network is impossible, or if the network fails on the environment's observations.
-"""
+"""Check this machine before a run starts; a shortage of cores, memory or disk only warns."""
 
 from __future__ import annotations
 
@@ -14,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from a3c.cluster.plan import Plan
+from a3c.cluster.plan import Plan, keeper_environment
 from a3c.config import Config, command_line, own_code
 from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
-from a3c.keeper import namespaces
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
@@ -38,9 +32,6 @@ SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
 NETWORK_TIMEOUT_S = 300.0
 _SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
 _NAMESPACE_TIMEOUT_S = 20.0
-
-
-# --- cores, memory and disk -----------------------------------------------------------------------
 
 
 class Facts(NamedTuple):
@@ -115,9 +106,6 @@ def checkpoint_mb(config: Config, path: Path) -> float:
     return SMALL_CHECKPOINT_MB if small else IMAGE_CHECKPOINT_MB
 
 
-# --- old processes --------------------------------------------------------------------------------
-
-
 def check_left_over(run: RunDir) -> None:
     """Raise UserError if old keepers or processes of the run still run here; end none of them."""
     with refusing(run.path):
@@ -126,37 +114,31 @@ def check_left_over(run: RunDir) -> None:
     for record in records:
         if record.host != process_records.this_host():
             continue
-        if process_records.keeper_lives(record):
-            who, remedy = f"with its keeper, pid {record.keeper.pid}", f"`{stop}`"
-            raise UserError(
-                f"{run.name} is still at work: {record.name} {who}: end it with {remedy}"
-            )
-        if process_records.child_lives(record):
-            raise UserError(
-                f"{run.name} is still at work: {record.name}, pid {record.pid}, whose keeper is "
-                f"gone: end it with `kill {record.pid}`"
-            )
-
-
-# --- isolation ------------------------------------------------------------------------------------
+        who, remedy = f" with its keeper, pid {record.keeper.pid}", stop
+        if not process_records.keeper_lives(record):
+            if not process_records.is_alive(record):
+                continue
+            who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
+        raise UserError(f"{run.name} is still at work: {record.name}{who}: end it with `{remedy}`")
 
 
 def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | None]:
-    """Whether the cluster gets a private network by `--isolation`; if not, a warning.
-
-    A TensorFlow server accepts connections on every interface and executes the graphs of any
-    client. Raises UserError if isolation is required but impossible.
-    """
+    """Whether the cluster gets a private network by `--isolation`; if not, a warning."""
     danger = "whoever reaches the ports of this run can run code"
     if across_hosts:
         return False, f"guard the network between the hosts: {danger} on them"
     if wanted == "off":
         return False, f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
-    probe = [sys.executable, "-I", "-S", namespaces.__file__]
+    probe = [sys.executable, "-m", "a3c.keeper.namespaces"]
     try:
         done = subprocess.run(
-            probe, capture_output=True, text=True, timeout=_NAMESPACE_TIMEOUT_S, check=False
+            probe,
+            capture_output=True,
+            text=True,
+            timeout=_NAMESPACE_TIMEOUT_S,
+            env=keeper_environment(),
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
@@ -173,14 +155,10 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 
-# --- the network ----------------------------------------------------------------------------------
-
-
 def check_network(config: Config, space: Space[Any]) -> None:
     """Raise UserError if the network can't take these observations, or the user's own one fails.
 
-    The user's own network, and the weights of `--start-from`, are tested in a separate process,
-    which imports TensorFlow and takes some seconds.
+    The user's own one, and the weights of `--start-from`, are tried in a separate process.
     """
     place = config.network.network
     module, colon, _ = place.partition(":")

@@ -6,45 +6,73 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
 from a3c.config import Config
-from a3c.errors import UserError
+from a3c.errors import A3CError, UserError
 from a3c.hosts import elsewhere
-from a3c.launch import report
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import best
 from a3c.process import process_records
-from a3c.process.console import beside, command, count, from_here
+from a3c.process.console import beside, command, count, discard, from_here
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
+from a3c.run.rows import Follower, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.watch.snapshot import Status, one_line
+from a3c.watch.status import Reader
 
 log = logging.getLogger("a3c")
 
+LINE_INTERVAL_S = 5.0
+
+
+def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
+    """The lines at the start: the task, the cluster, the directories, the URL of TensorBoard."""
+    cluster, env, mark = config.cluster, config.env, config.run.stop_at_return
+    goal = "" if mark is None else f", goal {mark:g}"
+    lines = [
+        f"training {env.env_id}: {cluster.ps} ps, {count(cluster.workers, 'worker')}, "
+        f"{f'preset {preset}' if preset else 'no preset'}{goal}",
+        sharing(config),
+        f"run directory {from_here(run.path)}",
+    ]
+    lines += [
+        f"  on {host.name:10} {directory_of(host, run.label)} (logs and metrics, copied to here)"
+        for host in plan.hosts
+        if any(process.host == host.name and not process.is_here for process in plan.processes)
+    ]
+    lines += [f"TensorBoard   http://{board.address}/" for board in plan.of_role("tensorboard")]
+    return "\n".join(lines)
+
+
+def sharing(config: Config) -> str:
+    """How the samples of an optimizer step are divided among workers and pushes."""
+    share, step = config.share, config.samples_per_step
+    pushes = config.share.samples / config.share.minibatches
+    made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
+    return f"each worker plays {share}; {made}, {pushes:,.0f} a push"
+
 
 def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
-    """Supervise and show a run, evaluate it, write its summary, and return its exit code.
-
-    In child mode this runs in the foreground, in tmux mode in the first pane.
-    """
+    """Supervise and show a run, evaluate it, write its summary, and return its exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with Interruption() as interruption:
-        with report.showing(run) as poll:
+        with showing(run) as poll:
             outcome = Supervisor(plan, keepers, run, interruption, on_poll=poll).run()
         for stream in terminals:
             if not stream.isatty():  # it was closed, and every write would fail
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream.fileno())
-                os.close(nowhere)
+                discard(stream)
         try:
             ended = elsewhere.end_left(run, now=True)  # such as after a second Ctrl-C
         except UserError as error:
@@ -53,6 +81,80 @@ def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
             if ended:
                 log.info("ended elsewhere: %s", ", ".join(ended))
         return conclude(run, config, outcome, interruption)
+
+
+# --- while it trains ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def showing(run: RunDir) -> Iterator[Callable[[], None]]:
+    """Show the dashboard on a terminal, else plain lines; yield the function that updates it."""
+    if not sys.stdout.isatty():
+        yield Progress(run).poll
+        return
+    from a3c.watch.dashboard import Dashboard
+
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    with Dashboard(run) as dashboard:
+        root.handlers = [dashboard.handler()]
+        try:
+            yield dashboard.poll
+        finally:
+            root.handlers = handlers
+
+
+class Progress:
+    """Logs a line every few seconds, and whenever a process changes its state."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._said_at = time.monotonic()
+        self._states: dict[str, tuple[str, int]] = {}
+        self._reader = Reader(run)
+        self._last_step = self._reader.read().global_step  # what a resumed run had done before
+        self._link: str | None = None
+        self._waits: set[str] = set()
+        losses = run.metrics("losses")
+        self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
+
+    def poll(self) -> None:
+        """Read the run's files and log the news."""
+        for record in process_records.read_records(self._run.path):
+            now = (record.state, record.restarts)
+            before = self._states.get(record.name)
+            self._states[record.name] = now
+            if before != now and record.state in ("restarting", "failed"):
+                last = record.last_exit
+                how = f"left with {last.code if last else '?'}"
+                if last and last.signal:
+                    how = f"ended by {last.signal}"
+                said = f": {record.output_tail[-1]}" if record.output_tail else ""
+                log.info("%s: %s, %s%s", record.name, record.state, how, said)
+        link = rundir.read_board_link(self._run)
+        if link and link != self._link:
+            self._link = link
+            log.info("TensorBoard is up at %s", link)
+        for loss in resume.losses(map(parse_row, self._losses.lines())):
+            log.info("%s", loss)
+        if time.monotonic() - self._said_at >= LINE_INTERVAL_S:
+            self._said_at = time.monotonic()
+            with contextlib.suppress(A3CError, OSError):  # such as a deleted run directory
+                self._line(self._reader.read())
+
+    def _line(self, status: Status) -> None:
+        """Log the progress; if there is none, log once which processes wait for which peer."""
+        if status.global_step != self._last_step:
+            self._last_step = status.global_step
+            log.info("%s", one_line(status))
+            return
+        for line in status.warnings:
+            if " waiting for " in line and line not in self._waits:
+                self._waits.add(line)
+                log.info("%s", line)
+
+
+# --- at its end -----------------------------------------------------------------------------------
 
 
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
@@ -89,10 +191,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
 
 
 def _run_script(interruption: Interruption, script: str, *arguments: str) -> str | None:
-    """Run one of our scripts and return its output; None if it fails, with its error logged.
-
-    After a signal no script is started.
-    """
+    """Run one of our scripts; return its output, or None if it fails or a signal has arrived."""
     if interruption.came():
         return None
     process = subprocess.Popen(

@@ -1,8 +1,7 @@
 """Supervise a run: restart killed keepers, detect failures, and end the processes in order.
 
-Each keeper supervises one process. In child mode the keepers are children of this process. In tmux
-mode they run in panes, and this process sees only the records that they write. A keeper that exits
-by itself records the reason. The process of a killed keeper dies with it, and the keeper is
+In child mode the keepers are children of this process. In tmux mode they run in panes, and this
+process sees only their records. The process of a killed keeper dies with it, and the keeper is
 restarted under the same limits as a process that crashes.
 """
 
@@ -19,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_FATAL, EXIT_OK
-from a3c.keeper.restarts import Limits, Patience, Verdict
+from a3c.keeper.restarts import Limits, Patience
+from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.process_records import Identity, ProcessRecord
 from a3c.run.rundir import RunDir
@@ -29,6 +29,7 @@ from a3c.run.rundir import RunDir
 log = logging.getLogger(__name__)
 
 CHIEF = "worker-0"
+LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
 FIRST_RECORD_S = 30.0
@@ -85,19 +86,15 @@ class Interruption:
         """Whether a signal has arrived."""
         return self.count > 0
 
-    def clear(self) -> None:
-        """Forget the signals that were handled."""
-        self.count = self.signal = 0
-
 
 # --- keepers --------------------------------------------------------------------------------------
 
 
 class ChildKeepers:
-    """Keepers as children of this process, which end with it, each in a separate session.
+    """Keepers as children of this process, which end with it.
 
-    The separate sessions keep Ctrl-C in the terminal from reaching them directly; the launcher ends
-    them in order instead. With `echo` the output of their processes is also printed here.
+    Each has a separate session, so that Ctrl-C in the terminal doesn't reach it before the launcher
+    ends all in order. With `echo` the output of their processes is also printed here.
     """
 
     def __init__(self, run: RunDir, processes: Iterable[Process], *, echo: bool = False) -> None:
@@ -142,12 +139,9 @@ class ChildKeepers:
 
 
 class RecordedKeepers:
-    """Keepers that another process started, known here only by their records.
+    """Keepers that another process started, known here only by their records."""
 
-    `restart` starts a keeper again; without it no keeper is restarted.
-    """
-
-    def __init__(self, run: RunDir, restart: Callable[[Process, int], None] | None = None) -> None:
+    def __init__(self, run: RunDir, restart: Callable[[Process, int], None]) -> None:
         self._run = run
         self._restart = restart
         self._began_at = time.monotonic()
@@ -184,8 +178,7 @@ class RecordedKeepers:
         """Call `restart` for a process; `restarts` counts its previous restarts."""
         record = process_records.read_record(self._run.record(process.name))
         self._replaced[process.name] = (record.keeper if record else None, time.monotonic())
-        if self._restart:
-            self._restart(process, restarts)
+        self._restart(process, restarts)
 
     def end(self, name: str, *, now: bool) -> None:
         """Ask a keeper to end its process and exit, at once if `now`."""
@@ -214,7 +207,7 @@ class _Kept:
 class Supervisor:
     """Restarts killed keepers, waits for a run to end, and ends its remaining processes in order.
 
-    A keeper that is killed repeatedly is given up, like a process that crashes repeatedly.
+    `is_over`: the run is ending, and no keeper is restarted from now on.
     """
 
     def __init__(
@@ -225,30 +218,28 @@ class Supervisor:
         interruption: Interruption,
         *,
         on_poll: Callable[[], None] = lambda: None,
-        limits: Limits = Limits(),  # noqa: B008
     ) -> None:
         self._keepers = keepers
         self._run = run
         self._interruption = interruption
         self._on_poll = on_poll
-        self._limits = limits
         self._kept: dict[str, _Kept] = {}
         for process in plan.processes:
             self._add(process)
         self._servers = [p.name for p in plan.of_role("ps")]
-        self._is_over = False
+        self.is_over = False
         self._polled_at = -math.inf
         for path in requests(run).glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
 
     def _add(self, process: Process) -> None:
-        self._kept[process.name] = _Kept(process, Patience(self._limits), time.monotonic())
+        self._kept[process.name] = _Kept(process, Patience(LIMITS), time.monotonic())
 
     def run(self) -> Outcome:
         """Return when all processes have ended; Ctrl-C and SIGTERM end them in order."""
         try:
             outcome = self._watch()
-            self.stop_restarts()
+            self.is_over = True
             seen = self._interruption.count
             for group in self._groups():
                 self._end(group)
@@ -262,7 +253,7 @@ class Supervisor:
             self._end(self._kept, now=True)
             raise
         finally:
-            self._interruption.clear()
+            self._interruption.count = self._interruption.signal = 0  # they were handled
 
     def _watch(self) -> Outcome:
         """Wait until the run is over, has failed, or is asked to stop."""
@@ -271,7 +262,7 @@ class Supervisor:
             if failed:
                 return Outcome(self.exit_code(failed) or EXIT_FATAL, failed=failed)
             if self.exit_code(CHIEF) == EXIT_OK:
-                self.stop_restarts()
+                self.is_over = True
                 # The chief has ended the run. A worker that starts late would wait for it forever.
                 self._wait(self._of_role("worker"), WORKER_LINGER_S, without_ps_s=AFTER_PS_S)
                 self._wait(self._servers, PS_LINGER_S)
@@ -331,32 +322,31 @@ class Supervisor:
     def exit_code(self, name: str) -> int | None:
         """The exit code of a keeper; None while it runs or is about to be restarted."""
         code = self._keepers.exit_code(name)
-        is_final = self._is_over or self._kept[name].is_given_up
+        is_final = self.is_over or self._kept[name].is_given_up
         return code if code is None or is_final or not self._keepers.is_killed(name) else None
-
-    def stop_restarts(self) -> None:
-        """Restart no keeper from now on, because the run is ending."""
-        self._is_over = True
 
     def poll(self) -> None:
         """At most once a second, restart the keepers that are due, and start added workers."""
         now = time.monotonic()
-        if self._is_over or now - self._polled_at < RESTART_POLL_S:
+        if self.is_over or now - self._polled_at < RESTART_POLL_S:
             return
         self._polled_at = now
         for kept in self._kept.values():
             if not kept.is_given_up and self._keepers.is_killed(kept.process.name):
                 self._restart(kept, now)
-        for process in take_requests(self._run):
-            log.info("%s is added, at %s", process.name, process.address)
-            self._add(process)
-            self._keepers.start_again(process, restarts=0)
+        for path in sorted(requests(self._run).glob("worker-*")):
+            path.unlink(missing_ok=True)
+            for process in Plan.load(self._run).of_role("worker"):
+                if process.name == path.name:
+                    log.info("%s is added, at %s", process.name, process.address)
+                    self._add(process)
+                    self._keepers.start_again(process, restarts=0)
 
     def _restart(self, kept: _Kept, now: float) -> None:
         """Restart a keeper that was killed, after a delay; give it up if that happens too often."""
         name = kept.process.name
         if kept.due_at is None:
-            decision = kept.patience.decide(Verdict.CRASH, now - kept.started_at, beat=False)
+            decision = kept.patience.decide("crash", now - kept.started_at, beat=False)
             if decision.again:
                 delay_s = decision.delay_s
                 log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)
@@ -373,14 +363,3 @@ class Supervisor:
 def requests(run: RunDir) -> Path:
     """The directory with an empty file for each worker that `add` asks the launcher to start."""
     return run.path / "wanted"
-
-
-def take_requests(run: RunDir) -> list[Process]:
-    """The workers to start now; each request is returned once."""
-    paths = sorted(requests(run).glob("worker-*"))
-    if not paths:
-        return []
-    planned = {process.name: process for process in Plan.load(run).processes}
-    for path in paths:
-        path.unlink(missing_ok=True)
-    return [planned[path.name] for path in paths if path.name in planned]

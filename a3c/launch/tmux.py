@@ -6,6 +6,7 @@ another session. Only options of our own session, windows and panes are set.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -19,8 +20,9 @@ from typing import NamedTuple
 import libtmux
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan, Process
+from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK, UserError
+from a3c.keeper.spec import Process
 from a3c.process.environment import is_unwanted
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -47,28 +49,21 @@ class Pane(NamedTuple):
     argv: tuple[str, ...]
 
 
-class Window(NamedTuple):
-    """A named window with tiled panes."""
-
-    name: str
-    panes: tuple[Pane, ...]
-
-
 # --- a run ----------------------------------------------------------------------------------------
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    """Open the session, and attach to it if this is a terminal.
-
-    Its windows are the cockpit with the ps, the workers, the evaluator and TensorBoard.
-    """
+    """Open the session, and attach to it if this is a terminal."""
+    panes = {
+        role: [pane_of(process, run) for process in plan.of_role(role)]
+        for role in ("ps", "worker", "evaluator", "tensorboard")
+    }
     cockpit = Pane("cockpit", (sys.executable, str(script), "cockpit", str(run.path)))
-    windows = [Window("cockpit", (cockpit, *(pane_of(p, run) for p in plan.of_role("ps"))))]
-    workers = tuple(pane_of(process, run) for process in plan.of_role("worker"))
+    windows = {"cockpit": [cockpit, *panes.pop("ps")]}
+    workers = panes.pop("worker")
     for number, first in enumerate(range(0, len(workers), PANES_A_WINDOW), start=1):
-        windows.append(Window(f"workers-{number}", workers[first : first + PANES_A_WINDOW]))
-    for role in ("evaluator", "tensorboard"):
-        windows += [Window(role, (pane_of(process, run),)) for process in plan.of_role(role)]
+        windows[f"workers-{number}"] = workers[first : first + PANES_A_WINDOW]
+    windows |= {role: found for role, found in panes.items() if found}
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     close_session(server, run.label)
@@ -102,21 +97,21 @@ def restart(run: RunDir, process: Process, restarts: int) -> None:
 
 def is_usable() -> bool:
     """Whether stdin and stdout are terminals and tmux is installed and new enough."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and _why_unusable() is None
+    with contextlib.suppress(UserError):
+        require()
+        return sys.stdin.isatty() and sys.stdout.isatty()
+    return False
 
 
 def require() -> None:
     """Raise UserError if tmux is missing or too old."""
-    if why := _why_unusable():
-        raise UserError(f"--mode tmux: {why}, or give --mode child")
-
-
-def _why_unusable() -> str | None:
-    if shutil.which("tmux") is None:
-        return "there is no tmux: install it"
-    said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
-    version = tuple(int(part) for part in re.findall(r"\d+", said)[:2])
-    return None if version >= MIN_VERSION else "needs tmux 3.2 or newer: update it"
+    why = "there is no tmux: install it"
+    if shutil.which("tmux"):
+        said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
+        if tuple(int(part) for part in re.findall(r"\d+", said)[:2]) >= MIN_VERSION:
+            return
+        why = "needs tmux 3.2 or newer: update it"
+    raise UserError(f"--mode tmux: {why}, or give --mode child")
 
 
 def check_free(label: str, *, replace: bool) -> None:
@@ -130,10 +125,7 @@ def check_free(label: str, *, replace: bool) -> None:
 
 
 def session_name(label: str) -> str:
-    """The session name of the run with this label.
-
-    Characters that tmux doesn't allow in a name are replaced, and a hash keeps the name unique.
-    """
+    """The session name of a run: a hash keeps it unique if tmux doesn't allow its characters."""
     safe = re.sub(r"[^\w-]", "_", label)
     if safe == label:
         return f"a3c-{label}"
@@ -142,12 +134,9 @@ def session_name(label: str) -> str:
 
 def find_session(server: libtmux.Server, label: str) -> str | None:
     """The id of a run's session, or None."""
-    listed = server.cmd("list-sessions", "-F", "#{session_id} #{session_name}").stdout
-    for line in listed:
-        session_id, _, name = line.partition(" ")
-        if name == session_name(label):
-            return session_id
-    return None
+    target = f"={session_name(label)}"  # matches the whole name only
+    found = server.cmd("list-windows", "-t", target, "-F", "#{session_id}").stdout
+    return found[0] if found else None
 
 
 def server_of(run: RunDir) -> libtmux.Server:
@@ -164,10 +153,7 @@ def socket_of(server: libtmux.Server) -> str:
 
 
 def attach_command(label: str, environ: Mapping[str, str], socket: str | None = None) -> list[str]:
-    """The command that attaches to a run's session, in the server at `socket` if it is given.
-
-    Inside that server, the command switches the current client to the session.
-    """
+    """The command that attaches to a run's session, or switches the client of that server to it."""
     target = ("-t", f"={session_name(label)}")
     around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     if around and socket not in (None, around):
@@ -183,15 +169,12 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
 def open_session(
     server: libtmux.Server,
     label: str,
-    windows: Sequence[Window],
+    windows: Mapping[str, Sequence[Pane]],
     *,
     directory: Path,
     environment: Mapping[str, str],
 ) -> None:
-    """Open a detached session with these windows; UserError if a session has this name already.
-
-    The processes get `environment`, not the environment of the tmux server.
-    """
+    """Open a detached session; UserError if its name is taken. Its processes get `environment`."""
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _output(
         server,
@@ -200,10 +183,10 @@ def open_session(
     ).split()
     try:
         _set_environment(server, session, environment)
-        for window in windows:
-            _open_window(server, session, window, directory)
+        for name, panes in windows.items():
+            _open_window(server, session, name, panes)
         _output(server, "kill-window", "-t", waiting)
-        _output(server, "select-window", "-t", f"{session}:{windows[0].name}")
+        _output(server, "select-window", "-t", f"{session}:{next(iter(windows))}")
     except BaseException:
         server.cmd("kill-session", "-t", session)
         raise
@@ -231,25 +214,23 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
         raise UserError(f"tmux refuses the environment: {said or done.returncode}")
 
 
-def _open_window(server: libtmux.Server, session: str, window: Window, directory: Path) -> None:
-    first, *others = window.panes
+def _open_window(server: libtmux.Server, session: str, name: str, panes: Sequence[Pane]) -> None:
     # Without -d the new window is current, and the options of `_run_in` apply to it.
-    command = ("new-window", "-t", f"{session}:", "-n", window.name)
-    window_id, pane_id = _run_in(server, command, first, directory)
-    for pane in others:
-        pane_id = _split(server, window_id, pane_id, pane, directory)
+    command = ("new-window", "-t", f"{session}:", "-n", name)
+    window_id, pane_id = _run_in(server, command, panes[0])
+    for pane in panes[1:]:
+        pane_id = _split(server, window_id, pane_id, pane)
 
 
-def _split(server: libtmux.Server, window: str, last: str, pane: Pane, directory: Path) -> str:
+def _split(server: libtmux.Server, window: str, last: str, pane: Pane) -> str:
     """Start a pane after the last pane of a window; return its id."""
-    command = ("split-window", "-d", "-t", last)
-    _, pane_id = _run_in(server, command, pane, directory, window)
+    _, pane_id = _run_in(server, ("split-window", "-d", "-t", last), pane, window)
     _output(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
     return pane_id
 
 
 def _run_in(
-    server: libtmux.Server, command: Sequence[str], pane: Pane, directory: Path, window: str = ""
+    server: libtmux.Server, command: Sequence[str], pane: Pane, window: str = ""
 ) -> list[str]:
     """Start a pane by this command of tmux; return the ids of its window and of itself.
 
@@ -261,7 +242,7 @@ def _run_in(
         for key, value in _WINDOW_OPTIONS.items()
         for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
     ]
-    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", str(directory))
+    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", "#{session_path}")
     ids = _output(server, *command, *report, *map(_escaped, argv), *options).split()
     # Our own option too, because a program may change tmux's title.
     _output(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
@@ -270,10 +251,7 @@ def _run_in(
 
 
 def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
-    """Run a command in the dead pane with the same title, or in a new pane of a worker.
-
-    A new pane goes into the last window of workers that has room, or into a new window.
-    """
+    """Run a command in the dead pane with the same title, or in a new pane of a worker."""
     session = find_session(server, label)
     if session is None:
         return
@@ -283,16 +261,15 @@ def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
         if is_dead == "1" and title == pane.title:
             _output(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
             return
-    form = "#{window_panes} #{window_id} #{session_path} #{window_name}"
+    form = "#{window_panes} #{window_id} #{window_name}"
     lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
-    windows = [line.split(" ", 2) for line in lines if " workers-" in line]
-    directory = Path(lines[0].split(" ", 2)[2].rpartition(" ")[0])
+    windows = [line.split() for line in lines if " workers-" in line]
     room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
     if room:
         last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
-        _split(server, room[-1], last, pane, directory)
+        _split(server, room[-1], last, pane)
     else:
-        _open_window(server, session, Window(f"workers-{len(windows) + 1}", (pane,)), directory)
+        _open_window(server, session, f"workers-{len(windows) + 1}", [pane])
 
 
 def close_session(server: libtmux.Server, label: str) -> bool:

@@ -16,16 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.cluster.plan import FAR_GRACE_S, Plan, Process
+from a3c.cluster.plan import FAR_GRACE_S, Plan
 from a3c.config.command_line import Parser, add_version
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import elsewhere, far_end
-from a3c.launch import catalogue, hosts, supervisor, sweep
+from a3c.keeper.spec import Process
+from a3c.launch import catalogue, hosts, run_summary, supervisor, sweep
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES
 from a3c.run import rundir
 from a3c.run.rows import Follower
+from a3c.watch import status as reading
+from a3c.watch.snapshot import lines, printable, score
 
 STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
 SUMMARY_TIMEOUT_S = 10.0  # for the cockpit to write the summary
@@ -36,7 +39,7 @@ FOLLOW_INTERVAL_S = 0.25
 def run(prog: str, arguments: Sequence[str]) -> int:
     """Execute the verb, which is the first argument."""
     parser = make_parser(prog, arguments[0])
-    return VERBS[arguments[0]].act(parser.parse_args(arguments[1:]))
+    return VERBS[arguments[0]].act(parser.parse_args(arguments[1:])) or EXIT_OK
 
 
 def make_parser(prog: str, verb: str) -> Parser:
@@ -72,34 +75,22 @@ def make_parser(prog: str, verb: str) -> Parser:
     return parser
 
 
-# --- status, watch, list --------------------------------------------------------------------------
-
-
-def status(arguments: argparse.Namespace) -> int:
+def status(arguments: argparse.Namespace) -> None:
     """Print the status of a run."""
-    from a3c.watch import status as reading
-
     found = reading.read(rundir.find(arguments.run), usage=True)
-    if arguments.json:
-        print(json.dumps(found.as_dict(), indent=1))
-    else:
-        print("\n".join(reading.lines(found)))
-    return EXIT_OK
+    text = json.dumps(found.as_dict(), indent=1) if arguments.json else "\n".join(lines(found))
+    print(text)
 
 
-def watch(arguments: argparse.Namespace) -> int:
+def watch(arguments: argparse.Namespace) -> None:
     """Show a run live, until it ends."""
     from a3c.watch import dashboard
 
     dashboard.watch(rundir.find(arguments.run))
-    return EXIT_OK
 
 
-def list_runs(_arguments: argparse.Namespace) -> int:
+def list_runs(_arguments: argparse.Namespace) -> None:
     """Print the runs of this folder, newest last."""
-    from a3c.watch import status as reading
-    from a3c.watch.snapshot import printable, score
-
     for found in rundir.all_runs():
         name = printable(found.name)
         try:
@@ -110,13 +101,9 @@ def list_runs(_arguments: argparse.Namespace) -> int:
         mean = score(now.mean_return_100, now.stop_at_return)
         step = now.checkpoint.step if now.solved and now.checkpoint else now.global_step
         print(f"{name:40}  {now.word:8}  {step:>13,} env steps  {mean:>8}")
-    return EXIT_OK
 
 
-# --- logs -----------------------------------------------------------------------------------------
-
-
-def logs(arguments: argparse.Namespace) -> int:
+def logs(arguments: argparse.Namespace) -> None:
     """Print the logs; with several processes, each line starts with its process's name."""
     found = rundir.find(arguments.run)
     folder, wanted = found.path / "logs", arguments.process
@@ -142,31 +129,26 @@ def logs(arguments: argparse.Namespace) -> int:
                     print(f"{file.stem:12} {text}" if prefix else text)
             sys.stdout.flush()
         if not arguments.follow:
-            return EXIT_OK
+            return
         time.sleep(FOLLOW_INTERVAL_S)
 
 
-# --- stop, restart --------------------------------------------------------------------------------
-
-
-def stop(arguments: argparse.Namespace) -> int:
+def stop(arguments: argparse.Namespace) -> None:
     """End a run in order: workers, the chief's last checkpoint, ps; with `--now`, all at once."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
-    alive = [r for r in process_records.read_records(found.path) if process_records.keeper_lives(r)]
+    alive = list(filter(process_records.keeper_lives, process_records.read_records(found.path)))
     if not alive:
         ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
-        return EXIT_OK
-    last = (supervisor.CHIEF, *(r.name for r in alive if r.role == "ps"))
-    order = (
-        [r for r in alive if r.name not in last],
+        return
+    order = [
+        [r for r in alive if r.name != supervisor.CHIEF and r.role != "ps"],
         [r for r in alive if r.name == supervisor.CHIEF],
         [r for r in alive if r.role == "ps"],
-    )
-    for group in [alive] if arguments.now else order:
-        left = far_end.end(group, now=arguments.now, grace_s=STOP_TIMEOUT_S)
-        if left:
+    ]
+    for records in [alive] if arguments.now else order:
+        if left := far_end.end(records, now=arguments.now, grace_s=STOP_TIMEOUT_S):
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
     if shutil.which("tmux"):
@@ -180,10 +162,9 @@ def stop(arguments: argparse.Namespace) -> int:
             tmux.close_session(server, found.label)
     elsewhere.end_left(found, now=arguments.now)
     print(f"{found.name} is stopped")
-    return EXIT_OK
 
 
-def restart(arguments: argparse.Namespace) -> int:
+def restart(arguments: argparse.Namespace) -> None:
     """Tell a keeper to restart its process."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
@@ -193,15 +174,12 @@ def restart(arguments: argparse.Namespace) -> int:
             if not process_records.request_restart(record):
                 raise UserError(f"{record.name} has no keeper any more: use --resume")
             print(f"{record.name} starts again")
-            return EXIT_OK
+            return
     names = ", ".join(record.name for record in records) or "none yet"
     raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
 
 
-# --- add, remove ----------------------------------------------------------------------------------
-
-
-def add(arguments: argparse.Namespace) -> int:
+def add(arguments: argparse.Namespace) -> None:
     """Request more workers in a running run; print a line for each once its keeper runs.
 
     `--max-workers` reserves their addresses. The launcher (in tmux mode the cockpit) starts them,
@@ -238,7 +216,6 @@ def add(arguments: argparse.Namespace) -> int:
             time.sleep(0.05)
         where = "" if process.is_here else f" on {process.host}"
         print(f"{process.name} starts{where}, at {process.address}")
-    return EXIT_OK
 
 
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
@@ -253,7 +230,7 @@ def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
     )
 
 
-def remove(arguments: argparse.Namespace) -> int:
+def remove(arguments: argparse.Namespace) -> None:
     """Ask a worker to exit in order and wait until it has; the other workers continue."""
     run, name = rundir.find(arguments.run), arguments.process
     record = process_records.read_record(run.record(name)) if "/" not in name else None
@@ -271,10 +248,6 @@ def remove(arguments: argparse.Namespace) -> int:
             )
         time.sleep(0.05)
     print(f"{name} has left")
-    return EXIT_OK
-
-
-# --- tmux -----------------------------------------------------------------------------------------
 
 
 def attach(arguments: argparse.Namespace) -> int:
@@ -293,30 +266,25 @@ def attach(arguments: argparse.Namespace) -> int:
 def cockpit(arguments: argparse.Namespace) -> int:
     """Supervise a run in tmux mode; this verb runs in the session's first pane."""
     from a3c.launch import tmux
-    from a3c.launch.run_summary import supervise
 
     found = rundir.find(arguments.run)
     with rundir.hold(found.path):
         config = rundir.read_config(found)
         keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
-        return supervise(Plan.load(found), keepers, found, config)
+        return run_summary.supervise(Plan.load(found), keepers, found, config)
 
 
-def completion(_arguments: argparse.Namespace) -> int:
+def completion(_arguments: argparse.Namespace) -> None:
     """Print the shell function that completes command lines."""
     from a3c.launch.completion import BASH
 
     print(BASH, end="")
-    return EXIT_OK
-
-
-# --- all of them ----------------------------------------------------------------------------------
 
 
 class Verb(NamedTuple):
     """A verb of the launcher: its action, and a line of help."""
 
-    act: Callable[[argparse.Namespace], int]
+    act: Callable[[argparse.Namespace], int | None]
     help: str = ""  # empty for an internal verb
 
 

@@ -8,10 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
-    """Write a file that only its owner can read; on OSError the old file stays.
-
-    With `durable`, it survives a power failure when this returns.
-    """
+    """Write a private file; on OSError the old one stays. If `durable`, it survives power loss."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:

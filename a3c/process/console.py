@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from a3c.errors import A3CError
 
@@ -33,10 +34,15 @@ def refuse(prog: str, error: A3CError) -> int:
 
 def unread() -> int:
     """Redirect a closed stdout, as in `status | head -1`, and return the exit code to use."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # flushing the rest of the buffer would fail again
-    os.close(nowhere)
+    discard(sys.stdout)  # flushing the rest of the buffer would fail again
     return 128 + signal.SIGPIPE
+
+
+def discard(stream: TextIO) -> None:
+    """Discard what is written to a stream from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def command(name: str) -> str:

@@ -34,10 +34,7 @@ def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:
 def process_environment(
     base: Mapping[str, str], threads: int, *, gpu: bool = False
 ) -> dict[str, str]:
-    """A cluster process's environment: the user's, less unwanted variables, plus thread counts.
-
-    The thread counts must be set before TensorFlow is imported.
-    """
+    """A cluster process's environment: the user's, less unwanted variables, plus thread counts."""
     environment = {key: value for key, value in base.items() if not is_unwanted(key)}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,41 +24,28 @@ class Listener(NamedTuple):
 def listeners(pid: int) -> list[Listener]:
     """The TCP addresses that a process listens on; empty if it has ended or isn't readable.
 
-    The addresses belong to the process's network namespace, which may differ from ours.
+    They are of the process's network namespace; psutil would read those of ours.
     """
-    proc, mine = Path(f"/proc/{pid}"), set()
+    proc, mine, found = Path(f"/proc/{pid}"), set(), set()
     try:
         for file in (proc / "fd").iterdir():
             with contextlib.suppress(OSError):  # closed after it was listed
-                mine.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
-        found = {
-            listener
-            for table in (proc / "net/tcp", proc / "net/tcp6")
-            if table.exists()
-            for listener, inode in _in_table(table)
-            if inode in mine
-        }
+                mine.add(str(file.readlink()))
+        tables = [table for table in (proc / "net/tcp", proc / "net/tcp6") if table.exists()]
+        rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
     except OSError:
         return []
+    for row in rows:
+        if row[3] == _LISTENING and f"socket:[{row[9]}]" in mine:
+            host, _, port = row[1].partition(":")
+            words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
+            address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+            found.add(Listener(str(address), int(port, 16)))
     return sorted(found)
 
 
-def _in_table(table: Path) -> Iterator[tuple[Listener, str]]:
-    """The listeners in a table of the kernel, each with the inode of its socket."""
-    for line in table.read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == _LISTENING:
-            host, _, port = fields[1].partition(":")
-            words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
-            address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
-            yield Listener(str(address), int(port, 16)), fields[9]
-
-
 def faces_outward(pid: int, among: list[Listener]) -> list[Listener]:
-    """The listeners of a process that other machines can connect to.
-
-    Empty if its network namespace has only loopback.
-    """
+    """The listeners of a process that other machines can connect to."""
     if has_loopback_only(pid):
         return []
     outside = []
@@ -81,10 +67,7 @@ def has_loopback_only(pid: int) -> bool:
 
 
 def port_owner(port: int) -> tuple[int, str] | None:
-    """Pid and name of the process that listens on a TCP port; None if none is visible.
-
-    Another user's process can be invisible, so None doesn't mean that the port is free.
-    """
+    """Pid and name of the process that listens on a TCP port; None if this user can't see it."""
     import psutil
 
     for found in psutil.net_connections(kind="tcp"):

@@ -1,12 +1,12 @@
 """The records that keepers write about their processes, and the check that a pid is still valid.
 
 A keeper writes `processes/<name>.json` in the run directory; all others only read it. The system
-reuses pids, so a pid alone doesn't identify a process. It counts only together with its create
-time or, better, its birth, which steps of the wall clock don't change.
+reuses pids, so a pid counts only together with its birth.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -25,7 +25,7 @@ from a3c.process.atomic_file import write_atomically
 ENDED_STATES = ("done", "failed", "stopped")
 DEAD = "dead"
 
-_MAX_RECORD_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 
 
@@ -33,8 +33,8 @@ _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 class Identity:
     """Identifies a process, distinct from any later process with the same pid.
 
-    `create_time` is in seconds since 1970, as in psutil. `birth` is the boot's id and the start of
-    the process in kernel ticks since that boot.
+    `create_time` is in seconds since 1970, as in psutil. `birth`, which steps of the wall clock
+    don't change, is the boot's id and the start of the process in kernel ticks since that boot.
     """
 
     pid: int
@@ -44,16 +44,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class LastExit:
-    """How a process last ended: by exit `code` or by `signal`.
-
-    `reason` says why its keeper ended it: heartbeat, start-timeout, memory, restart, stop, hangup
-    or parent; None if the process ended by itself.
-    """
+    """How a process last ended: by exit `code` or by `signal`."""
 
     code: int | None
     signal: str | None
     at: str
-    reason: str | None
+    reason: str | None  # why its keeper ended it, if it did: see `a3c.keeper.keeper`
 
 
 def now_text() -> str:
@@ -94,10 +90,6 @@ class ProcessRecord:
     log: str
     heartbeat: str | None = None
     argv: tuple[str, ...]
-
-    def to_json(self) -> str:
-        """The record as JSON text, as in its file."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
 def from_json(kind: Any, value: Any) -> Any:
@@ -147,25 +139,25 @@ def read_records(run_dir: Path) -> list[ProcessRecord]:
 
 def read_record(path: Path) -> ProcessRecord | None:
     """The record in `path`; None if there is no readable record."""
+    record: ProcessRecord | None = read_json(ProcessRecord, path)
+    return record
+
+
+def read_json(kind: type, path: Path) -> Any:
+    """The value of a type in a JSON file; None if the file is missing or holds no such value."""
     if not path.is_file():
         return None
     try:
         with path.open("rb") as file:
-            data = json.loads(file.read(_MAX_RECORD_BYTES))
-        return parse_record(data)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return from_json(kind, json.loads(file.read(_MAX_BYTES)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
     """Write a record atomically, readable by its owner; on OSError the old record stays."""
-    write_atomically(path, record.to_json(), durable=False)
-
-
-def parse_record(data: Any) -> ProcessRecord:
-    """The record in parsed JSON; raises TypeError if it isn't one."""
-    record: ProcessRecord = from_json(ProcessRecord, data)
-    return record
+    text = json.dumps(dataclasses.asdict(record), indent=1)
+    write_atomically(path, text + "\n", durable=False)
 
 
 def identify(pid: int) -> Identity | None:
@@ -187,25 +179,19 @@ def identify(pid: int) -> Identity | None:
     return Identity(pid, booted + ticks / os.sysconf("SC_CLK_TCK"), f"{boot_id}/{ticks}")
 
 
-def is_alive(pid: int | None, create_time: float | None, birth: str | None = None) -> bool:
-    """Whether the process with this pid and create time still runs on this machine."""
-    seen = None if pid is None else identify(pid)
-    if seen is None or create_time is None:
+def is_alive(process: Identity | ProcessRecord) -> bool:
+    """Whether a process, or the process of a record, still runs on this machine."""
+    seen = None if process.pid is None else identify(process.pid)
+    if seen is None or process.create_time is None:
         return False
-    if birth is not None and seen.birth is not None:
-        return birth == seen.birth
-    return abs(seen.create_time - create_time) < _CREATE_TIME_SLACK_S
-
-
-def child_lives(record: ProcessRecord) -> bool:
-    """Whether the process in a record still runs on this machine."""
-    return is_alive(record.pid, record.create_time, record.birth)
+    if process.birth is not None:
+        return process.birth == seen.birth
+    return abs(seen.create_time - process.create_time) < _CREATE_TIME_SLACK_S
 
 
 def keeper_lives(record: ProcessRecord) -> bool:
     """Whether the keeper that wrote a record still runs on this machine."""
-    keeper = record.keeper
-    return is_alive(keeper.pid, keeper.create_time, keeper.birth)
+    return is_alive(record.keeper)
 
 
 def is_kept(path: Path) -> bool:
@@ -220,9 +206,7 @@ def live_state(record: ProcessRecord) -> str:
     After a child ends and before the next record only the keeper runs; that is "restarting". The
     record of a keeper on another host can't be checked from here and is returned as it is.
     """
-    if record.state in ENDED_STATES or record.host != this_host():
-        return record.state
-    if child_lives(record):
+    if record.state in ENDED_STATES or record.host != this_host() or is_alive(record):
         return record.state
     if keeper_lives(record):
         return record.state if record.pid is None else "restarting"
@@ -230,10 +214,7 @@ def live_state(record: ProcessRecord) -> str:
 
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
-    """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running.
-
-    Does not wait. `now` sends SIGQUIT, on which a keeper kills the process.
-    """
+    """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running."""
     return _signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
 
 
@@ -252,17 +233,13 @@ def resident_bytes(pid: int) -> int:
 
 def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
     """Signal a keeper after checking its identity; a pidfd prevents signalling a reused pid."""
-    keeper = record.keeper
+    keeper, pidfd = record.keeper, None
     if record.host != this_host():
         return False
+    with contextlib.suppress(OSError, OverflowError, AttributeError):  # an old kernel or Python
+        pidfd = os.pidfd_open(keeper.pid)
     try:
-        pidfd = os.pidfd_open(keeper.pid) if hasattr(os, "pidfd_open") else None
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # an old kernel; an impossible pid
-        pidfd = None
-    try:
-        if not keeper_lives(record):
+        if not is_alive(keeper):
             return False
         if pidfd is not None:
             signal.pidfd_send_signal(pidfd, signum)

@@ -1,8 +1,4 @@
-"""End a process on signals: in order at the first, at once at the second or after a deadline.
-
-A machine that shuts down sends SIGTERM to all processes. The keeper then sends its process a second
-SIGTERM. So two SIGTERMs within a second count as one.
-"""
+"""End a process on signals: in order at the first, at once at the second or after a deadline."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ log = logging.getLogger(__name__)
 
 LEAVE_WITHIN_S = 9.0
 FLUSH_WITHIN_S = 0.5
-SAME_WITHIN_S = 1.0
+SAME_WITHIN_S = 1.0  # two SIGTERMs count as one: of a machine that shuts down, and of our keeper
 
 
-class StopRequest:
+class StopRequest(threading.Event):
     """Becomes set at the first SIGTERM or SIGINT, even while the main thread is inside TensorFlow.
 
     A Python signal handler has to wait for the main thread; the wake-up pipe does not. The thread
@@ -32,18 +28,14 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        super().__init__()
         self.signal: int | None = None
         self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
 
     @property
     def requested(self) -> bool:
         """Whether a signal has arrived."""
-        return self._event.is_set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until a signal arrives, at most `timeout_s`; returns whether one arrived."""
-        return self._event.wait(timeout_s)
+        return self.is_set()
 
     def install(self) -> None:
         """Start listening; call it from the main thread."""
@@ -71,7 +63,7 @@ class StopRequest:
                 name = signal.Signals(number).name
                 said = _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
                 said.join(FLUSH_WITHIN_S)
-                self._event.set()
+                self.set()
 
     def _leave(self, code: int) -> None:
         try:

@@ -1,8 +1,7 @@
 """Start a process of a run: ps and chief before the others, and TensorFlow's import.
 
-Importing TensorFlow keeps a core busy for seconds. If sixteen processes import at once on fewer
-cores, all become ready only at the end. If ps and chief start first, they work after a few seconds,
-while the others start.
+Importing TensorFlow keeps a core busy for seconds. If ps and chief import it first, they can work
+while the others start; if all do at once, all become ready only at the end.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
     """Run the start-up inside this context, in order.
 
     A process enters at once if it is `first`, or if the machine has a core for each of `processes`.
-    The others wait until no first process is inside. A killed process releases its lock. If the
-    directory can't be written, no process waits.
+    The others wait until no first process is inside. No process waits if it can't write there.
     """
     held = None
     with contextlib.suppress(OSError):
@@ -80,8 +78,8 @@ def _open(path: Path, lock: int) -> IO[str] | None:
 def import_tensorflow() -> None:
     """Import TensorFlow faster, without the start-up messages that no log level turns off.
 
-    `tensorflow.keras` still works: its first use imports it. Garbage collection is off meanwhile:
-    it finds almost nothing and takes a tenth of the import.
+    `tensorflow.keras` still works: its first use imports it. Garbage collection would find almost
+    nothing and take a tenth of the import.
     """
     collects, skips_keras = gc.isenabled(), "keras" not in sys.modules
     gc.disable()
@@ -100,9 +98,8 @@ def import_tensorflow() -> None:
 def start_eager_runtime() -> None:
     """Start TensorFlow's eager runtime without its messages, if no GPU is wanted.
 
-    Graphs with conditions would start it anyway. The runtime searches for GPUs once and reports an
-    error if the driver is missing. It starts threads, so forks of this process can't use TensorFlow
-    afterwards.
+    Graphs with conditions would start it anyway, and report a missing driver of a GPU. It starts
+    threads, so forks of this process can't use TensorFlow afterwards.
     """
     import tensorflow
 
@@ -113,10 +110,7 @@ def start_eager_runtime() -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Capture file descriptor 2, and show the captured text only if the block fails.
-
-    TensorFlow writes there before its own logging is set up.
-    """
+    """Capture file descriptor 2, where TensorFlow writes; show the text only if the block fails."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:
         kept = os.dup(2)

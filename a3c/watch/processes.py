@@ -36,7 +36,7 @@ def status_of(
     is_kept = state in LIVE_STATES
     lives = is_kept and record.pid is not None
     if state == RESTARTING and record.host == process_records.this_host():
-        lives = process_records.child_lives(record)
+        lives = process_records.is_alive(record)
     known = record
     if seen and is_kept:
         known = seen.record or record

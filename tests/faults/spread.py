@@ -46,7 +46,7 @@ class Spread:
         create(path, config, None, resume=False)
         self.plan: Plan = planning.make(config, self.run, _addresses(hosts))
         self.plan.save(self.run)
-        self._keepers = RecordedKeepers(self.run)
+        self._keepers = RecordedKeepers(self.run, lambda *_: None)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:

@@ -7,9 +7,11 @@ Nothing has a name: namespaces, devices and thread are gone with the process, ho
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import heapq
 import itertools
+import math
 import os
 import random
 import select
@@ -18,16 +20,19 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-from tests.namespaces import in_thread, leave_network
+from typing import TypeVar
 
 NETWORK = "10.77.0"
 MTU = 9000
+_CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_WITHOUT_HEADER = 0x1001
+_libc = ctypes.CDLL(None, use_errno=True)
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -36,20 +41,29 @@ class Weather:
 
     loss: float = 0.0  # of 1
     delay_s: float = 0.0
+    rate: float = math.inf  # bits a second
     cut: bool = False  # nothing passes, and nobody is told
 
 
 class Host:
-    """A network namespace; commands run in it have its address and no other network."""
+    """A network namespace; commands run in it have its address and no other network.
 
-    def __init__(self, number: int) -> None:
-        self.address = f"{NETWORK}.{number}"
+    With `beside`, the address is a second one in the namespace of another host.
+    """
+
+    namespace: int
+    device: int
+
+    def __init__(self, address: str, beside: Host | None = None) -> None:
+        self.address = address
         self.weather = Weather()
-        self.namespace, self.device = in_thread(_make_namespace)
+        self.free_at = 0.0  # when the last packet has left its link, at the rate of its weather
+        name, there = ("tun1", beside.namespace) if beside else ("tun0", None)
+        self.namespace, self.device = in_namespace(there, lambda: _ends(name))
         for command in (
             "ip link set lo up",
-            f"ip addr add {self.address}/24 dev tun0",
-            f"ip link set tun0 mtu {MTU} up",
+            f"ip addr add {self.address}/24 dev {name}",
+            f"ip link set {name} mtu {MTU} up",
         ):
             subprocess.run(self.command(command.split()), check=True)
 
@@ -57,17 +71,50 @@ class Host:
         """The command that runs `argv` in this host."""
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.namespace}", *argv]
 
+    def reaches(self, address: str, port: int) -> bool:
+        """Whether a server takes connections from this host."""
+
+        def connect() -> bool:
+            with socket.socket() as visitor:
+                visitor.settimeout(2.0)
+                return visitor.connect_ex((address, port)) == 0
+
+        return in_namespace(self.namespace, connect)
+
     def close(self) -> None:
         """Let the namespace go, once its processes have ended."""
         os.close(self.device)
         os.close(self.namespace)
 
 
-def _make_namespace() -> tuple[int, int]:
-    """A new network namespace and the TUN device in it; only for a thread that ends after that."""
-    namespace = leave_network()
+def in_namespace(namespace: int | None, act: Callable[[], T]) -> T:
+    """Call `act` in a network namespace, or in a new one, by a thread of its own."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            join = _libc.unshare(_CLONE_NEWNET) if namespace is None else _libc.setns(namespace, 0)
+            if join:
+                raise OSError(ctypes.get_errno(), "the kernel gives no network namespace")
+            done.append(act())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _ends(name: str) -> tuple[int, int]:
+    """Descriptors of the namespace of this thread, and of a new TUN device in it."""
+    namespace = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_WITHOUT_HEADER))
+    request = struct.pack("16sH22x", name.encode(), _IFF_TUN_WITHOUT_HEADER)
+    fcntl.ioctl(device, _TUNSETIFF, request)
     return namespace, device
 
 
@@ -106,7 +153,11 @@ class Wires:
                 return
             receiver = self._hosts.get(packet[16:20])  # IPv4's destination
             if receiver and self._passes(sender.weather) and self._passes(receiver.weather):
-                due = time.monotonic() + sender.weather.delay_s + receiver.weather.delay_s
+                due = time.monotonic()
+                for host in (sender, receiver):
+                    due = max(due, host.free_at) + 8 * len(packet) / host.weather.rate
+                    host.free_at = due
+                due += sender.weather.delay_s + receiver.weather.delay_s
                 heapq.heappush(self._waiting, (due, next(self._order), receiver.device, packet))
 
     def _passes(self, weather: Weather) -> bool:
@@ -131,7 +182,7 @@ def why_not() -> str:
 @contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
     """Hosts that reach each other."""
-    made = [Host(number) for number in range(1, count + 1)]
+    made = [Host(f"{NETWORK}.{number}") for number in range(1, count + 1)]
     wires = Wires(made)
     try:
         yield made

@@ -1,8 +1,7 @@
-"""A private network of hosts on this machine: namespaces on veth links to one bridge.
+"""A private network of hosts on this machine, each with processes, a home, /opt and an sshd.
 
-Each host has its own address, name, processes, home, /opt and sshd, and a second interface to the
-outside network. None of it has a name on this machine: namespaces, devices and processes disappear
-with the test's process, even if it crashes. Only root can create them.
+Each host has a second address on an outside network. None of it has a name on this machine: all
+disappears with the test's process, even if it crashes. Only root can create them.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c.run.rundir import REPOSITORY
-from tests.hosts.links import Carrier, children, ip, listens, plain_frames, tc
-from tests.namespaces import inside, new_namespace
+from tests.faults import wire
+from tests.faults.wire import NETWORK, Host, Wires
+from tests.runs import children
 
-PRIVATE, OUTSIDE = "10.77.0", "198.51.100"
+OUTSIDE = "198.51.100"
 _HOME = "/opt/home"
 _MORTAL = ("setpriv", "--pdeathsig", "KILL")  # killed when the thread that started it ends
 
@@ -52,47 +52,24 @@ exec /usr/sbin/sshd -D -e -f "$2/sshd_config"
 class Machine:
     """A host; commands on it use its address, its name, its files and its processes."""
 
-    def __init__(self, lan: Lan, number: int, name: str, root: Path) -> None:
+    def __init__(self, number: int, name: str, root: Path) -> None:
         self.name = name
-        self.number = number
-        self.address = f"{PRIVATE}.{number}"
-        self.outside_address = f"{OUTSIDE}.{number}"
         self.root = root
-        self._lan = lan
-        self.namespace = new_namespace()
+        self.link = Host(f"{NETWORK}.{number}")
+        self.outside = Host(f"{OUTSIDE}.{number}", beside=self.link)
         self._init: subprocess.Popen[bytes] | None = None
-        self._plug_in()
-
-    @property
-    def network(self) -> str:
-        """The path of its network namespace."""
-        return f"/proc/{os.getpid()}/fd/{self.namespace}"
-
-    def _plug_in(self) -> None:
-        for bridge, device, address in (
-            ("br0", "eth0", self.address),
-            ("br1", "eth1", self.outside_address),
-        ):
-            port = f"{device}-{self.number}"
-            self._lan.ip(
-                f"link add {port} type veth peer name {device} netns {self.network}",
-                f"link set {port} master {bridge} up",
-            )
-            ip(self.namespace, f"addr add {address}/24 dev {device}", f"link set {device} up")
-        ip(self.namespace, "link set lo up")
-        inside(self.namespace, lambda: plain_frames("eth0"))
 
     def boot(self) -> None:
         """Start sshd and wait until it listens."""
-        enter = ["nsenter", f"--net={self.network}"]
         apart = ["unshare", "--pid", "--fork", "--kill-child", "--uts", "--mount", "--mount-proc"]
+        boot = [*apart, "sh", "-c", _BOOT, "sh", self.name, str(self.root)]
         self._init = subprocess.Popen(
-            [*_MORTAL, *enter, *apart, "sh", "-c", _BOOT, "sh", self.name, str(self.root)],
+            [*_MORTAL, *self.link.command(boot)],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 30
-        while not inside(self.namespace, lambda: listens(self.address, 22)):
+        while not self.link.reaches(self.link.address, 22):
             assert time.monotonic() < deadline, f"{self.name}: no sshd"
             time.sleep(0.05)
 
@@ -124,102 +101,23 @@ class Machine:
         """Run Python on this host, in the directory of the code."""
         return self.run(sys.executable, *argv, check=check)
 
-    def cut(self) -> None:
-        """Disconnect the host from the private network."""
-        self._lan.ip(f"link set eth0-{self.number} down")
-
-    def mend(self) -> None:
-        """Reconnect the host."""
-        self._lan.ip(f"link set eth0-{self.number} up")
-
-    @contextlib.contextmanager
-    def slow_link(self, delay_s: float, rate: str) -> Iterator[None]:
-        """Limit each direction of the host's link to a delay and a rate."""
-        with self._lan.detour(f"eth0-{self.number}", delay_s):
-            self._lan.tc(f"qdisc add dev eth0-{self.number} root tbf rate {rate} {_BURST}")
-            tc(self.namespace, f"qdisc add dev eth0 root tbf rate {rate} {_BURST}")
-            try:
-                yield
-            finally:
-                tc(self.namespace, "qdisc del dev eth0 root")
-                self._lan.tc(f"qdisc del dev eth0-{self.number} root")
-
     def close(self) -> None:
         """End the host."""
         self.crash()
-        os.close(self.namespace)
-
-
-_BURST = "burst 32kbit latency 200ms"
-
-
-class Lan:
-    """The bridges that connect the hosts, and a stranger on the outside network."""
-
-    def __init__(self) -> None:
-        self.switch = new_namespace()
-        self.stranger = new_namespace()
-        self.ip("link set lo up", *(f"link add br{i} type bridge" for i in (0, 1)))
-        self.ip(*(f"link set br{i} up" for i in (0, 1)))
-        there = f"/proc/{os.getpid()}/fd/{self.stranger}"
-        self.ip(f"link add stranger type veth peer name eth1 netns {there}")
-        self.ip("link set stranger master br1 up")
-        ip(self.stranger, f"addr add {OUTSIDE}.99/24 dev eth1", "link set eth1 up")
-
-    def ip(self, *commands: str) -> None:
-        """Run `ip` in the namespace of the bridges."""
-        ip(self.switch, *commands)
-
-    def tc(self, command: str) -> None:
-        """Run `tc` in the namespace of the bridges."""
-        tc(self.switch, command)
-
-    def strangers_reach(self, machine: Machine, port: int) -> bool:
-        """Whether a port of a host is reachable from the outside network."""
-        return bool(inside(self.stranger, lambda: listens(machine.outside_address, port)))
-
-    @contextlib.contextmanager
-    def detour(self, port: str, delay_s: float) -> Iterator[None]:
-        """Delay every frame between a port and the bridge, by forwarding it in Python."""
-        self.ip("link add slow0 type veth peer name slow1", "link set slow1 master br0 up")
-        self.ip("link set slow0 up", f"link set {port} nomaster")
-        carrier = Carrier(self.switch, (port, "slow0"), delay_s)
-        try:
-            yield
-        finally:
-            carrier.close()
-            self.ip(f"link set {port} master br0", "link del slow0")
-
-    def close(self) -> None:
-        """Release the bridges."""
-        os.close(self.switch)
-        os.close(self.stranger)
-
-
-# --- all together ---------------------------------------------------------------------------------
+        self.outside.close()
+        self.link.close()
 
 
 def why_not() -> str:
     """Why this machine can't create such hosts; empty if it can."""
-    if os.geteuid():
-        return "hosts as namespaces want root"
-    missing = [
-        t
-        for t in ("ip", "tc", "nsenter", "setpriv", "iptables", "pkill", "ssh-keygen")
-        if not shutil.which(t)
-    ]
+    if why := wire.why_not():
+        return why
+    needed = ("ip", "nsenter", "setpriv", "iptables", "pkill", "ssh-keygen")
+    missing = [tool for tool in needed if not shutil.which(tool)]
     if not Path("/usr/sbin/sshd").exists():
         missing.append("sshd")
-    if missing:
-        packages = "openssh-server iproute2 iptables procps"
-        return f"{' and '.join(missing)} missing: apt-get install {packages}"
-    try:
-        lan = Lan()
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None)
-        return f"the kernel gives no namespaces, bridges or veth: {(said or error)!r}"
-    lan.close()
-    return ""
+    packages = "openssh-server iproute2 iptables procps"
+    return f"{' and '.join(missing)} missing: apt-get install {packages}" if missing else ""
 
 
 def copy_code(directory: Path) -> None:
@@ -247,9 +145,9 @@ def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
     shutil.copy(key, ssh / "id_ed25519")
     shutil.copy(f"{key}.pub", ssh / "authorized_keys")
     host_key = (key.parent / "host.pub").read_text().split()[:2]
-    known = [f"{n},{PRIVATE}.{i} {' '.join(host_key)}" for i, n in enumerate(names, start=1)]
+    known = [f"{n},{NETWORK}.{i} {' '.join(host_key)}" for i, n in enumerate(names, start=1)]
     (ssh / "known_hosts").write_text("\n".join(known) + "\n")
-    lines = ["127.0.0.1 localhost", *(f"{PRIVATE}.{i} {n}" for i, n in enumerate(names, start=1))]
+    lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{i} {n}" for i, n in enumerate(names, start=1))]
     (root / "hosts").write_text("\n".join(lines) + "\n")
     (root / "passwd").write_text(f"root:x:0:0:root:{_HOME}:/bin/sh\nsshd:x:100:65534::/run/sshd:\n")
     (root / "sshd_config").write_text(_SSHD_CONFIG.format(keys=key.parent))
@@ -257,20 +155,23 @@ def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
 
 
 @contextlib.contextmanager
-def machines(directory: Path, names: Sequence[str]) -> Iterator[tuple[Lan, list[Machine]]]:
-    """Hosts with these names, running and connected to each other by ssh."""
+def machines(directory: Path, names: Sequence[str]) -> Iterator[tuple[Host, list[Machine]]]:
+    """A stranger on the outside network, and hosts that are up and open to each other by ssh."""
     keys = directory / "keys"
     keys.mkdir(parents=True)
     for name in ("host", "user"):
         generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / name)]
         subprocess.run(generate, check=True)
     with contextlib.ExitStack() as stack:
-        lan = Lan()
-        stack.callback(lan.close)
+        stranger = Host(f"{OUTSIDE}.99")
+        stack.callback(stranger.close)
         made = []
         for number, name in enumerate(names, start=1):
             _furnish(directory / name, names, keys / "user")
-            made.append(Machine(lan, number, name, directory / name))
+            made.append(Machine(number, name, directory / name))
             stack.callback(made[-1].close)
-            made[-1].boot()
-        yield lan, made
+        links = [host for machine in made for host in (machine.link, machine.outside)]
+        stack.callback(Wires([stranger, *links]).close)
+        for machine in made:
+            machine.boot()
+        yield stranger, made

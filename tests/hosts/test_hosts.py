@@ -7,6 +7,7 @@ beta, the chief and the launcher on alpha, a worker and a free slot on gamma.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -19,8 +20,9 @@ import pytest
 from a3c.hosts import elsewhere
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
+from tests.faults.wire import Host
 from tests.hosts import lan
-from tests.hosts.lan import Lan, Machine
+from tests.hosts.lan import Machine
 from tests.runs import manifest, wait_until
 
 WHY_NOT = lan.why_not()
@@ -38,9 +40,9 @@ PATIENT = ("--ps-timeout", "10", "--checkpoint-interval", "2")
 
 
 class Net(NamedTuple):
-    """The hosts by name, and what is between them."""
+    """The hosts by name, and somebody on the network outside."""
 
-    lan: Lan
+    stranger: Host
     alpha: Machine
     beta: Machine
     gamma: Machine
@@ -128,7 +130,7 @@ def seconds_to_connect(here: Machine, there: Machine) -> float:
         "import socket, sys, time; began = time.perf_counter(); "
         "socket.create_connection((sys.argv[1], 22)); print(time.perf_counter() - began)"
     )
-    return float(here.python("-c", code, there.address).stdout)
+    return float(here.python("-c", code, there.link.address).stdout)
 
 
 def far(net: Net, name: str) -> ProcessRecord:
@@ -202,10 +204,12 @@ def test_the_run_is_on_three_hosts_and_looked_at_from_one(
 def test_no_port_of_the_run_answers_to_the_world_outside(
     net: Net, cluster: subprocess.Popen[str]
 ) -> None:
-    places = [(machine, port) for machine in net.machines for port in PORTS]
+    places = [(m.outside.address, port) for m in net.machines for port in PORTS]
     with ThreadPoolExecutor(len(places)) as pool:
-        assert not any(pool.map(lambda place: net.lan.strangers_reach(*place), places))
-    assert net.lan.strangers_reach(net.beta, 22)  # it is no broken wire that keeps them out
+        assert not any(pool.map(lambda place: net.stranger.reaches(*place), places))
+    assert net.stranger.reaches(
+        net.beta.outside.address, 22
+    )  # it is no broken wire that keeps them out
     assert cluster.poll() is None
 
 
@@ -235,15 +239,17 @@ def test_lost_connections_end_nothing(net: Net, cluster: subprocess.Popen[str]) 
 
 def test_training_goes_on_over_50_ms_and_20_mbit(net: Net, cluster: subprocess.Popen[str]) -> None:
     before = {name: far(net, name).restarts for name in ("ps-0", "worker-1", "worker-2")}
-    with net.beta.slow_link(delay_s=0.05, rate="20mbit"):
-        assert seconds_to_connect(net.alpha, net.beta) >= 0.1  # there, and back
-        gain(net, "worker-0", "worker-2", what="training over a slow link", rows=8)
+    weather = net.beta.link.weather
+    weather.delay_s, weather.rate = 0.05, 20e6
+    assert seconds_to_connect(net.alpha, net.beta) >= 0.1  # there, and back
+    gain(net, "worker-0", "worker-2", what="training over a slow link", rows=8)
+    weather.delay_s, weather.rate = 0.0, math.inf
     assert {name: far(net, name).restarts for name in before} == before
     assert cluster.poll() is None
 
 
 def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str]) -> None:
-    net.gamma.cut()
+    net.gamma.link.weather.cut = True
     began = time.monotonic()
     gain(net, "worker-0", "worker-1", what="training without a host")
     wait_until(
@@ -251,7 +257,7 @@ def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str
         "word of the lost connection",
     )
     time.sleep(max(0.0, began + 15 - time.monotonic()))  # longer than --ps-timeout
-    net.gamma.mend()
+    net.gamma.link.weather.cut = False
     gain(net, "worker-2", what="the host's return")
     assert far(net, "worker-2").restarts >= 1
     assert cluster.poll() is None

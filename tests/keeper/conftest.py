@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from a3c.keeper.spec import KeeperSpec, command
-from tests.keeper.kept import QUICK, ROOT, Kept, Start
+from a3c.keeper.spec import command
+from tests.keeper.kept import QUICK, ROOT, Kept, Start, make_spec
 
 
 @pytest.fixture
@@ -21,17 +21,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(what: str | list[str], popen: dict[str, Any] | None = None, **changes: Any) -> Kept:
         argv = ["sh", "-c", what] if isinstance(what, str) else what
         values: dict[str, Any] = {
-            "record": tmp_path / "run" / "processes" / "worker-0.json",
-            "name": "worker-0",
-            "role": "worker",
-            "log": tmp_path / "run" / "logs" / "worker-0.log",
-            "argv": tuple(argv),
-            "address": "127.0.0.1:1234",
             "heartbeat": tmp_path / "run" / "processes" / "worker-0.heartbeat",
             "limits": QUICK,
-            "cwd": tmp_path,
+            "directory": str(tmp_path),
         }
-        spec = KeeperSpec(**{**values, **changes})
+        spec = make_spec(tmp_path / "run", *argv, **{**values, **changes})
         options: dict[str, Any] = {"cwd": ROOT, "text": True, "start_new_session": True}
         process = subprocess.Popen(command(spec), **{**options, **(popen or {})})
         kept.append(Kept(process, spec))

@@ -45,6 +45,21 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def make_spec(folder: Path, *argv: str, **changes: Any) -> KeeperSpec:
+    """The spec of a keeper whose files are in a directory."""
+    values: dict[str, Any] = {
+        "name": "worker-0",
+        "role": "worker",
+        "task": 0,
+        "address": "127.0.0.1:1234",
+        "argv": argv,
+        "environment": {},
+        "log": str(folder / "logs" / "worker-0.log"),
+        "record": folder / "processes" / "worker-0.json",
+    }
+    return KeeperSpec(**{**values, **changes})
+
+
 @dataclasses.dataclass
 class Kept:
     """A keeper that runs, and what there is to see of it."""
@@ -72,11 +87,11 @@ class Kept:
 
     def file(self, name: str) -> Path:
         """A file where the child works."""
-        assert self.spec.cwd is not None
-        return self.spec.cwd / name
+        return Path(self.spec.directory or "") / name
 
     def log(self) -> str:
-        return self.spec.log.read_text() if self.spec.log.exists() else ""
+        log = Path(self.spec.log)
+        return log.read_text() if log.exists() else ""
 
     def wait_log(self, text: str) -> None:
         wait_for(lambda: text in self.log())

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import KeeperSpec, command
+from a3c.keeper.spec import command
 from a3c.process import process_records
-from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, wait_for
+from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, make_spec, wait_for
 
 
 def test_stopping_lets_the_process_end_in_order(start: Start) -> None:
@@ -150,7 +150,7 @@ def test_each_means_alone_ends_the_process_of_a_killed_keeper(start: Start, mean
 
 def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
     argv = ("sh", "-c", "trap 'echo last words; exit 0' TERM; while :; do sleep 0.02; done")
-    spec = KeeperSpec(tmp_path / "w.json", "w", "worker", tmp_path / "w.log", argv, parent=0)
+    spec = make_spec(tmp_path, *argv, parent=0)
 
     def record() -> process_records.ProcessRecord | None:
         return process_records.read_record(spec.record)
@@ -166,7 +166,7 @@ def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
     assert after is not None
     assert after.last_exit is not None
     assert (after.state, after.last_exit.reason) == ("stopped", "parent")
-    assert "last words" in spec.log.read_text()
+    assert "last words" in Path(spec.log).read_text()
 
 
 def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:
@@ -186,3 +186,39 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(start: Start) -> None:
     kept.process.send_signal(signal.SIGHUP)
     assert kept.ended().state == "stopped"
     assert "last words" in kept.log()
+
+
+LEAVES_ONE_BEHIND = """
+import os, time
+from a3c.keeper import spawn
+reader, writer = os.pipe()
+pid = spawn.start(["sh", "-c", "sleep 1000 & echo $!; exit 3"], os.environ, None, writer)
+while (code := spawn.collect(pid)) is None:
+    time.sleep(0.01)
+print(code, os.read(reader, 100).decode())
+"""
+FAILS = """
+import os
+from a3c.keeper import spawn
+try: spawn.start(["true"], os.environ, "/no/such/directory", 1)
+except FileNotFoundError: print("said")
+try: os.waitpid(-1, os.WNOHANG)
+except ChildProcessError: print("none left")
+"""
+
+
+def said_by(code: str) -> list[str]:
+    """The lines that a program prints; a process of its own, as its children are counted."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_group_is_killed_before_the_dead_child_gives_up_its_number() -> None:
+    code, left = said_by(LEAVES_ONE_BEHIND)[0].split()
+    assert code == "3"
+    wait_for(lambda: is_gone(int(left)))
+
+
+def test_a_start_that_fails_says_why_and_leaves_no_process() -> None:
+    assert said_by(FAILS) == ["said", "none left"]

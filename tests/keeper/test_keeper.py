@@ -16,9 +16,9 @@ import pytest
 
 from a3c.keeper.keeper import child_environment
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import KeeperSpec, command, parse
+from a3c.keeper.spec import command, parse
 from a3c.process.heartbeat import VARIABLE
-from tests.keeper.kept import BEAT, PYTHON, ROOT, Start, wait_for
+from tests.keeper.kept import BEAT, PYTHON, ROOT, Start, make_spec, wait_for
 
 
 def test_the_record_can_be_read_at_any_moment(start: Start) -> None:
@@ -43,7 +43,7 @@ def test_the_record_says_what_it_must_and_nothing_of_the_environment(start: Star
     assert record["keeper"]["pid"] == kept.process.pid == child.ppid()
     assert record["address"] == "127.0.0.1:1234"
     assert record["argv"] == ["sh", "-c", f"{BEAT}; exec sleep 1000"]
-    assert record["log"] == str(kept.spec.log)
+    assert record["log"] == kept.spec.log
     assert "hunter2" not in text
     assert "SECRET_TOKEN" not in text
 
@@ -64,7 +64,7 @@ def test_training_goes_on_while_the_log_has_no_room(start: Start) -> None:
     kept = start(
         "for i in 1 2 3; do echo line $i; done; echo done > done",
         {"stdout": subprocess.PIPE},
-        log=Path("/dev/full"),
+        log="/dev/full",
         echo=True,
     )
     output, _ = kept.process.communicate(timeout=20)
@@ -96,7 +96,7 @@ def test_record_and_log_go_on_when_a_full_disk_has_room_again(start: Start) -> N
 def test_a_reader_that_never_reads_stops_nothing(start: Start) -> None:
     kept = start("head -c 1000000 /dev/zero", {"stdout": subprocess.PIPE}, echo=True)
     assert kept.ended().state == "done"
-    assert kept.spec.log.stat().st_size > 1_000_000
+    assert Path(kept.spec.log).stat().st_size > 1_000_000
 
 
 def test_a_process_that_closes_its_output_is_still_kept(start: Start) -> None:
@@ -131,7 +131,7 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
         "import json, os, sys; print(json.dumps([{**os.environ}, sys.argv[1:], sys.stdin.read()]))"
     )
     arguments = ["a b", "--", "", "ü", "$HOME"]
-    kept = start([*PYTHON, code, *arguments], {"env": environment}, env={"EXTRA": "a=b"})
+    kept = start([*PYTHON, code, *arguments], {"env": environment}, environment={"EXTRA": "a=b"})
     kept.ended()
     seen, argv, stdin = json.loads(next(t for t in kept.log().splitlines() if t.startswith("[")))
     expected = {**passed, "EXTRA": "a=b", VARIABLE: str(kept.spec.heartbeat)}
@@ -141,7 +141,7 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
 
 
 def test_the_heartbeat_of_an_outer_keeper_is_not_passed_on() -> None:
-    spec = KeeperSpec(Path("r"), "n", "r", Path("l"), ("true",))
+    spec = make_spec(Path(), "true")
     assert child_environment({VARIABLE: "outer", "A": "b"}, spec) == {"A": "b"}
 
 
@@ -193,7 +193,7 @@ def test_a_second_keeper_of_the_same_record_is_refused_while_the_first_lives(sta
 
 def test_a_directory_that_cannot_be_made_is_bad_usage(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    kept = start("true", {"stderr": subprocess.PIPE}, log=tmp_path / "file" / "logs" / "log")
+    kept = start("true", {"stderr": subprocess.PIPE}, log=str(tmp_path / "file" / "logs" / "log"))
     _, error = kept.process.communicate(timeout=20)
     assert kept.process.returncode == 2
     assert error.startswith("keeper: cannot make ")
@@ -201,12 +201,15 @@ def test_a_directory_that_cannot_be_made_is_bad_usage(start: Start, tmp_path: Pa
 
 
 def test_a_spec_survives_its_command_line() -> None:
-    plain = KeeperSpec(
-        Path("a b/--x.json"), "-odd name:0", "worker", Path("l"), ("sh", "--", "x y")
-    )
-    limits, env = Limits(1, 2, 3.0, 4.0, 5.0), {"A": "b=c", "B": ""}
+    plain = make_spec(Path("a b"), "sh", "--", "x y", name="-odd name:0")
     full = dataclasses.replace(
-        plain, heartbeat=Path("h\udcff"), grace_s=2, limits=limits, parent=0, env=env, cwd=Path("/")
+        plain,
+        heartbeat=Path("h\udcff"),
+        grace_s=2,
+        limits=Limits(1, 2, 3.0, 4.0, 5.0),
+        parent=0,
+        environment={"A": "b=c", "B": ""},
+        directory="/",
     )
     for spec in (plain, full):
         assert parse(command(spec)[3]) == spec
