@@ -8,10 +8,8 @@ whether it judges this place as good or bad.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -19,7 +17,7 @@ from PIL import Image
 
 from a3c.learn.agent import Agent
 from a3c.net.observations import channels_first
-from a3c.play.evaluation import Decision, Envs, Games, decisions
+from a3c.play.evaluation import Decision
 
 # From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
 POINTS = 17  # along the shorter side
@@ -27,37 +25,42 @@ BLUR = 3 / 80
 FADE = 5 / 80
 _BATCH = 64
 
-MAX_STEPS = 2000  # of a game; the observations of all these steps are kept in memory
 
+def saliency(agent: Agent, space: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
+    """How strongly policy and value depend on each place of a decision's one image.
 
-class Saliency(NamedTuple):
-    """How strongly policy and value depend on each place, `[height, width]`, never below 0."""
-
-    policy: np.ndarray
-    value: np.ndarray
-
-
-def saliency(agent: Agent, space: Box, decision: Decision) -> Saliency:
-    """The saliency of a decision, for observations of one image."""
+    Both are `[height, width]`, never below 0.
+    """
     observation = decision.observations[0]
     axes = image_axes(space)
-    size = observation.shape[axes[0]], observation.shape[axes[1]]
-    points = grid(size)
-    changed = np.stack(list(perturbed(observation, axes, points.reshape(-1, 2))))
-    policy, value = _think(agent, observation[None], decision)
-    policies, values = _think(agent, changed, decision)
-    moved = np.square(policies - policy).sum(axis=1) / 2, np.square(values - value) / 2
-    return Saliency(*(_enlarged(part.reshape(points.shape[:2]), size) for part in moved))
+    height, width = (observation.shape[axis] for axis in axes)
+    points = grid((height, width))
+    images = np.stack([observation, *perturbed(observation, axes, points.reshape(-1, 2))])
+    policies, values = [], []
+    for batch in np.array_split(images, math.ceil(len(images) / _BATCH)):
+        state = np.repeat(decision.state, len(batch), axis=0)
+        action = agent.act(batch, state, np.repeat(decision.starts, len(batch)))
+        policies.append(action.policy_parameters)
+        values.append(action.values[:, None])
+
+    def moved(parts: Sequence[np.ndarray]) -> np.ndarray:
+        found = np.concatenate(parts)
+        halves = np.square(found[1:] - found[0]).sum(axis=1).reshape(points.shape[:2]) / 2
+        image = Image.fromarray(halves.astype(np.float32))
+        return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+
+    return moved(policies), moved(values)
 
 
 def grid(size: tuple[int, int]) -> np.ndarray:
     """Evenly spaced points over an image, `[rows, columns, 2]`, as row and column."""
     spacing = max(min(size) / POINTS, 1.0)
+    counts = [max(int(side / spacing), 1) for side in size]
     rows, columns = (
-        (np.arange(max(int(side / spacing), 1)) + 0.5) * side / max(int(side / spacing), 1)
-        for side in size
+        (np.arange(count) + 0.5) * side / count - 0.5
+        for count, side in zip(counts, size, strict=True)
     )
-    return np.stack(np.meshgrid(rows - 0.5, columns - 0.5, indexing="ij"), axis=-1)
+    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
 
 
 def perturbed(
@@ -86,42 +89,14 @@ def perturbed(
 def blur(image: np.ndarray, deviation: float) -> np.ndarray:
     """Blur the first two axes with a Gaussian; edge pixels are repeated beyond the edges."""
     reach = math.ceil(3 * deviation)
-    weights = np.exp(-np.square(np.arange(-reach, reach + 1) / deviation) / 2)
+    offsets = np.arange(-reach, reach + 1)
+    weights = np.exp(-np.square(offsets / deviation) / 2)
     weights /= weights.sum()
     for axis in (0, 1):
-        widths = [(reach, reach) if i == axis else (0, 0) for i in range(image.ndim)]
-        padded = np.pad(image, widths, mode="edge")
         length = image.shape[axis]
-        image = np.sum(
-            [w * padded.take(range(i, i + length), axis) for i, w in enumerate(weights)], axis=0
-        )
+        places = np.clip(np.arange(length)[:, None] + offsets, 0, length - 1)
+        image = np.moveaxis(image.take(places, axis), axis + 1, -1) @ weights
     return image
-
-
-def _think(agent: Agent, images: np.ndarray, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
-    """Policy parameters `[N, P]` and values `[N]` for images in place of the decision's image."""
-    policies, values = [], []
-    for first in range(0, len(images), _BATCH):
-        batch = images[first : first + _BATCH]
-        state = np.repeat(decision.state, len(batch), axis=0)
-        starts = np.repeat(decision.starts, len(batch))
-        action = agent.act(batch, state, starts)
-        policies.append(action.policy_parameters)
-        values.append(action.values)
-    return np.concatenate(policies), np.concatenate(values)
-
-
-def _enlarged(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    image = Image.fromarray(points.astype(np.float32)).resize(size[::-1], Image.Resampling.BILINEAR)
-    return np.asarray(image)
-
-
-# --- moments of a game --------------------------------------------------------------------------
-
-
-def play_one(envs: Envs, agent: Agent, seed: int) -> list[Decision]:
-    """The decisions of a game's first `MAX_STEPS` env steps."""
-    return list(itertools.islice(decisions(envs, agent, Games(1), seed=seed), MAX_STEPS))
 
 
 def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision]:
