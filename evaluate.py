@@ -161,16 +161,14 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
             from a3c.play import video
 
             path = video.record(
+                ground,
                 rendered,
                 ground.agent(rendered, source.path),
-                source.config.env,
                 arguments.record,
                 step=source.manifest.step,
-                seed=ground.seed,
-                greedy=ground.greedy,
                 file_format=arguments.format,
                 seconds=arguments.seconds,
-            ).path
+            )
             if arguments.video is not None:
                 path = path.rename(arguments.video)
             sys.stderr.write(f"video: {path}\n")
@@ -192,17 +190,14 @@ def watch(
     source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
 ) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
-    from a3c.play.picture import subtitle
     from a3c.play.show import Show
 
-    config = source.config.env
     with contextlib.ExitStack() as stack:
         rendered = stack.enter_context(closing(ground.rendered_env()))
         agent = ground.agent(rendered, source.path)
-        games = arguments.episodes
-        played = Show(rendered, agent, config, open_window, seed=ground.seed, episodes=games)
+        played = Show(ground, rendered, agent, open_window, episodes=arguments.episodes)
         stack.enter_context(closing(played))
-        played.set_subtitle(subtitle(source.manifest.step, greedy=ground.greedy))
+        played.set_step(source.manifest.step)
         try:
             played.run()
             code = EXIT_OK

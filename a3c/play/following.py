@@ -102,12 +102,9 @@ class Evaluator:
         load(self._agent, candidate)
         if self._window:
             self._window.load(manifest.step)
+        seed, envs = self._ground.seed, self._envs
         games = evaluation.play(
-            self._envs,
-            self._agent,
-            self._episodes,
-            seed=self._ground.seed,
-            on_decision=self._poll,
+            envs, self._agent, self._episodes, seed=seed, on_decision=self._poll
         )
         summary = summarise(games)
         values = {name: getattr(summary, name) for name in _LOGGED}
@@ -124,21 +121,18 @@ class Evaluator:
         return manifest
 
     def _record(self, step: int) -> None:
-        config = self._ground.config.env
         try:
             with closing(self._ground.rendered_env()) as rendered:
-                recording = video.record(
+                path = video.record(
+                    self._ground,
                     rendered,
                     self._agent,
-                    config,
                     self._run.videos,
                     step=step,
-                    seed=self._ground.seed,
-                    greedy=self._ground.greedy,
                     seconds=VIDEO_S,
                     on_decision=self._poll,
                 )
-            log.info("video %s", recording.path)
+            log.info("video %s", path)
         except (A3CError, OSError) as error:
             log.warning("no video: %s", error)
 

@@ -73,8 +73,34 @@ class Playground:
         return played | summary._asdict()
 
     def rendered_env(self) -> Envs:
-        """One copy that can be rendered; UserError if it can't. The caller closes it."""
-        return make_rendered(self.make_envs, self._whole_games, self.seed)
+        """One copy that can be rendered; a UserError of one line if it can't. The caller closes it.
+
+        Hides the display from pygame in this process.
+        """
+        for name, value in _OUT_OF_SIGHT.items():
+            os.environ.setdefault(name, value)
+        config = self._whole_games
+        spec = gymnasium.registry.get(import_module_of(config.env_id))
+        if spec is not None and spec.entry_point is not None:
+            place: Any = spec.entry_point
+            maker = load_env_creator(place) if isinstance(place, str) else place
+            modes = getattr(maker, "metadata", {}).get("render_modes")
+            if modes is not None and "rgb_array" not in modes:
+                reason = f"its render modes are {list(modes)}, without rgb_array"
+                raise _not_renderable(config.env_id, reason)
+        try:
+            envs = self.make_envs(config.env_id, 1, self.seed, config, "rgb_array")
+        except UserError:
+            raise
+        except Exception as error:
+            raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
+        try:
+            envs.reset(seed=self.seed)
+            screen(envs, config.env_id)
+        except BaseException:
+            envs.close()
+            raise
+        return envs
 
     @property
     def _whole_games(self) -> EnvConfig:
@@ -137,37 +163,7 @@ def confirm(
     return ground.scores(checkpoint.verify(directory).step, ground.play(directory, games))
 
 
-# --- an environment that can be rendered --------------------------------------------------------
-
-
-def make_rendered(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
-    """One copy of an environment that can be rendered; a UserError of one line if it can't.
-
-    `make` is the function of `envs.py`. The caller closes the result.
-    """
-    for name, value in _OUT_OF_SIGHT.items():
-        os.environ.setdefault(name, value)
-    spec = gymnasium.registry.get(import_module_of(config.env_id))
-    if spec is not None and spec.entry_point is not None:
-        place: Any = spec.entry_point
-        maker = load_env_creator(place) if isinstance(place, str) else place
-        modes = getattr(maker, "metadata", {}).get("render_modes")
-        if modes is not None and "rgb_array" not in modes:
-            reason = f"its render modes are {list(modes)}, without rgb_array"
-            raise _not_renderable(config.env_id, reason)
-    try:
-        envs = make(config.env_id, 1, seed, config, "rgb_array")
-    except UserError:
-        raise
-    except Exception as error:
-        raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
-    try:
-        envs.reset(seed=seed)
-        screen(envs, config.env_id)
-    except BaseException:
-        envs.close()
-        raise
-    return envs
+# --- what an environment shows --------------------------------------------------------------------
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:

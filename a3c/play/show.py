@@ -12,7 +12,6 @@ from typing import Protocol
 
 from PIL import Image
 
-from a3c.config import EnvConfig
 from a3c.config.own_code import describe
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
@@ -43,15 +42,16 @@ class Show:
 
     def __init__(
         self,
+        ground: Playground,
         envs: Envs,
         agent: Agent,
-        config: EnvConfig,
         open_screen: OpenScreen,
         *,
-        seed: int,
         episodes: int = sys.maxsize,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        config = ground.config.env
+        self._greedy = ground.greedy
         self._camera = Camera(envs, agent, config, "")
         title = f"{game_name(config.env_id)} · a3c-cluster"
         self._screen = open_screen(title, self._camera.painter.size)
@@ -59,7 +59,7 @@ class Show:
         self._frame_s = 1.0 / frames_per_second(envs, config)
         self._clock = clock
         self._due = clock()
-        self._pauses = self._play(envs, agent, seed)
+        self._pauses = self._play(envs, agent, ground.seed)
 
     @property
     def episodes(self) -> list[Episode]:
@@ -75,9 +75,9 @@ class Show:
         """Whether games are left and the window is still open."""
         return self._screen.is_open() and not (self._games.over and self._clock() >= self._due)
 
-    def set_subtitle(self, text: str) -> None:
-        """Change the line below the title."""
-        self._camera.painter.set_subtitle(text)
+    def set_step(self, step: int) -> None:
+        """Show the env step of the agent's weights."""
+        self._camera.painter.set_subtitle(subtitle(step, greedy=self._greedy))
 
     def tick(self) -> float:
         """Take the next step if it is due; returns seconds until the following step."""
@@ -125,24 +125,21 @@ class SideShow:
             return
         with self._logging_errors():
             if self._show is None:
-                ground = self._ground
-                rendered = self._resources.enter_context(closing(ground.rendered_env()))
-                self._show = Show(
-                    rendered, self._agent, ground.config.env, self._open_screen, seed=ground.seed
-                )
+                rendered = self._resources.enter_context(closing(self._ground.rendered_env()))
+                self._show = Show(self._ground, rendered, self._agent, self._open_screen)
                 self._resources.enter_context(closing(self._show))
-            self._show.set_subtitle(subtitle(step, greedy=self._ground.greedy))
+            self._show.set_step(step)
 
     def tick(self) -> float:
         """Take the next step if it is due; returns seconds until the following step."""
-        if self._over or self._show is None:
-            return IDLE_S
-        if not self._show.goes_on:
-            self._end("the window is closed; the evaluator goes on without it")
-            return IDLE_S
-        with self._logging_errors():
-            return self._show.tick()
-        return IDLE_S  # type: ignore[unreachable]
+        pause_s = IDLE_S
+        if self._show is not None and not self._over:
+            if not self._show.goes_on:
+                self._end("the window is closed; the evaluator goes on without it")
+            else:
+                with self._logging_errors():
+                    pause_s = self._show.tick()
+        return pause_s
 
     def close(self) -> None:
         """Close the window, if it is open."""

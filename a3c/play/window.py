@@ -43,7 +43,7 @@ class Window:
     ) -> None:
         """Block until the window is open; raise UserError if it can't be opened.
 
-        `environ` names the display. It must not be the environment after `make_rendered`.
+        `environ` names the display. It must not be the environment after `Playground.rendered_env`.
         """
         if reason := missing_display(environ):
             raise UserError(reason)
