@@ -102,7 +102,7 @@ def test_a_process_that_has_not_beaten_yet_has_no_age(tmp_path: Path) -> None:
 def test_troubles_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     made = living(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
-    made.process("worker-1", restarts=3)
+    made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young
     row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
     for worker, share in enumerate((0.4, 0.8)):
         more = {"time/exchange": share, "train/staleness": 7.25, "drops/rollouts": 7 * worker}
@@ -110,7 +110,7 @@ def test_troubles_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     found = status.read(made.run)
     assert found.exchange_share == pytest.approx(0.6)
     restarts, slow, saves, drops = found.warnings
-    assert restarts.startswith("worker-1 was restarted 3 times")
+    assert restarts.startswith("worker-1 was restarted 2 times")
     assert all(words in slow for words in ("wait for the ps 60%", "7.2 steps old", "--ps"))
     assert "last 3 checkpoints could not" in saves
     assert drops.startswith("7 rollouts dropped")
