@@ -58,8 +58,7 @@ def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     shutil.rmtree(candidate, ignore_errors=True)
     candidate.mkdir(mode=0o700, parents=True)
     for name in (checkpoint.MANIFEST, *manifest.files):
-        if Path(name).name != name or not (path / name).is_file() or (path / name).is_symlink():
-            raise DamagedCheckpointError(f"{name} is missing")
+        checkpoint.own_file(path, name)
         try:
             os.link(path / name, candidate / name, follow_symlinks=False)
         except FileNotFoundError:

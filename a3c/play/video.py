@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +18,7 @@ from a3c.play.evaluation import Decision, Envs, play
 from a3c.play.picture import Camera, game_name, score_text, subtitle
 from a3c.play.playground import Playground, frames_per_second
 from a3c.run.metrics import Episode
+from a3c.run.rundir import slug, unused
 
 Format = Literal["mp4", "gif"]
 
@@ -68,20 +67,18 @@ def record(
             if limit is None or episode.length <= limit:
                 for _ in range(round(HOLD_S * fps)):
                     pipe.write(camera.last_picture(episode).tobytes())
-        stem = file_stem(config.env_id, step, episode)
-        numbered = (f"{stem}-{number}" for number in itertools.count(2))
-        paths = (directory / f"{name}.{file_format}" for name in itertools.chain([stem], numbered))
-        return temporary.rename(next(path for path in paths if not path.exists()))
+        return temporary.rename(
+            unused(directory / f"{file_stem(config.env_id, step, episode)}.{file_format}")
+        )
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def file_stem(env_id: str, step: int, episode: Episode) -> str:
     """The name of a game's file: `pong-step-1200000-return-18`."""
-    slug = re.sub(r"[^a-z0-9]+", "-", game_name(env_id).lower()).strip("-")
     score = score_text(abs(episode.episode_return)).replace(",", "")
     sign = "minus-" if episode.episode_return < 0 else ""
-    return f"{slug or 'game'}-step-{step}-return-{sign}{score}"
+    return f"{slug(game_name(env_id)) or 'game'}-step-{step}-return-{sign}{score}"
 
 
 # --- files --------------------------------------------------------------------------------------

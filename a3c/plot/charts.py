@@ -250,7 +250,8 @@ def _legend_beside(axes: Axes) -> None:
         "bbox_to_anchor": (1.01, 0.5),
         "borderaxespad": 0,
     }
-    axes.legend(fontsize=12, frameon=False, reverse=stacked, **place)
+    labelled = axes.get_legend_handles_labels()  # without any, `legend` itself would warn
+    axes.legend(*labelled, fontsize=12, frameon=False, reverse=stacked, **place)
 
 
 # --- staleness ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -109,25 +109,24 @@ def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
         return [], 0
 
 
-class Cache(Generic[T]):
-    """Caches the result of `parse` for each file until the file changes."""
+class Cache:
+    """Caches what is parsed of each file until the file changes."""
 
-    def __init__(self, parse: Callable[[Path], T]) -> None:
-        self._parse = parse
-        self._known: dict[Path, tuple[tuple[int, int, int], T]] = {}
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
-    def get(self, path: Path) -> T | None:
+    def get(self, parse: Callable[[Path], T | None], path: Path) -> T | None:
         """The parsed contents of the file now; None if it can't be read."""
         try:
             stat = path.stat()
             signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            known = self._known.get(path)
-            if known is None or known[0] != signature:
-                known = self._known[path] = (signature, self._parse(path))
+            if path not in self._known or self._known[path][0] != signature:
+                self._known[path] = (signature, parse(path))
         except OSError:  # missing, a directory, or not readable
             self._known.pop(path, None)
             return None
-        return known[1]
+        found: T | None = self._known[path][1]
+        return found
 
 
 class Follower:

@@ -11,7 +11,7 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -66,8 +66,8 @@ class Settings(NamedTuple):
 class _Files(NamedTuple):
     settings: Settings
     summary: Row
-    cluster: Row  # the chief's newest row about the cluster
     rows: dict[str, Row]  # the newest row of each process
+    cluster: Row  # the chief's newest row about the cluster
     newest: tuple[Path, Manifest] | None
     losses: list[Row]
 
@@ -77,12 +77,7 @@ class Reader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._settings = rows.Cache(_read_settings)
-        self._records = rows.Cache(process_records.read_record)
-        self._elsewhere = rows.Cache(elsewhere.read)
-        self._tails = rows.Cache(rows.last_rows)
-        self._manifests = rows.Cache(lambda path: checkpoint.read_manifest(path.parent))
-        self._summaries = rows.Cache(_read_summary)
+        self._cache = rows.Cache()
         self._episodes = rows.Follower(run.metrics("episodes"))
         self._games: Counter[int] = Counter()  # by worker
         self._sampler = processes.Sampler()
@@ -91,25 +86,20 @@ class Reader:
 
     def read(self, *, usage: bool = False) -> Status:
         now = time.time()
-        settings = self._settings.get(self._run.config)
+        settings = self._cache.get(_read_settings, self._run.config)
         if settings is None:
             raise UserError(f"{self._run.path} holds no run: give the directory of one")
         members = self._members(settings, now)
-        files = self._files(settings, members)
-        members = self._with_work(members, files, now)
         if usage:
             members = self._sampler.measured(members)
-        status = dataclasses.replace(
-            _compose(self._run, files, members, now),
-            damaged=self._damaged(settings),
-            disk_trouble=_disk_trouble(self._run.path),
-        )
+        status = _compose(self._run, self._files(settings, members), members, now)
         if usage and status.state in LIVE_STATES:
             age_s = time.monotonic() - self._exposure_at
             if age_s >= _EXPOSURE_INTERVAL_S or not self._exposure.listening:
                 here = [p for p in members if p.host == process_records.this_host()]
                 self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
             status = dataclasses.replace(status, **self._exposure._asdict())
+        status = dataclasses.replace(status, damaged=self._damaged(settings))
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(self, settings: Settings, now: float) -> list[ProcessStatus]:
@@ -118,10 +108,10 @@ class Reader:
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
         found = {}
         for path in (self._run.path / "processes").glob("*.json"):
-            record = self._records.get(path)
+            record = self._cache.get(process_records.read_record, path)
             if record is None:
                 continue
-            seen = self._elsewhere.get(elsewhere.path_of(self._run, record.name))
+            seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
             member = processes.status_of(record, seen, self._run, now)
             updated_at = 0.0
             with contextlib.suppress(ValueError):
@@ -136,42 +126,37 @@ class Reader:
             for task in range(count):
                 name = f"{role}-{task}"
                 found.setdefault(name, ProcessStatus(name, role, task, WAITING))
+        games = self._count_games()
+        for name, p in found.items():
+            if p.role == "worker":
+                row = (self._rows(name) or [{}])[-1]
+                is_news = p.pid is not None and _is_recent(row, settings, now)
+                found[name] = dataclasses.replace(
+                    p,
+                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
+                    episodes=None if games is None else games[p.task],
+                )
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
+    def _rows(self, name: str) -> list[Row]:
+        """The last rows of a metrics file."""
+        return self._cache.get(rows.last_rows, self._run.metrics(name)) or []
+
     def _files(self, settings: Settings, members: Sequence[ProcessStatus]) -> _Files:
-        tails = {p.name: self._tails.get(self._run.metrics(p.name)) or [] for p in members}
-        manifests = checkpoint.newest_first(
-            self._run.checkpoints, lambda path: self._manifests.get(path / checkpoint.MANIFEST)
-        )
+        def manifest(path: Path) -> Manifest | None:
+            return self._cache.get(_read_manifest, path / checkpoint.MANIFEST)
+
         return _Files(
             settings,
-            self._summaries.get(self._run.summary) or {},
-            next((row for row in reversed(tails.get(CHIEF, [])) if "wall_s" in row), {}),
-            {name: tail[-1] for name, tail in tails.items() if tail},
-            next(manifests, None),
-            self._tails.get(self._run.metrics("losses")) or [],
+            self._cache.get(_read_summary, self._run.summary) or {},
+            {p.name: tail[-1] for p in members if (tail := self._rows(p.name))},
+            next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {}),
+            next(checkpoint.newest_first(self._run.checkpoints, manifest), None),
+            self._rows("losses"),
         )
 
-    def _with_work(
-        self, members: Sequence[ProcessStatus], files: _Files, now: float
-    ) -> list[ProcessStatus]:
-        """Add the workers' games, and the env steps/s of their newest rows if those are recent."""
-        games = self._count_games()
-        found = []
-        for p in members:
-            if p.role == "worker":
-                row = files.rows.get(p.name, {})
-                is_news = p.pid is not None and _is_recent(row, files.settings, now)
-                p = dataclasses.replace(
-                    p,
-                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
-                    episodes=None if games is None else games.get(p.task, 0),
-                )
-            found.append(p)
-        return found
-
-    def _count_games(self) -> Mapping[int, int] | None:
+    def _count_games(self) -> Counter[int] | None:
         """Each worker's games in the chief's file; None if the file is missing or too large."""
         try:
             size = self._run.metrics("episodes").stat().st_size
@@ -187,11 +172,15 @@ class Reader:
     def _damaged(self, settings: Settings) -> tuple[str, ...]:
         """The unreadable files of the run, without metrics files."""
         paths = sorted((self._run.path / "processes").glob("*.json"))
-        damaged = [path for path in paths if self._records.get(path) is None and path.exists()]
-        if self._run.summary.exists() and self._summaries.get(self._run.summary) is None:
-            damaged.append(self._run.summary)
-        if settings.is_damaged:
-            damaged.append(self._run.config)
+        readers: list[tuple[Callable[[Path], object], Path]]
+        readers = [(process_records.read_record, path) for path in paths]
+        readers.append((_read_summary, self._run.summary))
+        damaged = [
+            path
+            for read_, path in readers
+            if path.exists() and self._cache.get(read_, path) is None
+        ]
+        damaged += [self._run.config] if settings.is_damaged else []
         return tuple(str(path.relative_to(self._run.path)) for path in damaged)
 
 
@@ -215,6 +204,10 @@ def _read_settings(path: Path) -> Settings:
     return Settings(config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at"))
 
 
+def _read_manifest(path: Path) -> Manifest:
+    return checkpoint.read_manifest(path.parent)
+
+
 def _read_summary(path: Path) -> Row | None:
     row = rows.parse_row(path.read_bytes())
     return row if row and row.get("state") in ENDED_STATES else None
@@ -222,16 +215,14 @@ def _read_summary(path: Path) -> Row | None:
 
 def _disk_trouble(path: Path) -> str | None:
     """A warning if the disk is read-only, full or nearly full; None otherwise."""
-    try:
+    with contextlib.suppress(OSError):
         room = rundir.room(path)
-    except OSError:
-        return None
-    if room.read_only:
-        return f"the disk of {path.name} is read-only: nothing is saved, training goes on"
-    if room.free_mb < _FULL_MB or room.free_files == 0:
-        return f"the disk of {path.name} is full: nothing is saved, training goes on"
-    if room.free_mb < _LOW_MB:
-        return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
+        is_full = room.free_mb < _FULL_MB or room.free_files == 0
+        if room.read_only or is_full:
+            what = "read-only" if room.read_only else "full"
+            return f"the disk of {path.name} is {what}: nothing is saved, training goes on"
+        if room.free_mb < _LOW_MB:
+            return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
     return None
 
 
@@ -313,6 +304,7 @@ def _compose(run: RunDir, files: _Files, members: Sequence[ProcessStatus], now: 
         failed_saves=int(_number(cluster, "cluster/failed_saves")),
         losses=resume.losses(files.losses, since=started_at),
         tensorboard=rundir.read_board_link(run) if has_board else None,
+        disk_trouble=_disk_trouble(run.path),
     )
 
 
@@ -328,22 +320,17 @@ def _is_solved(files: _Files) -> bool:
 def _global_step(files: _Files, end: Row) -> int:
     """The env steps of the run; `end` is its summary if it has ended.
 
-    The highest env step that any worker recorded in the newest life of the ps. The newest life is
-    the chief's, because the chief initialises the ps. Workers that are still in an earlier life are
-    ignored, and clocks aren't used. The count only grows within a life; it falls when a new life
-    begins at a checkpoint. Training continues during the games that confirm a result, so the
-    checkpoint of a solved run has a lower step.
+    The highest env step that any worker recorded in the newest life of the ps, which is the
+    chief's: the chief initialises the ps. So the count only grows within a life, whatever the
+    clocks say. Training continues during the games that confirm a result, so the checkpoint of a
+    solved run has a lower step.
     """
-    chief = files.rows.get(CHIEF)
     step = files.newest[1].step if files.newest else 0
-    if chief is not None:
-        life = chief.get("ps_life")
-        steps = [
-            max(_number(row, "env_steps"), _number(row, "now"))
-            for name, row in files.rows.items()
-            if name.startswith("worker-") and row.get("ps_life") == life
-        ]
-        step = int(max(steps))
+    if CHIEF in files.rows:
+        life = files.rows[CHIEF].get("ps_life")
+        workers = [row for name, row in files.rows.items() if name.startswith("worker-")]
+        lived = [row for row in workers if row.get("ps_life") == life]
+        step = int(max(_number(row, key) for row in lived for key in ("env_steps", "now")))
     if end.get("env_steps"):
         step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
     return step
