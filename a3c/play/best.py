@@ -1,7 +1,4 @@
-"""The best checkpoint of a run by evaluation: a copy in `best/<step>`, which is never pruned.
-
-A checkpoint's files never change, so they are hard-linked where the file system supports it.
-"""
+"""The best checkpoint of a run by evaluation: links in `best/<step>`, which is never pruned."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ def find(run: RunDir) -> Best | None:
 def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
 
-    Copies only the files that the manifest names. Raises DamagedCheckpointError if the checkpoint
-    is damaged or gone, and OSError if nothing can be written.
+    Raises DamagedCheckpointError if the checkpoint is damaged or gone.
     """
     manifest = checkpoint.read_manifest(path)
     candidate = folder(run) / f"{_CANDIDATE}{path.name}"

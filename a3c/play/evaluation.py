@@ -46,10 +46,7 @@ def play(
     seed: int,
     on_decision: Callable[[Decision], object] = lambda _: None,
 ) -> list[Episode]:
-    """Play `episodes` whole games; their scores ordered by environment, then by time.
-
-    `on_decision` is called before every step, and may raise an exception to stop playing.
-    """
+    """Play whole games, ordered by environment, then time; `on_decision` may raise to stop."""
     games = Games(episodes, envs.num_envs)
     for decision in decisions(envs, agent, games, seed=seed):
         on_decision(decision)

@@ -33,10 +33,7 @@ class _StoppedError(Exception):
 
 
 class Evaluator:
-    """Plays the newest checkpoint of a run repeatedly, with its own copy of the weights.
-
-    With `open_screen` it also shows a game on a screen, at the game's own speed.
-    """
+    """Plays the newest checkpoint of a run repeatedly, and shows a game if it has a screen."""
 
     def __init__(
         self,
@@ -60,10 +57,7 @@ class Evaluator:
         self._seen = -1
 
     def follow(self) -> None:
-        """Evaluate until the run is over or a signal arrives; record a video once a run is solved.
-
-        Skips checkpoints that are damaged, or pruned before they could be read.
-        """
+        """Evaluate until the run is over or a signal arrives; record a video once it is solved."""
         steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
         for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
             sink.restart(max(steps, default=1) - 1)

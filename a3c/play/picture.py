@@ -1,7 +1,4 @@
-"""Pictures of a game in progress: the game on the left, the agent's policy and value beside it.
-
-Pillow draws them, which takes some milliseconds a picture.
-"""
+"""Pictures of a game in progress: the game, with the agent's policy and value beside it."""
 
 from __future__ import annotations
 
@@ -71,11 +68,7 @@ class Camera:
         return self.painter.paint(self._frame, self._facts)
 
     def last_picture(self, episode: Episode) -> Image.Image:
-        """The last screen again, with the final score.
-
-        The screen after the last action isn't available: the environment started a new game in the
-        step that ended this one.
-        """
+        """The last screen with the final score: the step that ended the game began another."""
         facts = self._facts._replace(score=episode.episode_return, step=episode.length)
         return self.painter.paint(self._frame, facts)
 

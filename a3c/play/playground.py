@@ -73,10 +73,7 @@ class Playground:
         return played | summary._asdict()
 
     def rendered_env(self) -> Envs:
-        """One copy that can be rendered; a UserError of one line if it can't. The caller closes it.
-
-        Hides the display from pygame in this process.
-        """
+        """One copy that can be rendered, else UserError, off any display; the caller closes it."""
         for name, value in _OUT_OF_SIGHT.items():
             os.environ.setdefault(name, value)
         config = self._whole_games
@@ -128,11 +125,7 @@ class Playground:
 
 
 def load(agent: Agent, directory: Path) -> None:
-    """Load the weights and observation statistics of a checkpoint into an agent.
-
-    Raises DamagedCheckpointError if the checkpoint can't be read, and UserError if it is of another
-    network.
-    """
+    """Load a checkpoint into an agent: DamagedCheckpointError, or UserError for another network."""
     values = checkpoint.load_variables(directory)
     wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
     for name, shape in wanted.items():
@@ -153,10 +146,7 @@ def confirm(
     make_envs: Callable[..., Any],
     build_network: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Play the games that confirm that a run is solved; returns what `evaluate.py --json` prints.
-
-    To be called in a process of its own.
-    """
+    """The scores that confirm a run, as `evaluate.py --json`, in a process of their own."""
     adopt_environment(1)  # hides a GPU that the workers use
     settings = config.run
     ground = Playground(config, make_envs, build_network, settings.seed, settings.evaluation_greedy)

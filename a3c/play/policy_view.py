@@ -64,10 +64,7 @@ def view_policy(
     action: np.ndarray,
     names: Sequence[str],
 ) -> list[PolicyRow]:
-    """One row for each choice or number, from parameters `[P]` and the action as stored.
-
-    A policy that isn't from `a3c.net.distributions` gives no rows.
-    """
+    """One row for each choice or number; none for a policy of the user's own."""
     if isinstance(policy, Categorical | MultiCategorical):
         rows: list[PolicyRow] = []
         sizes = space.nvec if isinstance(space, MultiDiscrete) else [len(parameters)]

@@ -107,11 +107,7 @@ class Show:
 
 
 class SideShow:
-    """A show beside other work, which continues even if the show fails.
-
-    It opens its window with the first checkpoint. If the window can't be opened or is closed, it
-    logs one line and ends.
-    """
+    """A show from the first checkpoint on, beside work that goes on if the show fails."""
 
     def __init__(self, ground: Playground, agent: Agent, open_screen: OpenScreen) -> None:
         self._ground, self._agent, self._open_screen = ground, agent, open_screen

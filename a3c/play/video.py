@@ -42,11 +42,9 @@ def record(
     seconds: float | None = None,
     on_decision: Callable[[Decision], object] = lambda _: None,
 ) -> Path:
-    """Play one whole game in the one environment of `envs` and write it to `directory`.
+    """Play one whole game in an env of `rendered_env`, and write it or its first seconds.
 
-    `envs` comes from `Playground.rendered_env`. With `seconds`, only the game's first seconds are
-    recorded. The file appears when it is complete; its name has the game, the env step of training
-    and the return.
+    The file appears when it is complete; its name has the game, the env step and the return.
     """
     assert envs.num_envs == 1
     directory.mkdir(parents=True, exist_ok=True)
@@ -86,15 +84,13 @@ def file_stem(env_id: str, step: int, episode: Episode) -> str:
 
 @contextlib.contextmanager
 def film(path: Path, fps: float, size: tuple[int, int]) -> Iterator[IO[bytes]]:
-    """A pipe that takes raw RGB pictures of a size, for an .mp4 or a .gif.
-
-    The pictures of a GIF stay on disk until its palette of 256 colours is computed.
-    """
+    """A pipe that takes raw RGB pictures of a size, for an .mp4 or a .gif."""
     source = f"-f rawvideo -pix_fmt rgb24 -s {size[0]}x{size[1]} -r {fps:.6f} -i -"
     if path.suffix == ".mp4":
         with _ffmpeg(f"{source} {_MP4}".split(), path) as pipe:
             yield pipe
         return
+    # The pictures stay on disk until the palette of 256 colours is computed.
     with tempfile.TemporaryDirectory(prefix="a3c-gif-") as folder:
         whole, palette = Path(folder) / "film.mkv", Path(folder) / "palette.png"
         with _ffmpeg(f"{source} {_LOSSLESS}".split(), whole) as pipe:

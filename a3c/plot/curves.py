@@ -100,17 +100,13 @@ class History:
         return [points for points in found if len(points.x)]
 
     def _places(self, rows: list[Row], scale: Scale) -> np.ndarray:
-        """Positions of the rows on the axis.
-
-        Wall time comes from the chief's rows, which leave out the time between a stop and a resume.
-        Without these rows, it comes from the clock.
-        """
+        """Positions of the rows: env steps, or wall time by the chief's rows or else the clock."""
         env_steps = column(rows, "env_steps")
         if scale.unit_s is None:
             return env_steps
         chief = self.tables.get(CHIEF, [])
         known = series(column(chief, "env_steps"), column(chief, "wall_s"))
-        if len(known.x):  # 0 s at the start
+        if len(known.x):  # without the time between a stop and a resume; 0 s at the start
             seconds = np.interp(env_steps, np.append(0.0, known.x), np.append(0.0, known.y))
             return seconds / scale.unit_s
         times = [column(table, "time") for table in self.tables.values() if table]
@@ -140,10 +136,7 @@ def load_all(names: Sequence[str]) -> list[History]:
 
 
 def find(name: str) -> Path:
-    """The directory of a run; UserError if it doesn't exist.
-
-    A run that was started by hand has no config.json, so metrics or checkpoints are enough.
-    """
+    """The directory of a run, which may have been started by hand, without config.json."""
     path = Path(name)
     with contextlib.suppress(OSError):  # `rundir.find` reports what is wrong with the name
         if any((path / part).is_dir() for part in ("metrics", "checkpoints")):

@@ -1,8 +1,6 @@
-"""A network as a table of its layers and as a picture.
+"""A network as a table of its layers and as a picture, both from its graph.
 
-Both come from the graph: layers record themselves while the network is built, and the graph's edges
-give the connections between layers. Variables that no layer recorded (made with `get_variable`
-directly) get a row of their own, so the total is always correct.
+Variables that no layer recorded (made with `get_variable` directly) get a row of their own.
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ class LayerRow(NamedTuple):
 
 
 def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
-    """The observation and every layer of a network, in building order.
-
-    Builds the network in a graph of its own; the current graph stays as it is.
-    """
+    """The observation and every layer of a network, built in a graph of its own, in order."""
     shape = observations.prepared_shape(observation_space)
     with tf.Graph().as_default(), layers.recording() as records:
         inputs = tf.compat.v1.placeholder(tf.float32, [1, 1, *shape])
@@ -164,10 +159,7 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
 
 
 def _arrange(rows: Sequence[LayerRow]) -> tuple[dict[str, _Glyph], float, float]:
-    """Every layer's glyph by name, the distance between columns, and the total width.
-
-    A layer is in a column to the right of all its inputs; outputs are in the last column.
-    """
+    """Every layer's glyph, right of its inputs; the distance between columns; the total width."""
     depths: dict[str, int] = {}
     for row in rows:  # building order: sources come first
         depths[row.name] = max((depths[source] + 1 for source in row.sources), default=0)

@@ -27,10 +27,7 @@ _BATCH = 64
 
 
 def saliency(agent: Agent, space: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly policy and value depend on each place of a decision's one image.
-
-    Both are `[height, width]`, never below 0.
-    """
+    """How strongly policy and value depend on each place of the image, `[height, width]`."""
     observation = decision.observations[0]
     axes = image_axes(space)
     height, width = (observation.shape[axis] for axis in axes)

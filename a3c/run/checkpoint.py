@@ -112,11 +112,7 @@ def write(root: Path, manifest: Manifest, save: Callable[[Path], None]) -> Path:
 
 
 def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
-    """Move a checkpoint from `candidate` into `root` as the newest one, with a new manifest.
-
-    Checkpoints of later steps are removed, because their weights weren't evaluated. `manifest`
-    needs no files.
-    """
+    """Move a candidate into `root` as the newest; later ones go, as nobody evaluated them."""
     _write_manifest(candidate, replace(manifest, files=read_manifest(candidate).files))
     final = root / str(manifest.step)
     root.mkdir(parents=True, exist_ok=True)
@@ -318,8 +314,7 @@ def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     """The newest checkpoint that passes verification; None if the run has no checkpoint.
 
-    Damaged checkpoints are skipped and logged. If all are damaged, this raises UserError, since
-    starting again silently would discard the run.
+    If all are damaged, raises UserError: starting again silently would discard the run.
     """
     named = _by_step(root, _REPLACED) | _by_step(root)
     for step in sorted(named, reverse=True):

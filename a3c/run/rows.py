@@ -23,10 +23,7 @@ _WORDS = ("state", "event")
 
 
 def parse_row(line: bytes) -> Row | None:
-    """The row in a line of JSON; None if the line is incomplete or holds something else.
-
-    Kept are only numbers between -2^63 and 2^63, and texts under the keys in `_WORDS`.
-    """
+    """The numbers (below 2^63) and texts (of `_WORDS`) in a line of JSON; None if it is no row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -130,11 +127,7 @@ class Cache:
 
 
 class Follower:
-    """The lines appended to a file since the last call.
-
-    A file that was replaced or truncated is read from its beginning, even if it is longer now than
-    before.
-    """
+    """The lines appended to a file since the last call; a replaced or cut file starts over."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path

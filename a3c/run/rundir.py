@@ -56,11 +56,9 @@ class RunDir:
 
     @property
     def label(self) -> str:
-        """A unique label: the run's first name and a few random letters.
+        """The run's first name and random letters, unique also for the same name elsewhere.
 
-        Thanks to the label, runs with the same name in different folders have separate tmux
-        sessions and separate directories on other hosts. The label stays the same when the
-        directory is moved. Runs of earlier versions have no label and use their name.
+        It stays when the directory is moved. Runs of earlier versions have no label but their name.
         """
         return self.new_label or _recorded(self, "label") or self.name
 
@@ -122,10 +120,7 @@ def all_runs() -> list[RunDir]:
 
 
 def labelled(path: Path, *, resume: bool) -> RunDir:
-    """The run in a directory, with a unique label.
-
-    A resumed run keeps its label. A copy gets a new label if the original directory still exists.
-    """
+    """The run in a directory; a new one, or a copy beside its original, gets a new label."""
     run = RunDir(path.absolute())
     label = _recorded(run, "label")
     if resume and copied_from(run) is None:

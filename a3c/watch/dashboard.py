@@ -109,10 +109,7 @@ class Dashboard:
 
 
 class Curve:
-    """The cluster's mean return over a whole run, read incrementally.
-
-    `points` are the oldest first, thinned out to at most `_MAX_POINTS`.
-    """
+    """The cluster's mean return over a whole run, oldest first, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
@@ -139,10 +136,7 @@ class Curve:
 
 
 def watch(run: RunDir, stream: TextIO | None = None) -> Status:
-    """Show a run until it ends or Ctrl-C; the last state stays visible.
-
-    If the stream isn't a terminal, print a line every 5 s, and the whole state at the end.
-    """
+    """Show a run until it ends or Ctrl-C; if not on a terminal, a line every 5 s, then the end."""
     stream = stream or sys.stdout
     dashboard = Dashboard(run, Console(file=stream))
     printed_at = float("-inf")

@@ -92,8 +92,7 @@ class Sampler:
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
         """The processes with the usage of those that run on this machine.
 
-        CPU is of one core, since the last call; in the first, since the process started. Memory is
-        "pss", which divides shared memory among its users, or "rss", which counts it fully.
+        CPU is of one core, since the last call or, in the first, since the process started.
         """
         import psutil
 

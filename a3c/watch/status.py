@@ -48,10 +48,7 @@ _LOW_MB = 100.0
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
-    """The current status of a run; `usage` adds CPU, memory and network addresses of processes.
-
-    Raises UserError if the directory holds no readable run.
-    """
+    """The current status of a run, or UserError; `usage` adds CPU, memory and addresses."""
     return Reader(run).read(usage=usage)
 
 
@@ -188,10 +185,7 @@ class Reader:
 
 
 def _read_settings(path: Path) -> Settings:
-    """The settings in a config.json, else those of the run's newest readable checkpoint.
-
-    Raises UserError if there are neither.
-    """
+    """The settings in config.json, else of the newest readable checkpoint, else UserError."""
     run = RunDir(path.parent)
     try:
         config = rundir.read_config(run)
@@ -337,10 +331,7 @@ def _global_step(files: _Files, end: Row) -> int:
 
 
 def _frame_skip(env: EnvConfig) -> int | None:
-    """Frames in an env step of an Atari game; None for other games.
-
-    Only the id is checked, so `Pong-v4`, whose id doesn't show that it is Atari, gives None.
-    """
+    """Frames in an env step if the id is of Atari; None for other games, and for `Pong-v4`."""
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
     return env.frame_skip if atari or env.preprocessing in ("atari", "universe") else None
