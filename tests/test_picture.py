@@ -11,8 +11,19 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from a3c.config import EnvConfig, NetworkConfig
 from a3c.net.distributions import for_space
 from a3c.play import picture
-from a3c.play.picture import AMBER, BLUE, GREEN, Facts, Painter, fitted, score_text
-from a3c.play.policy_view import Choice, Reading, action_names, view_policy
+from a3c.play.picture import (
+    AMBER,
+    BLUE,
+    GREEN,
+    Choice,
+    Facts,
+    Painter,
+    Reading,
+    action_names,
+    fitted,
+    score_text,
+    view_policy,
+)
 
 GAME = np.full((200, 300, 3), 77, np.uint8)
 

@@ -13,17 +13,15 @@ from a3c.play.evaluation import Decision
 from a3c.plot.network_pictures import (
     POLICY,
     FirstLayer,
+    blur,
     filters_figure,
     first_layers,
     frame_names,
-    overlay,
-)
-from a3c.plot.saliency import (
-    blur,
     grid,
     image_axes,
     image_frames,
     largest_value_changes,
+    overlay,
     perturbed,
     saliency,
 )
