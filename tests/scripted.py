@@ -36,14 +36,12 @@ class ScriptedEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._game, self._t = -1, 0
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """The next game."""
         self._events.append("reset")
         self._game, self._t = self._game + 1, 0
         first = self._script.lives[0] if self._script.lives else None
         return self._observe(), {} if first is None else {"lives": max(self._script.lives)}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """The next line of the script."""
         self._events.append("step")
         script = self._script
         reward = script.rewards[self._t]
@@ -94,7 +92,6 @@ class ScriptedActor:
         self.events = [] if events is None else events
 
     def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
-        """Actions, values and state, all known."""
         self.events.append("act")
         memory = self._remember(state, starts)
         actions = observations[:, 2].astype(np.int64) % NUM_ACTIONS
@@ -102,13 +99,11 @@ class ScriptedActor:
         return Action(actions, values, memory, drawn_from(values))
 
     def value(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """The value alone."""
         self.events.append("value")
         memory = self._remember(state, starts)
         return value_of(observations, memory[:, 0]).astype(np.float32)
 
     def initial_state(self, batch: int) -> np.ndarray:
-        """Nothing seen yet."""
         return np.zeros((batch, 1), np.float32)
 
     @staticmethod

@@ -20,14 +20,12 @@ from tests import snapshots
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """An empty run."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text("{}")
     return RunDir(tmp_path)
 
 
 def kept(run: RunDir, step: int, score: float) -> best.Best:
-    """Evaluate and keep a checkpoint of that step."""
     path = snapshots.write(run.checkpoints, step)
     candidate, manifest = best.copy_candidate(run, path)
     return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))

@@ -53,7 +53,6 @@ HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
 def run(script: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end."""
     command = [sys.executable, str(REPOSITORY / script), *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=300, **settings
@@ -61,14 +60,12 @@ def run(script: str, *arguments: str, **settings: Any) -> subprocess.CompletedPr
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Check that a command was refused in one line with these words."""
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert all(word in done.stderr for word in words), done.stderr
 
 
 def result(*arguments: str) -> dict[str, Any]:
-    """What evaluate.py says to programs."""
     done = run("evaluate.py", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -248,7 +245,6 @@ def test_games_can_be_watched_until_one_has_seen_enough(trained: Path) -> None:
 
 
 def wait_for_child(pid: int) -> psutil.Process:
-    """The process of the window, once it is there."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():

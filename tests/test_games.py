@@ -20,7 +20,6 @@ CHECKPOINT = Path("somewhere") / "1000"
 
 
 def play(candidate: Path, games: int) -> dict[str, Any]:
-    """Games that end as their number says."""
     if games == 2:
         raise ValueError("no such game")
     if games == 3:
@@ -32,14 +31,12 @@ def play(candidate: Path, games: int) -> dict[str, Any]:
 
 @pytest.fixture
 def games() -> Iterator[Games]:
-    """A fork that waits for requests."""
     made = Games(play)
     yield made
     made.close()
 
 
 def answer(games: Games) -> dict[str, Any]:
-    """What the games came to."""
     found: list[dict[str, Any]] = []
 
     def is_there() -> bool:

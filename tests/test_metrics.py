@@ -38,7 +38,6 @@ def test_the_page_defines_every_metric_with_its_unit_and_no_other() -> None:
 
 
 def steps_in(path: Path) -> list[int]:
-    """The env steps of the rows that count."""
     return [row["env_steps"] for row in read_rows(path)]
 
 
@@ -212,7 +211,6 @@ def test_shares_of_time_add_up_to_1() -> None:
 
 
 def reports(*returns: float) -> np.ndarray:
-    """Episode reports as the queue gives them."""
     return np.array([[0.0, score, 10.0, 99.0] for score in returns]).reshape(-1, 4)
 
 

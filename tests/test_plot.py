@@ -50,13 +50,11 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
 
 
 def plot(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run plot.py."""
     command = [sys.executable, str(REPOSITORY / "plot.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def is_drawn(path: Path) -> bool:
-    """Whether a picture is of README size and not blank."""
     pixels = image.imread(path)
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 

@@ -26,16 +26,13 @@ class BlankStore:
         self.given: list[Any] = []
 
     def is_ready(self) -> bool:
-        """Whether somebody was here before."""
         return False
 
     def initialize(self, values: Any) -> None:
-        """Take the first values."""
         self.given.append(values)
 
 
 def restore(run_dir: Path) -> list[Any]:
-    """What a chief gives to a blank ps in a run with these checkpoints."""
     store: Any = BlankStore()
     chief.prepare(store, config(), run_dir, lambda: FRESH)
     return store.given

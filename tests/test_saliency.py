@@ -51,7 +51,6 @@ class Looker:
 
 
 def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
-    """A decision about one observation."""
     action = Action(np.zeros(1, int), np.array([value]), np.zeros((1, 2)), np.zeros((1, 2)))
     zeros = np.zeros(1)
     return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)

@@ -50,7 +50,6 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
 
 
 def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
-    """A run of CartPole, all of whose processes are in one state."""
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=workers, **changes))
     for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
         made.process(name, state)
@@ -170,7 +169,6 @@ def test_a_new_life_of_the_ps_begins_where_the_chief_restored_it(tmp_path: Path)
 
 
 def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
-    """The mark of a worker that attaches to the ps."""
     mark = {"time": made.now, "env_steps": 0, "event": "attached", "ps_life": life, "now": now}
     made.rows(f"worker-{worker}", [mark])
 
@@ -194,7 +192,6 @@ def test_status_imports_nothing_heavy_and_the_dashboard_no_tensorflow(tmp_path: 
 
 
 def shown(run: RunDir, width: int, height: int) -> list[str]:
-    """The dashboard's lines on a terminal of a size."""
     stream = io.StringIO()
     console = Console(file=stream, width=width)
     board = dashboard.Dashboard(run, console)
