@@ -38,12 +38,8 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
     assert found["mean_return_100"] == pytest.approx(12.2, abs=1.5)
     assert found["env_steps_per_s"] == 1150.0
     assert [p["name"] for p in found["processes"]] == ["ps-0", "worker-0", "worker-1"]
-    for process in found["processes"]:
-        assert (process["state"], process["pid"], process["restarts"]) == (
-            "running",
-            os.getpid(),
-            0,
-        )
+    usual = {"state": "running", "pid": os.getpid(), "restarts": 0}
+    assert all(process.items() >= usual.items() for process in found["processes"])
     assert found["checkpoint"]["step"] == 4_580_000
     assert found["checkpoint"]["age_s"] == pytest.approx(24, abs=5)
     assert Path(found["checkpoint"]["path"]).is_dir()
