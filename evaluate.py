@@ -195,9 +195,9 @@ def watch(
     with contextlib.ExitStack() as stack:
         rendered = stack.enter_context(closing(ground.rendered_env()))
         agent = ground.agent(rendered, source.path)
-        played = Show(ground, rendered, agent, open_window, episodes=arguments.episodes)
+        step, games = source.manifest.step, arguments.episodes
+        played = Show(ground, rendered, agent, open_window, step, episodes=games)
         stack.enter_context(closing(played))
-        played.set_step(source.manifest.step)
         try:
             played.run()
             code = EXIT_OK

@@ -160,7 +160,7 @@ class Screen:
 
 def opened(ground: Playground, rendered: Any, screen: Screen, episodes: int) -> Show:
     agent, clock = ground.agent(rendered), lambda: screen.now
-    return Show(ground, rendered, agent, screen.open, episodes=episodes, clock=clock)
+    return Show(ground, rendered, agent, screen.open, 1200, episodes=episodes, clock=clock)
 
 
 def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(

@@ -21,7 +21,7 @@ from a3c.env import atari
 from a3c.learn.agent import Agent
 from a3c.net.distributions import Categorical, Gaussian, MultiCategorical, Policy
 from a3c.play.evaluation import Decision, Envs
-from a3c.play.playground import screen
+from a3c.play.playground import Playground, screen
 from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304
@@ -90,11 +90,18 @@ PolicyRow = Choice | Reading
 class Camera:
     """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`."""
 
-    def __init__(self, envs: Envs, agent: Agent, config: EnvConfig, subtitle: str) -> None:
-        self._envs, self._agent, self._env_id = envs, agent, config.env_id
-        self._names = action_names(config, envs.single_action_space)
-        height, width, _ = screen(envs, config.env_id).shape
-        self.painter = Painter(game_name(config.env_id), subtitle, (width, height))
+    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
+        self._envs, self._agent, self._greedy = envs, agent, ground.greedy
+        self._env_id = ground.config.env.env_id
+        self._names = action_names(ground.config.env, envs.single_action_space)
+        height, width, _ = screen(envs, self._env_id).shape
+        self.painter = Painter(game_name(self._env_id), "", (width, height))
+        self.set_step(step)
+
+    def set_step(self, step: int) -> None:
+        """Show the env step of the agent's weights below the title."""
+        kind = "greedy" if self._greedy else "sampled"
+        self.painter.set_subtitle(f"after {step:,} env steps · {kind} actions")
 
     def picture(self, decision: Decision) -> Image.Image:
         """The screen at a decision, with the decision beside it."""
@@ -122,11 +129,6 @@ class Camera:
 def game_name(env_id: str) -> str:
     """The id without package, namespace and version: `Pong`."""
     return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
-
-
-def subtitle(step: int, *, greedy: bool) -> str:
-    """The line below the title: the env step of the weights, and greedy or sampled actions."""
-    return f"after {step:,} env steps · {'greedy' if greedy else 'sampled'} actions"
 
 
 class Facts(NamedTuple):

@@ -153,9 +153,6 @@ def confirm(
     return ground.scores(checkpoint.verify(directory).step, ground.play(directory, games))
 
 
-# --- what an environment shows --------------------------------------------------------------------
-
-
 def screen(envs: Envs, env_id: str) -> np.ndarray:
     """The environment's current picture, `[height, width, 3]`; UserError if it gives none."""
     try:

@@ -16,7 +16,7 @@ from a3c.config.own_code import describe
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.play.evaluation import Envs, Games, decisions
-from a3c.play.picture import Camera, game_name, subtitle
+from a3c.play.picture import Camera, game_name
 from a3c.play.playground import Playground, frames_per_second
 from a3c.play.video import HOLD_S
 from a3c.run.metrics import Episode
@@ -46,13 +46,14 @@ class Show:
         envs: Envs,
         agent: Agent,
         open_screen: OpenScreen,
+        step: int,
         *,
         episodes: int = sys.maxsize,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         config = ground.config.env
-        self._greedy = ground.greedy
-        self._camera = Camera(envs, agent, config, "")
+        self._camera = Camera(ground, envs, agent, step)
+        self.set_step = self._camera.set_step
         title = f"{game_name(config.env_id)} · a3c-cluster"
         self._screen = open_screen(title, self._camera.painter.size)
         self._games = Games(episodes)
@@ -74,10 +75,6 @@ class Show:
     def goes_on(self) -> bool:
         """Whether games are left and the window is still open."""
         return self._screen.is_open() and not (self._games.over and self._clock() >= self._due)
-
-    def set_step(self, step: int) -> None:
-        """Show the env step of the agent's weights."""
-        self._camera.painter.set_subtitle(subtitle(step, greedy=self._greedy))
 
     def tick(self) -> float:
         """Take the next step if it is due; returns seconds until the following step."""
@@ -122,7 +119,7 @@ class SideShow:
         with self._logging_errors():
             if self._show is None:
                 rendered = self._resources.enter_context(closing(self._ground.rendered_env()))
-                self._show = Show(self._ground, rendered, self._agent, self._open_screen)
+                self._show = Show(self._ground, rendered, self._agent, self._open_screen, step)
                 self._resources.enter_context(closing(self._show))
             self._show.set_step(step)
 

@@ -15,7 +15,7 @@ import imageio_ffmpeg
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.play.evaluation import Decision, Envs, play
-from a3c.play.picture import Camera, game_name, score_text, subtitle
+from a3c.play.picture import Camera, game_name, score_text
 from a3c.play.playground import Playground, frames_per_second
 from a3c.run.metrics import Episode
 from a3c.run.rundir import slug, unused
@@ -51,7 +51,7 @@ def record(
     config = ground.config.env
     fps = frames_per_second(envs, config)
     limit = None if seconds is None else max(1, round(seconds * fps))
-    camera = Camera(envs, agent, config, subtitle(step, greedy=ground.greedy))
+    camera = Camera(ground, envs, agent, step)
     temporary = directory / f".writing-{os.getpid()}.{file_format}"
     try:
         with film(temporary, fps, camera.painter.size) as pipe:
@@ -77,9 +77,6 @@ def file_stem(env_id: str, step: int, episode: Episode) -> str:
     score = score_text(abs(episode.episode_return)).replace(",", "")
     sign = "minus-" if episode.episode_return < 0 else ""
     return f"{slug(game_name(env_id)) or 'game'}-step-{step}-return-{sign}{score}"
-
-
-# --- files --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -32,9 +32,6 @@ class TimeUnit(NamedTuple):
     name: str
 
 
-# --- numbers --------------------------------------------------------------------------------------
-
-
 def short(value: float, _position: object = None) -> str:
     """A number as an axis shows it: 0.0003, 250, 1,500, 20k, 2.5M."""
     sign, size = "−" if value < 0 else "", abs(value)
@@ -52,9 +49,6 @@ def time_unit(longest_s: float) -> TimeUnit:
         if longest_s > 3 * unit.seconds:
             return unit
     return TimeUnit(1.0, "s")
-
-
-# --- page and axes ------------------------------------------------------------------------------
 
 
 def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:

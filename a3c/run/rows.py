@@ -5,7 +5,6 @@ Metrics files grow for days. The dashboard reads them every second, so it must n
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -79,31 +78,6 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
         return []
     rows = map(parse_row, lines[1:] if start else lines)
     return [row for row in rows if row is not None]
-
-
-def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
-    """Rows with the key `has`, sampled evenly over a file, and the file's size at that time.
-
-    Rows about a rollback are included. A file that isn't much larger than the sample is read whole.
-    """
-
-    def wanted(lines: Iterable[bytes]) -> Iterator[Row]:
-        return (row for row in map(parse_row, lines) if row and (has in row or "event" in row))
-
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size <= num_rows * TAIL_BYTES // 4:
-                file.seek(0)
-                return list(wanted(file.read(size).splitlines())), size
-            found: list[Row] = []
-            for place in range(num_rows):
-                file.seek(size * place // num_rows)
-                lines = file.read(TAIL_BYTES // 4).splitlines()[1:]
-                found += itertools.islice(wanted(lines), 1)
-            return found, size
-    except OSError:
-        return [], 0
 
 
 class Cache:

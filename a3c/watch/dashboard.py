@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from a3c.errors import A3CError
-from a3c.run.rows import Follower, Row, parse_row, sampled_rows
+from a3c.run.rows import Follower, Row, parse_row
 from a3c.run.rundir import RunDir
 from a3c.watch.dashboard_view import Point, View
 from a3c.watch.snapshot import Status, lines, one_line
@@ -23,7 +23,8 @@ from a3c.watch.status import Reader
 INTERVAL_S = 1.0
 _PLAIN_INTERVAL_S = 5.0
 _NUM_NOTES = 2
-_FIRST_POINTS = 240
+_FIRST_POINTS = 240  # of a file that is larger than
+_WHOLE_BYTES = 1 << 20
 _MAX_POINTS = 2000
 _MEAN_RETURN = "cluster/mean_return_100"
 
@@ -113,14 +114,18 @@ class Curve:
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
-        rows, size = sampled_rows(path, _FIRST_POINTS, _MEAN_RETURN)
-        for row in rows:
-            self._add(row)
-        self._follower = Follower(path, size)
+        self._follower = Follower(path)
+        size = path.stat().st_size if path.exists() else 0
+        self.update(spacing=size // _FIRST_POINTS if size > _WHOLE_BYTES else 0)
 
-    def update(self) -> None:
+    def update(self, spacing: int = 0) -> None:
+        """Add the new rows; with `spacing`, only a row every so many bytes, and all rollbacks."""
+        due = read = 0
         for line in self._follower.lines():
-            self._add(parse_row(line) or {})
+            read += len(line)
+            if read >= due or b'"event"' in line:
+                due = read + spacing
+                self._add(parse_row(line) or {})
         if len(self.points) > _MAX_POINTS:
             self.points[:-1] = self.points[:-1:2]
 

@@ -72,9 +72,6 @@ def _age_s(path: Path, now: float) -> float | None:
     return None
 
 
-# --- CPU and memory -------------------------------------------------------------------------------
-
-
 class Sampler:
     """Measures CPU and memory of the processes of one run, cheaply enough for every second.
 
@@ -155,9 +152,6 @@ def read_pss_mb(pid: int) -> float | None:
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024 / 1e6
     return None
-
-
-# --- addresses ------------------------------------------------------------------------------------
 
 
 class Exposure(NamedTuple):
