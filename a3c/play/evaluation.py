@@ -134,6 +134,11 @@ def summarise(games: Sequence[Episode]) -> Summary:
     """The statistics of at least one game."""
     scores = np.array([game.episode_return for game in games])
     several = len(games) > 1
+    # The 95 % percentile bootstrap interval of the mean (Efron 1979), always of the same draws.
+    rng, size = np.random.default_rng(0), (_CHUNK, len(scores))
+    draws = (rng.integers(len(scores), size=size) for _ in range(_RESAMPLES // _CHUNK))
+    means = np.concatenate([scores[draw].mean(axis=1) for draw in draws])
+    low, high = np.quantile(means, [0.025, 0.975]).tolist()
     return Summary(
         episodes=len(games),
         mean=float(scores.mean()),
@@ -141,16 +146,6 @@ def summarise(games: Sequence[Episode]) -> Summary:
         stderr=float(scores.std(ddof=1) / math.sqrt(len(games))) if several else None,
         min=float(scores.min()),
         max=float(scores.max()),
-        ci95=_bootstrap_interval(scores) if several else None,
+        ci95=(low, high) if several else None,
         mean_length=float(np.mean([game.length for game in games])),
     )
-
-
-def _bootstrap_interval(scores: np.ndarray) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the mean (Efron 1979); deterministic."""
-    rng = np.random.default_rng(0)
-    size = (_CHUNK, len(scores))
-    chunks = range(_RESAMPLES // _CHUNK)
-    means = [scores[rng.integers(len(scores), size=size)].mean(axis=1) for _ in chunks]
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return float(low), float(high)

@@ -70,13 +70,10 @@ METRICS = {  # the unit of each
 
 
 class Sink(Protocol):
-    """Something that takes rows of metrics."""
+    """Takes rows of metrics; `restart` discards rows beyond `env_steps`, as the run rolled back."""
 
-    def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Append one row."""
-
-    def restart(self, env_steps: int, **notes: int) -> None:
-        """Discard rows beyond `env_steps`: the run rolled back to that step."""
+    def write(self, env_steps: int, row: Mapping[str, float]) -> None: ...
+    def restart(self, env_steps: int, **notes: int) -> None: ...
 
 
 class JsonlSink:
@@ -106,8 +103,7 @@ class JsonlSink:
             with self._path.open("a+b") as file:
                 if self._may_be_torn and file.seek(0, os.SEEK_END):
                     file.seek(-1, os.SEEK_END)
-                    if file.read() != b"\n":
-                        line = b"\n" + line
+                    line = line if file.read() == b"\n" else b"\n" + line
                 file.write(line)
         except OSError as error:
             if not self._failing:

@@ -302,17 +302,16 @@ def git_commit() -> str | None:
     """The commit of this code, with `-dirty` if files differ from it; None outside a checkout."""
     if not (REPOSITORY / ".git").exists():
         return None  # git would search the parent folders and could report another checkout
-    said = []
     # Not `describe --dirty`: it writes the index and, if killed, leaves the index lock behind.
-    for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
-        command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *words]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        said.append(done.stdout.strip())
-    commit, changes = said
-    return f"{commit}-dirty" if changes else commit
+    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "status", "--porcelain=v2"]
+    command += ["--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"^# branch.oid (\w+)$", done.stdout, re.MULTILINE)
+    is_changed = re.search(r"^[^#]", done.stdout, re.MULTILINE)
+    return f"{found[1]}{'-dirty' if is_changed else ''}" if found else None
 
 
 def versions() -> dict[str, str]:

@@ -145,26 +145,18 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
     stream = stream or sys.stdout
     dashboard = Dashboard(run, Console(file=stream))
     printed_at = float("-inf")
-
-    def is_over() -> bool:
-        return dashboard.status.has_ended or not run.config.exists()
-
-    def write(rows: list[str]) -> None:
-        stream.write("\n".join(rows) + "\n")
-        stream.flush()
-
-    with contextlib.suppress(KeyboardInterrupt):
-        if dashboard.is_on_screen:
-            with dashboard:
-                while not is_over():
-                    time.sleep(INTERVAL_S)
-                    dashboard.poll()
-            return dashboard.status
-        while not is_over():
+    with contextlib.suppress(KeyboardInterrupt), dashboard:
+        while not dashboard.status.has_ended and run.config.exists():
+            if dashboard.is_on_screen:
+                time.sleep(INTERVAL_S)
+                dashboard.poll()
+                continue
             dashboard.refresh()
             if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
                 printed_at = time.monotonic()
-                write([one_line(dashboard.status)])
+                stream.write(one_line(dashboard.status) + "\n")
+                stream.flush()
             time.sleep(INTERVAL_S)
-        write(lines(dashboard.status))
+        if not dashboard.is_on_screen:
+            stream.write("\n".join([*lines(dashboard.status), ""]))
     return dashboard.status
