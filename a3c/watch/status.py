@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.config import Config, EnvConfig, command_line
+from a3c.config import Config, EnvConfig, RunConfig, command_line
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
@@ -60,15 +60,6 @@ class Settings(NamedTuple):
     is_damaged: bool = False  # config.json is damaged, so these settings are from a checkpoint
 
 
-class _Files(NamedTuple):
-    settings: Settings
-    summary: Row
-    rows: dict[str, Row]  # the newest row of each process
-    cluster: Row  # the chief's newest row about the cluster
-    newest: tuple[Path, Manifest] | None
-    losses: list[Row]
-
-
 class Reader:
     """Reads one run repeatedly; files are read again only after they change."""
 
@@ -89,7 +80,7 @@ class Reader:
         members = self._members(settings, now)
         if usage:
             members = self._sampler.measured(members)
-        status = _compose(self._run, self._files(settings, members), members, now)
+        status = self._compose(settings, members, now)
         if usage and status.state in LIVE_STATES:
             age_s = time.monotonic() - self._exposure_at
             if age_s >= _EXPOSURE_INTERVAL_S or not self._exposure.listening:
@@ -140,17 +131,64 @@ class Reader:
         """The last rows of a metrics file."""
         return self._cache.get(rows.last_rows, self._run.metrics(name)) or []
 
-    def _files(self, settings: Settings, members: Sequence[ProcessStatus]) -> _Files:
-        def manifest(path: Path) -> Manifest | None:
-            return self._cache.get(_read_manifest, path / checkpoint.MANIFEST)
-
-        return _Files(
-            settings,
-            self._cache.get(_read_summary, self._run.summary) or {},
-            {p.name: tail[-1] for p in members if (tail := self._rows(p.name))},
-            next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {}),
-            next(checkpoint.newest_first(self._run.checkpoints, manifest), None),
-            self._rows("losses"),
+    def _compose(self, settings: Settings, members: Sequence[ProcessStatus], now: float) -> Status:
+        run, config, started_at = self._run, settings.config, settings.started_at
+        summary = self._cache.get(_read_summary, run.summary) or {}
+        manifests = checkpoint.newest_first(
+            run.checkpoints,
+            lambda path: self._cache.get(_read_manifest, path / checkpoint.MANIFEST),
+        )
+        newest = next(manifests, None)
+        latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
+        workers = [row for name, row in latest.items() if name.startswith("worker-")]
+        cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
+        state = run_state(
+            members,
+            summary.get("state"),
+            has_news=bool(cluster) and _number(cluster, "time") >= started_at,
+            is_new=now - started_at < _FIRST_RECORD_S,
+        )
+        is_live = state in LIVE_STATES
+        is_news = is_live and _is_recent(cluster, settings, now)
+        end = {} if is_live else summary
+        steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
+        if not is_live:
+            mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
+            steps_per_s = end.get("env_steps_per_s", mean)
+        skip = _frame_skip(config.env)
+        has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
+        age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
+        return Status(
+            run=run.name,
+            run_dir=str(run.path),
+            state=state,
+            solved=state == "done" and _is_solved(summary, newest, config.run),
+            env_id=config.env.env_id,
+            workers=config.cluster.workers,
+            envs_per_worker=config.share.envs,
+            global_step=_global_step(latest, newest, end),
+            max_env_steps=config.run.max_env_steps,
+            mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
+            stop_at_return=config.run.stop_at_return,
+            env_steps_per_s=steps_per_s,
+            frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
+            updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
+            staleness=_mean(workers, "train/staleness") if is_news else None,
+            exchange_share=_mean(workers, "time/exchange") if is_news else None,
+            episodes=end.get("episodes", cluster.get("cluster/episodes")),
+            wall_s=end.get("wall_s", cluster.get("wall_s")),
+            processes=tuple(members),
+            checkpoint=CheckpointStatus(str(newest[0]), newest[1].step, age_s) if newest else None,
+            checkpoint_interval_s=config.run.checkpoint_interval_s,
+            since_start_s=now - started_at,
+            metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
+            metrics_interval_s=config.run.log_interval_s,
+            dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
+            dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
+            failed_saves=int(_number(cluster, "cluster/failed_saves")),
+            losses=resume.losses(self._rows("losses"), since=started_at),
+            tensorboard=rundir.read_board_link(run) if has_board else None,
+            disk_trouble=_disk_trouble(run.path),
         )
 
     def _count_games(self) -> Counter[int] | None:
@@ -248,81 +286,27 @@ def run_state(
     return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
 
 
-def _compose(run: RunDir, files: _Files, members: Sequence[ProcessStatus], now: float) -> Status:
-    config, started_at = files.settings.config, files.settings.started_at
-    cluster, newest = files.cluster, files.newest
-    state = run_state(
-        members,
-        files.summary.get("state"),
-        has_news=bool(cluster) and _number(cluster, "time") >= started_at,
-        is_new=now - started_at < _FIRST_RECORD_S,
-    )
-    is_live = state in LIVE_STATES
-    is_news = is_live and _is_recent(cluster, files.settings, now)
-    end = {} if is_live else files.summary
-    workers = [row for name, row in files.rows.items() if name.startswith("worker-")]
-    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
-    if not is_live:
-        mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
-        steps_per_s = end.get("env_steps_per_s", mean)
-    skip = _frame_skip(config.env)
-    has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
-    age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
-    return Status(
-        run=run.name,
-        run_dir=str(run.path),
-        state=state,
-        solved=state == "done" and _is_solved(files),
-        env_id=config.env.env_id,
-        workers=config.cluster.workers,
-        envs_per_worker=config.share.envs,
-        global_step=_global_step(files, end),
-        max_env_steps=config.run.max_env_steps,
-        mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
-        stop_at_return=config.run.stop_at_return,
-        env_steps_per_s=steps_per_s,
-        frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
-        updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
-        staleness=_mean(workers, "train/staleness") if is_news else None,
-        exchange_share=_mean(workers, "time/exchange") if is_news else None,
-        episodes=end.get("episodes", cluster.get("cluster/episodes")),
-        wall_s=end.get("wall_s", cluster.get("wall_s")),
-        processes=tuple(members),
-        checkpoint=CheckpointStatus(str(newest[0]), newest[1].step, age_s) if newest else None,
-        checkpoint_interval_s=config.run.checkpoint_interval_s,
-        since_start_s=now - started_at,
-        metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
-        metrics_interval_s=config.run.log_interval_s,
-        dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
-        dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
-        failed_saves=int(_number(cluster, "cluster/failed_saves")),
-        losses=resume.losses(files.losses, since=started_at),
-        tensorboard=rundir.read_board_link(run) if has_board else None,
-        disk_trouble=_disk_trouble(run.path),
-    )
-
-
-def _is_solved(files: _Files) -> bool:
+def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunConfig) -> bool:
     """Whether a finished run is solved: by its summary, or by the manifest before that exists."""
-    if files.summary or files.newest is None:
-        return bool(files.summary.get("solved"))
-    path, manifest = files.newest
+    if summary or newest is None:
+        return bool(summary.get("solved"))
+    path, manifest = newest
     is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
-    return is_last and checkpoint.is_solved(manifest, files.settings.config.run)
+    return is_last and checkpoint.is_solved(manifest, config)
 
 
-def _global_step(files: _Files, end: Row) -> int:
-    """The env steps of the run; `end` is its summary if it has ended.
+def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
+    """The env steps of the run, by the latest row of each process; `end` is its final summary.
 
     The highest env step that any worker recorded in the newest life of the ps, which is the
     chief's: the chief initialises the ps. So the count only grows within a life, whatever the
     clocks say. Training continues during the games that confirm a result, so the checkpoint of a
     solved run has a lower step.
     """
-    step = files.newest[1].step if files.newest else 0
-    if CHIEF in files.rows:
-        life = files.rows[CHIEF].get("ps_life")
-        workers = [row for name, row in files.rows.items() if name.startswith("worker-")]
+    step = newest[1].step if newest else 0
+    if CHIEF in latest:
+        life = latest[CHIEF].get("ps_life")
+        workers = [row for name, row in latest.items() if name.startswith("worker-")]
         lived = [row for row in workers if row.get("ps_life") == life]
         step = int(max(_number(row, key) for row in lived for key in ("env_steps", "now")))
     if end.get("env_steps"):
