@@ -244,10 +244,10 @@ class Painter:
 Place = tuple[int, int, int, int]  # left, top, right, bottom
 
 
-def _paint_choice(pen: ImageDraw.ImageDraw, box: Place, row: Choice, *, small: bool) -> None:
-    left, top, right, bottom = box
+def _paint_choice(pen: ImageDraw.ImageDraw, place: Place, row: Choice, *, small: bool) -> None:
+    left, top, right, bottom = place
     middle = (top + bottom) / 2
-    colour = AMBER if row.chosen else DIM
+    colour, bar = (AMBER, AMBER) if row.chosen else (DIM, BLUE)
     size, name_width, percent_width = (10, 46, 28) if small else (12, 84, 44)
     face = font("Bold" if row.chosen else "", size)
     pen.text((left, middle), _shortened(row.name, face, name_width - 4), colour, face, anchor="lm")
@@ -255,29 +255,25 @@ def _paint_choice(pen: ImageDraw.ImageDraw, box: Place, row: Choice, *, small: b
     pen.rectangle((start, top + 2, end, bottom - 2), SURFACE)
     filled = start + round((end - start) * row.probability)
     if filled > start:
-        pen.rectangle((start, top + 2, filled, bottom - 2), AMBER if row.chosen else BLUE)
+        pen.rectangle((start, top + 2, filled, bottom - 2), bar)
     pen.text((right, middle), f"{100 * row.probability:.0f} %", colour, face, anchor="rm")
 
 
-def _paint_reading(pen: ImageDraw.ImageDraw, box: Place, row: Reading) -> None:
+def _paint_reading(pen: ImageDraw.ImageDraw, place: Place, row: Reading) -> None:
     """A bar for the bounds, one standard deviation around the mean, and a mark at the action."""
-    left, top, right, bottom = box
+    left, top, right, bottom = place
     middle = (top + bottom) / 2
     face = font("", 12)
     pen.text((left, middle), _shortened(row.name, face, 62), DIM, face, anchor="lm")
     start, end = left + 66, right - 50
     pen.rectangle((start, top + 4, end, bottom - 4), SURFACE)
-
-    def place(value: float) -> int:
-        fraction = (value - row.low) / max(row.high - row.low, 1e-12)
-        return start + round((end - start) * min(max(fraction, 0.0), 1.0))
-
-    pen.rectangle((place(row.lower), top + 4, place(row.upper), bottom - 4), BLUE)
-    mean, action = place(row.mean), place(row.action)
+    values = np.array([row.lower, row.upper, row.mean, row.action])
+    shares = np.clip((values - row.low) / max(row.high - row.low, 1e-12), 0.0, 1.0)
+    lower, upper, mean, action = (start + round((end - start) * x) for x in shares.tolist())
+    pen.rectangle((lower, top + 4, upper, bottom - 4), BLUE)
     pen.rectangle((mean, top + 4, mean, bottom - 4), BRIGHT)
     pen.rectangle((action - 1, top + 1, action + 1, bottom - 1), AMBER)
-    text = font("Bold", 12)
-    pen.text((right, middle), f"{row.action:.2f}", AMBER, text, anchor="rm")
+    pen.text((right, middle), f"{row.action:.2f}", AMBER, font("Bold", 12), anchor="rm")
 
 
 def _most_probable(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:

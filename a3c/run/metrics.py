@@ -87,17 +87,16 @@ class JsonlSink:
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
         """Append one row with the time, the env steps and the current life of the ps."""
-        when = {"time": round(time.time(), 3), "env_steps": env_steps}
-        self._append({**when, **self._life, **{key: _plain(value) for key, value in row.items()}})
+        self._append(env_steps, self._life | {key: _plain(value) for key, value in row.items()})
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Mark that rows beyond `env_steps` were rolled back; `a3c.run.resume` reads this."""
         self._life = {name: notes[name] for name in ("ps_life",) if name in notes}
-        mark = {"time": round(time.time(), 3), "env_steps": env_steps, "event": "attached"}
-        self._append({**mark, **notes})
+        self._append(env_steps, {"event": "attached", **notes})
 
-    def _append(self, row: Mapping[str, Any]) -> None:
-        line = json.dumps(row).encode() + b"\n"
+    def _append(self, env_steps: int, row: Mapping[str, Any]) -> None:
+        when = {"time": round(time.time(), 3), "env_steps": env_steps}
+        line = json.dumps({**when, **row}).encode() + b"\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a+b") as file:

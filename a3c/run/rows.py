@@ -29,13 +29,12 @@ def parse_row(line: bytes) -> Row | None:
         return None
     if not isinstance(row, dict):
         return None
-
-    def is_sound(key: str, value: Any) -> bool:
-        if isinstance(value, int | float):
-            return -_MAX_NUMBER < value < _MAX_NUMBER  # False for NaN too
-        return isinstance(value, str) and key in _WORDS
-
-    return {key: value for key, value in row.items() if is_sound(key, value)}
+    return {
+        key: value
+        for key, value in row.items()
+        if (isinstance(value, str) and key in _WORDS)
+        or (isinstance(value, int | float) and -_MAX_NUMBER < value < _MAX_NUMBER)  # no NaN
+    }
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -106,7 +105,6 @@ class Follower:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         self._offset = offset
-        self._inode: int | None = None
         self._before = b""  # the last bytes read before the offset
 
     def lines(self) -> Iterator[bytes]:
@@ -116,15 +114,10 @@ class Follower:
         except OSError:
             return
         with file:
-            stat = os.fstat(file.fileno())
             start = max(0, self._offset - len(self._before))
-            if (
-                self._inode not in (None, stat.st_ino)
-                or stat.st_size < self._offset
-                or os.pread(file.fileno(), len(self._before), start) != self._before
-            ):
-                self._offset, self._before = 0, b""  # replaced: start over
-            self._inode = stat.st_ino
+            before = os.pread(file.fileno(), len(self._before), start)
+            if before != self._before or file.seek(0, os.SEEK_END) < self._offset:
+                self._offset, self._before = 0, b""  # replaced or cut: start over
             file.seek(self._offset)
             rest = b""
             while chunk := file.read(_CHUNK_BYTES):

@@ -58,9 +58,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[: _NAMES - 1])} and {len(names) - _NAMES + 1} more"
 
 
-# --- of single processes --------------------------------------------------------------------------
-
-
 def _failure(p: ProcessStatus, live: bool) -> str | None:
     said = f": {printable(p.last_line)}" if p.last_line else ""
     if p.state == "failed":
@@ -95,9 +92,6 @@ def _last_exit(p: ProcessStatus) -> str:
     }
     how = f"ended by {last['signal']}" if last["signal"] else f"left with {last['code']}"
     return f"last {how}{reasons.get(last['reason'] or '', '')}"
-
-
-# --- of the run -----------------------------------------------------------------------------------
 
 
 def _cut_off(status: Status) -> Iterator[str]:
