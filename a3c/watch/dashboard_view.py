@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import bisect
 import statistics
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class View:
     notes: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = options.height
+        rows = options.height or sys.maxsize
         for line in draw(self, options.max_width, rows)[:rows]:
             line.no_wrap, line.overflow = True, "crop"
             if options.ascii_only:
@@ -76,16 +77,12 @@ class View:
             yield line
 
 
-def draw(view: View, width: int, rows: int | None) -> list[Text]:
-    """The lines of a view; with `rows`, parts are shortened or left out until they fit."""
+def draw(view: View, width: int, rows: int) -> list[Text]:
+    """The lines of a view; parts are shortened or left out until they fit into `rows`."""
     status = view.status
     top, progress, now = header(status, width), bars(view, width), figures(status, width)
     below = warnings(status, width) + [Text(printable(note), DIM) for note in view.notes]
     gaps = 4 if below else 3
-    if rows is None:
-        table = process_cells(status.processes, width, len(status.processes) + 1) or []
-        curve = chart(view.points, width, _MAX_CHART_ROWS)
-        return _joined([top, progress, now, curve, table, below], spaced=True)
     spark = sparkline(view.points, width)
     room = rows - len(top + progress + now + spark + below)
     table = (
@@ -94,19 +91,14 @@ def draw(view: View, width: int, rows: int | None) -> list[Text]:
         or only_trouble(status.processes, room)
     )
     left = room - len(table)
-    if left + len(spark) >= gaps + 2 + _MIN_CHART_ROWS:
-        height = min(_MAX_CHART_ROWS, left + len(spark) - gaps - 2)
-        curve = chart(view.points, width, height)
-        return _joined([top, progress, now, curve, table, below], spaced=True)
-    return _joined([top, progress + spark, now, table, below], spaced=left >= gaps)
-
-
-def _joined(sections: Iterable[list[Text]], spaced: bool) -> list[Text]:
+    chart_rows = min(_MAX_CHART_ROWS, left + len(spark) - gaps - 2)
+    if chart_rows >= _MIN_CHART_ROWS:
+        sections, left = [top, progress, now, chart(view.points, width, chart_rows), table], gaps
+    else:
+        sections = [top, progress + spark, now, table]
     lines: list[Text] = []
-    for section in sections:
-        if section and lines and spaced:
-            lines.append(Text())
-        lines += section
+    for section in filter(None, [*sections, below]):
+        lines += [Text(), *section] if lines and left >= gaps else section
     return lines
 
 
