@@ -17,14 +17,13 @@ from a3c.plot import curves
 from a3c.plot.curves import Series, across_seeds, bin_means, group, interpolate, smooth
 from a3c.watch.dashboard import Curve
 from tests.clusters import REPOSITORY, config
+from tests.fake_runs import FakeRun
 
 
 def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: float = 1e-3) -> Path:
     """A run directory as the cluster leaves it, with a return that rises from 0 to 100."""
-    (path / "metrics").mkdir(parents=True)
-    made = config(seed=seed, learning_rate=learning_rate, stop_at_return=90.0, env_id="CartPole-v1")
-    contents = {"config": settings.to_dict(made), "versions": {}}
-    (path / "config.json").write_text(json.dumps(contents))
+    chosen = {"seed": seed, "learning_rate": learning_rate, "stop_at_return": 90.0}
+    made = FakeRun(path, config(env_id="CartPole-v1", **chosen))
     rng = np.random.default_rng(seed)
     fixed = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "exchange", "other")}
     fixed |= {"cluster/env_steps_per_s": 1000.0, "worker/env_steps_per_s": 500.0}
@@ -44,8 +43,7 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
         }
         rows.append(place | fixed | varied)
     for name, table in (("episodes", episodes), ("worker-0", rows), ("worker-1", rows)):
-        lines = "".join(json.dumps(row) + "\n" for row in table)
-        (path / "metrics" / f"{name}.jsonl").write_text(lines)
+        made.rows(name, table)
     return path
 
 
