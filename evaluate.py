@@ -158,9 +158,9 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
         rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
         report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
         if rendered is not None:
-            from a3c.play import video
+            from a3c.play.show import record
 
-            path = video.record(
+            path = record(
                 ground,
                 rendered,
                 ground.agent(rendered, source.path),

@@ -17,10 +17,8 @@ from PIL import Image
 import envs
 import model
 from a3c.errors import UserError
-from a3c.play import video
 from a3c.play.playground import Playground
-from a3c.play.show import Show, SideShow
-from a3c.play.video import file_stem, film
+from a3c.play.show import HOLD_S, Show, SideShow, file_stem, film, record
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from tests import videos
@@ -43,7 +41,7 @@ def rendered(ground: Playground) -> Iterator[Any]:
 
 
 def recorded(ground: Playground, rendered: Any, folder: Path, **settings: Any) -> Path:
-    return video.record(ground, rendered, ground.agent(rendered), folder, step=1200, **settings)
+    return record(ground, rendered, ground.agent(rendered), folder, step=1200, **settings)
 
 
 def length(path: Path) -> int:
@@ -57,7 +55,7 @@ def test_a_game_takes_as_long_as_it_took(
 ) -> None:
     made = recorded(ground, rendered, tmp_path, file_format=kind)
     found = videos.read(made)
-    length_s = length(made) / FPS + video.HOLD_S
+    length_s = length(made) / FPS + HOLD_S
     assert found.fps == fps
     assert found.seconds == pytest.approx(length_s, abs=0.05)
     assert len(found.pictures) == pytest.approx(length_s * fps, abs=1)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from a3c.env.environments import say_alive
 from a3c.errors import A3CError
-from a3c.play import best, evaluation, video
+from a3c.play import best, evaluation
 from a3c.play.evaluation import summarise
 from a3c.play.playground import Playground, load
-from a3c.play.show import OpenScreen, SideShow
+from a3c.play.show import OpenScreen, SideShow, record
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
@@ -117,7 +117,7 @@ class Evaluator:
     def _record(self, step: int) -> None:
         try:
             with closing(self._ground.rendered_env()) as rendered:
-                path = video.record(
+                path = record(
                     self._ground,
                     rendered,
                     self._agent,
