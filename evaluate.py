@@ -247,7 +247,7 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
     from rich.console import Console
     from rich.table import Table
 
-    from a3c.play.evaluation import summarise
+    from a3c.play.playground import summarise
 
     found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"

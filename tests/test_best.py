@@ -9,8 +9,8 @@ import pytest
 
 from a3c.errors import UserError
 from a3c.play import best
-from a3c.play.evaluation import summarise
 from a3c.play.locate import find_checkpoint
+from a3c.play.playground import summarise
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import Episode

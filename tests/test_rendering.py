@@ -16,8 +16,7 @@ import model
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.play import playground
-from a3c.play.evaluation import Envs
-from a3c.play.playground import Playground, frames_per_second
+from a3c.play.playground import Envs, Playground, frames_per_second
 from tests.clusters import REPOSITORY
 
 

@@ -15,7 +15,7 @@ from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:
-    from a3c.play.evaluation import Summary  # TensorFlow
+    from a3c.play.playground import Summary  # TensorFlow
 
 SCORE = "evaluation.json"
 _CANDIDATE = ".candidate-"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from a3c.env.environments import say_alive
 from a3c.errors import A3CError
-from a3c.play import best, evaluation
-from a3c.play.evaluation import summarise
-from a3c.play.playground import Playground, load
+from a3c.play import best
+from a3c.play.playground import MAX_ENVS, Playground, load, play, summarise
 from a3c.play.show import OpenScreen, SideShow, record
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
@@ -49,7 +48,7 @@ class Evaluator:
         self._run, self._ground, self._sinks = run, ground, sinks
         self._stop, self._heartbeat = stop, heartbeat
         self._episodes = episodes
-        self._envs = ground.envs(min(episodes, evaluation.MAX_ENVS))
+        self._envs = ground.envs(min(episodes, MAX_ENVS))
         say_alive(self._envs, heartbeat.beat)
         self._agent = ground.agent(self._envs)
         self._window = SideShow(ground, self._agent, open_screen) if open_screen else None
@@ -97,9 +96,7 @@ class Evaluator:
         if self._window:
             self._window.load(manifest.step)
         seed, envs = self._ground.seed, self._envs
-        games = evaluation.play(
-            envs, self._agent, self._episodes, seed=seed, on_decision=self._poll
-        )
+        games = play(envs, self._agent, self._episodes, seed=seed, on_decision=self._poll)
         summary = summarise(games)
         values = {name: getattr(summary, name) for name in _LOGGED}
         metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}

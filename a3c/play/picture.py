@@ -20,8 +20,7 @@ from a3c.config import EnvConfig
 from a3c.env import atari
 from a3c.learn.agent import Agent
 from a3c.net.distributions import Categorical, Gaussian, MultiCategorical, Policy
-from a3c.play.evaluation import Decision, Envs
-from a3c.play.playground import Playground, screen
+from a3c.play.playground import Decision, Envs, Playground, screen
 from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304

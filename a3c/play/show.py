@@ -20,9 +20,16 @@ from PIL import Image
 from a3c.config.own_code import describe
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.play.evaluation import Decision, Envs, Games, decisions, play
 from a3c.play.picture import Camera, game_name, score_text
-from a3c.play.playground import Playground, frames_per_second
+from a3c.play.playground import (
+    Decision,
+    Envs,
+    Games,
+    Playground,
+    decisions,
+    frames_per_second,
+    play,
+)
 from a3c.run.metrics import Episode
 from a3c.run.rundir import slug, unused
 
