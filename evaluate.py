@@ -158,19 +158,17 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
         rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
         report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
         if rendered is not None:
-            from a3c.play import video
+            from a3c.play.show import record
 
-            path = video.record(
+            path = record(
+                ground,
                 rendered,
                 ground.agent(rendered, source.path),
-                source.config.env,
                 arguments.record,
                 step=source.manifest.step,
-                seed=ground.seed,
-                greedy=ground.greedy,
                 file_format=arguments.format,
                 seconds=arguments.seconds,
-            ).path
+            )
             if arguments.video is not None:
                 path = path.rename(arguments.video)
             sys.stderr.write(f"video: {path}\n")
@@ -192,17 +190,14 @@ def watch(
     source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
 ) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
-    from a3c.play.picture import subtitle
     from a3c.play.show import Show
 
-    config = source.config.env
     with contextlib.ExitStack() as stack:
         rendered = stack.enter_context(closing(ground.rendered_env()))
         agent = ground.agent(rendered, source.path)
-        games = arguments.episodes
-        played = Show(rendered, agent, config, open_window, seed=ground.seed, episodes=games)
+        step, games = source.manifest.step, arguments.episodes
+        played = Show(ground, rendered, agent, open_window, step, episodes=games)
         stack.enter_context(closing(played))
-        played.set_subtitle(subtitle(source.manifest.step, greedy=ground.greedy))
         try:
             played.run()
             code = EXIT_OK
@@ -252,7 +247,7 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
     from rich.console import Console
     from rich.table import Table
 
-    from a3c.play.evaluation import summarise
+    from a3c.play.playground import summarise
 
     found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"

@@ -8,6 +8,7 @@ python plot.py runs/a --what filters saliency   # of its newest checkpoint, or g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def draw(arguments: argparse.Namespace) -> list[Path]:
     """Draw the requested pictures; with `all`, those that have data."""
     from a3c.plot import charts, pictures
-    from a3c.plot.histories import NothingToDrawError, load_all
+    from a3c.plot.curves import NothingToDrawError, load_all
 
     histories = load_all(arguments.runs)
     folder = arguments.output or Path("plots")
@@ -101,12 +102,10 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
     }
     everything = "all" in arguments.what
     paths: list[Path] = []
+    chosen: dict[str, Any] = {} if arguments.smooth is None else {"window": arguments.smooth}
     for name in PICTURES if everything else [n for n in arguments.what if n in PICTURES]:
-        chosen: dict[str, Any] = {} if arguments.smooth is None else {"window": arguments.smooth}
-        if arguments.x is not None:
-            chosen |= {"axes": (arguments.x,)} if name == "return" else {"axis": arguments.x}
         try:
-            figure = figures[name](histories, **chosen)
+            figure = figures[name](histories, arguments.x, **chosen)
         except NothingToDrawError as error:
             if not everything:
                 raise
@@ -131,10 +130,11 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
 
     config = source.config
     ground = Playground(config, envs.make, model.build, config.run.seed)
-    with network_pictures.opened(ground, source) as network:
-        figures = {"filters": network.filters, "saliency": network.saliency}
+    with contextlib.closing(ground.envs(1)) as played:
+        agent = ground.agent(played, source.path)
         for name in names:
-            yield pictures.save(figures[name](), folder / f"{name}.png")
+            figure = network_pictures.draw(name, ground, played, agent, source.manifest.step)
+            yield pictures.save(figure, folder / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -12,24 +12,19 @@ from gymnasium.spaces import Box, Discrete
 import model
 from a3c.cluster import topology as addresses
 from a3c.cluster.topology import Cluster, Task
-from a3c.config import Config, command_line
+from a3c.config import Config
 from a3c.learn.agent import Agent
 from a3c.learn.returns import NO_UPDATE
 from a3c.server.exchange import Push
 from a3c.server.store import Store
+from tests.fake_runs import configure
 from tests.runs import REPOSITORY as REPOSITORY
 from tests.runs import launcher as launcher
 
 OBSERVATIONS = Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS = Discrete(2)
 
-
-def config(**settings: Any) -> Config:
-    layer: command_line.Layer = {}
-    for name, value in settings.items():
-        option = command_line.OPTIONS[name]
-        layer.setdefault(option.section, {})[name] = command_line.coerce(option, value, name)
-    return command_line.merge([layer])
+config = configure
 
 
 def small_config(**settings: Any) -> Config:

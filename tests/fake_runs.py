@@ -45,12 +45,10 @@ def manifest_of(config: Config, step: int, **changes: Any) -> Manifest:
 
 
 def iso(timestamp: float) -> str:
-    """A time in the format of records."""
     return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds")
 
 
 def myself() -> Identity:
-    """The identity of this process, which is alive."""
     identity = process_records.identify(os.getpid())
     assert identity is not None
     return identity
@@ -95,14 +93,10 @@ class FakeRun:
             create_time=child.create_time if child else None,
             birth=child.birth if child else None,
             state=state,
-            restarts=0,
             last_exit=None if live else LastExit(0, None, iso(self.now), None),
-            first_error=None,
-            output_tail=(),
             started_at=iso(self.started_at),
             updated_at=iso(self.now),
             keeper=keeper or (myself() if live else gone()),
-            host=process_records.this_host(),
             log=str(self.run.log(name)),
             heartbeat=str(self.run.heartbeat(name)),
             argv=("python", "worker.py"),
@@ -115,12 +109,10 @@ class FakeRun:
         return record
 
     def rows(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows of metrics."""
         with self.run.metrics(name).open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def worker_row(self, env_steps: int, age_s: float, **changes: Any) -> dict[str, Any]:
-        """A row in the format of every worker."""
         row = {
             "time": self.now - age_s,
             "env_steps": env_steps,
@@ -134,7 +126,6 @@ class FakeRun:
     def chief_row(
         self, env_steps: int, age_s: float, mean: float, **changes: Any
     ) -> dict[str, Any]:
-        """A row in the format of the chief."""
         row = self.worker_row(env_steps, age_s) | {
             "cluster/episodes": 100 + env_steps // 900,
             "cluster/env_steps_per_s": 1150.0,
@@ -146,7 +137,6 @@ class FakeRun:
         return row | changes
 
     def checkpoint(self, step: int, age_s: float, **changes: Any) -> Path:
-        """Write a checkpoint without variables."""
         now = {"wall_s": self.now - self.started_at, "written_at": self.now - age_s}
         manifest = manifest_of(self.config, step, **now | changes)
         return checkpoint.write(
@@ -169,7 +159,6 @@ def learning_curve(
 
 
 def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
-    """A run whose processes are all alive and training."""
     config = configure(env_id=env_id, workers=workers, **changes)
     run = FakeRun(path, config, age_s=4000.0)
     for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:

@@ -53,38 +53,32 @@ def running(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for a launcher; returns its exit code and output."""
     _, said = process.communicate(timeout=DEADLINE_S)
     return process.returncode, said
 
 
 def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
-    """A run from start to end; returns exit code and the launcher's output."""
     with running(run_dir, *arguments) as process:
         return finish(process)
 
 
 def is_training(run_dir: Path, workers: int = 2) -> bool:
-    """Whether all workers have written rows of metrics."""
     files = [RunDir(run_dir).metrics(f"worker-{i}") for i in range(workers)]
     return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
 
 
 def everything_ended(run_dir: Path) -> bool:
-    """Whether no process and no keeper of a run is left."""
     records = process_records.read_records(run_dir)
     alive = [process_records.is_alive(r) or process_records.keeper_lives(r) for r in records]
     return bool(records) and not any(alive)
 
 
 def pid_of(run: RunDir, name: str) -> int | None:
-    """The pid of a process of a run, or None if it isn't alive."""
     record = process_records.read_record(run.record(name))
     return record.pid if record and process_records.is_alive(record) else None
 
 
 def manifest(run_dir: Path) -> checkpoint.Manifest:
-    """The manifest of the newest checkpoint, with every byte verified."""
     found = checkpoint.newest_valid(run_dir / "checkpoints")
     assert found
     return found[1]

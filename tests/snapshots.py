@@ -13,24 +13,20 @@ FILES = {"variables.index": b"index" * 9, "variables.data-00000-of-00001": bytes
 
 
 def manifest(step: int, **changes: Any) -> Manifest:
-    """A manifest as the chief would make it."""
     usual: dict[str, Any] = {"episodes": 3, "recent_returns": [1.0, -2.5]}
     return manifest_of(configure(), step, **usual | changes)
 
 
 def save(prefix: Path) -> None:
-    """Write what a checkpoint of TensorFlow looks like."""
     for name, content in FILES.items():
         (prefix.parent / name).write_bytes(content)
 
 
 def write(root: Path, step: int, **changes: Any) -> Path:
-    """A checkpoint of that step."""
     return checkpoint.write(root, manifest(step, **changes), save)
 
 
 def damage(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

@@ -42,7 +42,6 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """All that the command wrote, escape sequences included."""
         return self._shown.decode(errors="replace")
 
     def type(self, keys: bytes) -> None:

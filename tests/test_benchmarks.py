@@ -39,7 +39,6 @@ SHORT = {
 
 
 def run(name: str, table: Path, flags: list[str]) -> list[dict[str, str]]:
-    """Run a benchmark as its user does; the rows that it wrote."""
     command = [sys.executable, "-m", f"benchmarks.{name}", *flags, "--output", str(table)]
     command += OF_OURS.get(name, ())
     ended = subprocess.run(

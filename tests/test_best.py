@@ -9,8 +9,8 @@ import pytest
 
 from a3c.errors import UserError
 from a3c.play import best
-from a3c.play.evaluation import summarise
 from a3c.play.locate import find_checkpoint
+from a3c.play.playground import summarise
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import Episode
@@ -20,14 +20,12 @@ from tests import snapshots
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """An empty run."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text("{}")
     return RunDir(tmp_path)
 
 
 def kept(run: RunDir, step: int, score: float) -> best.Best:
-    """Evaluate and keep a checkpoint of that step."""
     path = snapshots.write(run.checkpoints, step)
     candidate, manifest = best.copy_candidate(run, path)
     return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))

@@ -35,7 +35,6 @@ FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
 
 def planned(run: RunDir, port: int) -> Process:
-    """TensorBoard as a plan has it."""
     here = topology.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
     made = plan.make(configure(env_id="CartPole-v1"), run, here, tensorboard_port=port)
     return made.of_role("tensorboard")[0]
@@ -43,7 +42,6 @@ def planned(run: RunDir, port: int) -> Process:
 
 @contextlib.contextmanager
 def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """TensorBoard at work, and where it says that it is."""
     run.board_link.parent.mkdir(parents=True)
     run.board_link.write_text("http://of.another.start/\n")
     process = planned(run, port)
@@ -62,7 +60,6 @@ def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str
 
 
 def fetch(url: str) -> bytes:
-    """What is at a URL, past any proxy."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=60) as answer:
         body: bytes = answer.read()
@@ -70,7 +67,6 @@ def fetch(url: str) -> bytes:
 
 
 def get(url: str) -> Any:
-    """The JSON at a URL."""
     return json.loads(fetch(url))
 
 

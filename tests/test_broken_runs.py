@@ -74,7 +74,6 @@ def stage(tmp_path: Path, whole: FakeRun, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 def spoil(path: Path, how: str) -> None:
-    """Put damage in the place of a file."""
     path.unlink(missing_ok=True)
     if how == "a directory":
         path.mkdir()
@@ -83,7 +82,6 @@ def spoil(path: Path, how: str) -> None:
 
 
 def readers(file: str) -> list[tuple[Any, list[str]]]:
-    """The commands that read that file of the run."""
     status_, resume = ["status", RUN], ["start", "--dry-run", "--resume", "--run-dir", RUN]
     drawn = (plot, [RUN, "--what", "return", "--output", "../plots"])
     verbs = {

@@ -28,7 +28,6 @@ from tests.snapshots import FILES, damage, manifest, save, write
 
 
 def entries(root: Path) -> list[str]:
-    """Everything in there, by name."""
     return sorted(path.name for path in root.iterdir())
 
 
@@ -139,28 +138,23 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_verifies(tmp_path: Path) 
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
-    """The manifest as plain data."""
     return json.loads((path / "manifest.json").read_text())
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    """Change keys of the manifest."""
     (path / "manifest.json").write_text(json.dumps({**manifest_of(path), **changes}))
 
 
 def cut(path: Path) -> None:
-    """Take the last byte away."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def become(path: Path, make: Callable[[Path], object]) -> None:
-    """Put something else in the place of a file."""
     path.unlink()
     make(path)
 
 
 def link_away(path: Path) -> None:
-    """Move a file away and link to it."""
     path.symlink_to(path.rename(path.parent.parent / "elsewhere"))
 
 
@@ -346,13 +340,6 @@ def test_damaged_ones_are_walked_past_and_named(
     assert "manifest.json is missing" in said[1]
 
 
-def test_where_all_are_damaged_nothing_is_started_anew(tmp_path: Path) -> None:
-    for step in (10, 20):
-        damage(write(tmp_path, step) / "variables.index")
-    with pytest.raises(UserError, match=f"all 2 checkpoints in {tmp_path} are damaged"):
-        checkpoint.newest_valid(tmp_path)
-
-
 def test_the_best_has_the_highest_mean_and_of_equals_is_the_newest(tmp_path: Path) -> None:
     assert checkpoint.best(tmp_path) is None
     write(tmp_path, 5)
@@ -380,6 +367,8 @@ def test_the_best_has_the_highest_mean_and_of_equals_is_the_newest(tmp_path: Pat
         ),
         # The last checkpoint that solved the run stays.
         ([(10, {"reason": "solved"}), (20, {"reason": "solved"}), (30, {}), (40, {})], 1, "20 40"),
+        # A clock that went back does not cost the newest.
+        ([(10, {"written_at": 5e3}), (20, {}), (30, {"written_at": 1e2})], 1, "10 30"),
     ],
 )
 def test_the_newest_the_best_and_the_last_that_solved_the_run_are_kept(
@@ -403,13 +392,6 @@ def test_a_run_that_went_back_behind_damage_keeps_what_it_writes_now(tmp_path: P
         found = checkpoint.newest_valid(tmp_path)
         assert found is not None
         assert found[1].step == step
-
-
-def test_a_clock_that_went_back_does_not_cost_the_newest(tmp_path: Path) -> None:
-    for step, written_at in ((10, 5000.0), (20, 100.0), (30, 101.0)):
-        write(tmp_path, step, written_at=written_at)
-        checkpoint.prune(tmp_path, 1)
-        assert checkpoint.verify(tmp_path / str(step)).step == step
 
 
 def test_what_died_half_written_is_cleared_by_the_next_chief(tmp_path: Path) -> None:
@@ -468,37 +450,22 @@ VALUES: dict[str, np.ndarray] = {
 
 
 def write_variables(root: Path) -> Path:
-    """A whole checkpoint with those values."""
     return checkpoint.write(
         root, manifest(7), lambda prefix: checkpoint.save_variables(prefix, VALUES)
     )
 
 
-def test_values_come_back_bit_for_bit(tmp_path: Path) -> None:
-    path = write_variables(tmp_path)
+def test_values_come_back_bit_for_bit_and_the_callers_graph_stays(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        path = write_variables(tmp_path)
+        loaded = checkpoint.load_variables(path)
+        assert graph.get_operations() == []
     checkpoint.verify(path)
     assert {file.name for file in path.iterdir()} == {*FILES, "manifest.json"}
     listed = dict(tf.train.list_variables(str(path / checkpoint.PREFIX)))
     assert listed == {name: list(np.shape(value)) for name, value in VALUES.items()}
-    loaded = checkpoint.load_variables(path)
     assert loaded.keys() == VALUES.keys()
     for name, value in VALUES.items():
         assert np.asarray(loaded[name]).dtype == value.dtype
         assert np.shape(loaded[name]) == np.shape(value)
         assert np.asarray(loaded[name]).tobytes() == np.asarray(value).tobytes()
-
-
-def test_saving_leaves_the_callers_graph_alone(tmp_path: Path) -> None:
-    with tf.Graph().as_default() as graph:
-        write_variables(tmp_path)
-        checkpoint.load_variables(tmp_path / "7")
-        assert graph.get_operations() == []
-
-
-def test_a_save_to_nowhere_raises_and_leaves_nothing(tmp_path: Path) -> None:
-    def save_elsewhere(prefix: Path) -> None:
-        checkpoint.save_variables(prefix.parent / "missing" / "\0" / prefix.name, VALUES)
-
-    with pytest.raises(Exception):  # noqa: B017 whatever TensorFlow calls it
-        checkpoint.write(tmp_path, manifest(8), save_elsewhere)
-    assert list(tmp_path.iterdir()) == []

@@ -166,5 +166,6 @@ def test_a_very_deep_network_makes_a_file_that_can_be_opened(tmp_path: Path) -> 
 
 
 def test_a_diagram_that_cant_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "no").touch()
     with pytest.raises(UserError, match=r"no/net.png can't be written .* --output"):
         diagram.draw(table(VECTOR), "title", "", tmp_path / "no" / "net.png")

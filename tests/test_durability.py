@@ -40,7 +40,6 @@ def test_every_file_and_both_directories_are_synced_around_the_rename(tmp_path: 
     calls = [line for line in trace.read_text().splitlines() if str(root) in line]
 
     def place(pattern: str) -> int:
-        """Where the only successful call that matches is."""
         found = [i for i, line in enumerate(calls) if re.search(pattern, line)]
         places = [i for i in found if "= -1" not in calls[i]]
         assert len(places) == 1, f"{pattern}: {places}"

@@ -28,7 +28,6 @@ ENDLESS = ("--max-env-steps", "1000000000", "--stop-at-return", "none")
 
 
 def ended(path: Path) -> None:
-    """Wait for the end of all processes; the chief has saved before."""
     wait_until(lambda: everything_ended(path), "the end of all processes")
     assert manifest(path).reason == "interrupted"
     assert status.read(RunDir(path)).state == "stopped"

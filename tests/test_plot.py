@@ -6,24 +6,24 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib import image
 
 from a3c import config as settings
-from a3c.plot import histories
-from a3c.plot.curves import Series, across_seeds, bin_means, group_runs, interpolate, smooth
+from a3c.plot import curves
+from a3c.plot.curves import Series, across_seeds, bin_means, group, interpolate, smooth
 from a3c.watch.dashboard import Curve
 from tests.clusters import REPOSITORY, config
+from tests.fake_runs import FakeRun
 
 
 def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: float = 1e-3) -> Path:
     """A run directory as the cluster leaves it, with a return that rises from 0 to 100."""
-    (path / "metrics").mkdir(parents=True)
-    made = config(seed=seed, learning_rate=learning_rate, stop_at_return=90.0, env_id="CartPole-v1")
-    contents = {"config": settings.to_dict(made), "versions": {}}
-    (path / "config.json").write_text(json.dumps(contents))
+    chosen = {"seed": seed, "learning_rate": learning_rate, "stop_at_return": 90.0}
+    made = FakeRun(path, config(env_id="CartPole-v1", **chosen))
     rng = np.random.default_rng(seed)
     fixed = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "exchange", "other")}
     fixed |= {"cluster/env_steps_per_s": 1000.0, "worker/env_steps_per_s": 500.0}
@@ -43,19 +43,16 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
         }
         rows.append(place | fixed | varied)
     for name, table in (("episodes", episodes), ("worker-0", rows), ("worker-1", rows)):
-        lines = "".join(json.dumps(row) + "\n" for row in table)
-        (path / "metrics" / f"{name}.jsonl").write_text(lines)
+        made.rows(name, table)
     return path
 
 
 def plot(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run plot.py."""
     command = [sys.executable, str(REPOSITORY / "plot.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def is_drawn(path: Path) -> bool:
-    """Whether a picture is of README size and not blank."""
     pixels = image.imread(path)
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 
@@ -85,13 +82,13 @@ def test_curves_of_a_resumed_run_leave_out_the_past_that_was_lost(tmp_path: Path
         back = {"time": 1e3, "env_steps": 15_000, "event": "attached"}
         again = [json.loads(line) | {"time": 2e3, "return": 7.0} for line in old[150:180]]
         file.write_text("\n".join([*old, json.dumps(back), *map(json.dumps, again), ""]))
-    history = histories.load(path)
+    history = curves.load(path)
     assert sorted(history.tables) == ["episodes", "worker-0", "worker-1"]
     for rows in history.tables.values():
-        steps = histories.column(rows, "env_steps")
+        steps = curves.column(rows, "env_steps")
         assert np.all(np.diff(steps) > 0)
         assert steps[-1] == 18_000
-        assert np.all((histories.column(rows, "time") >= 2e3) == (steps > 15_000))
+        assert np.all((curves.column(rows, "time") >= 2e3) == (steps > 15_000))
     curve = Curve(path / "metrics" / "worker-0.jsonl")  # the dashboard's
     assert [point.env_steps for point in curve.points] == steps.tolist()
 
@@ -140,4 +137,11 @@ def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
 
 def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
     a, b, c = (settings.to_dict(config(seed=s, gamma=g)) for s, g in ((1, 0.9), (2, 0.9), (1, 0.8)))
-    assert group_runs([a, b, c, None, None]) == [[0, 1], [2], [3], [4]]
+
+    def grouped(*configs: dict[str, Any] | None) -> list[tuple[str, str]]:
+        runs = [curves.History(Path(f"run-{i}"), made, {}) for i, made in enumerate(configs)]
+        return [(label, " ".join(run.name for run in members)) for label, members in group(runs)]
+
+    assert grouped(a, b, c) == [("gamma 0.9", "run-0 run-1"), ("gamma 0.8", "run-2")]
+    alone = [("run-0", "run-0 run-1"), ("run-2", "run-2"), ("run-3", "run-3")]
+    assert grouped(a, b, None, None) == alone

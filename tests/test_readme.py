@@ -15,14 +15,12 @@ README = (REPOSITORY / "README.md").read_text()
 
 
 def listing(name: str) -> str:
-    """The Python listing that begins with the comment `# name`."""
     found = re.search(rf"```python\n(# {name}\n.*?)```", README, re.DOTALL)
     assert found, f"README has no listing {name}"
     return found.group(1)
 
 
 def run(code: str, cwd: Path) -> str:
-    """Run Python code in a folder with the repository importable."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n{code}"],
         cwd=cwd,

@@ -12,11 +12,11 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import envs
-from a3c.config import EnvConfig
+import model
+from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
 from a3c.play import playground
-from a3c.play.evaluation import Envs
-from a3c.play.playground import frames_per_second, make_rendered
+from a3c.play.playground import Envs, Playground, frames_per_second
 from tests.clusters import REPOSITORY
 
 
@@ -49,7 +49,8 @@ def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
     """The rendered environment, which is registered first where there is a maker."""
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
-    return make_rendered(envs.make, EnvConfig(env_id=env_id, env_kwargs=env_kwargs), seed=1)
+    config = Config(env=EnvConfig(env_id=env_id, env_kwargs=env_kwargs))
+    return Playground(config, envs.make, model.build, run_seed=1).rendered_env()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
@@ -64,8 +65,9 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
 def test_what_draws_says_nothing_where_there_is_no_display() -> None:
     code = (
         "from a3c.process.startup import import_tensorflow; import_tensorflow();"
-        "import envs; from a3c.config import EnvConfig; from a3c.play import playground;"
-        "playground.make_rendered(envs.make, EnvConfig(env_id='CartPole-v1'), 1).close()"
+        "import envs; from a3c.config import Config, EnvConfig; from a3c.play import playground;"
+        "config = Config(env=EnvConfig(env_id='CartPole-v1'));"
+        "playground.Playground(config, envs.make, None, 1).rendered_env().close()"
     )
     command = [sys.executable, "-W", "error", "-c", code]
     nowhere = {"PATH": "/usr/bin:/bin"}

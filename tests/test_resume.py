@@ -14,7 +14,6 @@ SAVED = manifest(100)
 
 
 def attach(path: Path, life: Life, env_steps: int, **notes: int) -> JsonlSink:
-    """A worker that attaches, as a worker does it."""
     sink = JsonlSink(path)
     sink.restart(resume.restart_point(path, life, env_steps), ps_life=life.number, **notes)
     return sink

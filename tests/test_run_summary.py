@@ -28,7 +28,6 @@ SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 
 
 
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
-    """The exit code of a run that has ended."""
     with Interruption() as interruption:
         return run_summary.conclude(made.run, made.config, outcome, interruption)
 

@@ -9,21 +9,19 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
-from a3c.play.evaluation import Decision
+from a3c.play.playground import Decision
 from a3c.plot.network_pictures import (
     POLICY,
     FirstLayer,
+    blur,
     filters_figure,
     first_layers,
     frame_names,
-    overlay,
-)
-from a3c.plot.saliency import (
-    blur,
     grid,
     image_axes,
     image_frames,
     largest_value_changes,
+    overlay,
     perturbed,
     saliency,
 )
@@ -53,7 +51,6 @@ class Looker:
 
 
 def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
-    """A decision about one observation."""
     action = Action(np.zeros(1, int), np.array([value]), np.zeros((1, 2)), np.zeros((1, 2)))
     zeros = np.zeros(1)
     return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)
@@ -67,7 +64,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     found = saliency(cast(Agent, looker), space, decide(observation))
     axes = image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
-    for part, place in ((found.policy, (10, 30)), (found.value, (33, 12))):
+    for part, place in zip(found, ((10, 30), (33, 12)), strict=True):
         assert part.shape == size
         assert part.min() >= 0
         peak = np.unravel_index(int(part.argmax()), size)
@@ -76,7 +73,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
         assert part[away].max() < 0.01 * part.max()
     of_one_shade = np.full(space.shape, space.high.max() / 2).astype(space.dtype)
     found = saliency(cast(Agent, looker), space, decide(of_one_shade))
-    assert max(found.policy.max(), found.value.max()) < 1e-9
+    assert max(part.max() for part in found) < 1e-9
 
 
 def test_a_perturbation_changes_what_is_near_and_keeps_type_and_range() -> None:

@@ -38,19 +38,14 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
     assert found["mean_return_100"] == pytest.approx(12.2, abs=1.5)
     assert found["env_steps_per_s"] == 1150.0
     assert [p["name"] for p in found["processes"]] == ["ps-0", "worker-0", "worker-1"]
-    for process in found["processes"]:
-        assert (process["state"], process["pid"], process["restarts"]) == (
-            "running",
-            os.getpid(),
-            0,
-        )
+    usual = {"state": "running", "pid": os.getpid(), "restarts": 0}
+    assert all(process.items() >= usual.items() for process in found["processes"])
     assert found["checkpoint"]["step"] == 4_580_000
     assert found["checkpoint"]["age_s"] == pytest.approx(24, abs=5)
     assert Path(found["checkpoint"]["path"]).is_dir()
 
 
 def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
-    """A run of CartPole, all of whose processes are in one state."""
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=workers, **changes))
     for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
         made.process(name, state)
@@ -102,7 +97,7 @@ def test_a_process_that_has_not_beaten_yet_has_no_age(tmp_path: Path) -> None:
 def test_troubles_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     made = living(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
-    made.process("worker-1", restarts=3)
+    made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young
     row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
     for worker, share in enumerate((0.4, 0.8)):
         more = {"time/exchange": share, "train/staleness": 7.25, "drops/rollouts": 7 * worker}
@@ -110,7 +105,7 @@ def test_troubles_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     found = status.read(made.run)
     assert found.exchange_share == pytest.approx(0.6)
     restarts, slow, saves, drops = found.warnings
-    assert restarts.startswith("worker-1 was restarted 3 times")
+    assert restarts.startswith("worker-1 was restarted 2 times")
     assert all(words in slow for words in ("wait for the ps 60%", "7.2 steps old", "--ps"))
     assert "last 3 checkpoints could not" in saves
     assert drops.startswith("7 rollouts dropped")
@@ -170,7 +165,6 @@ def test_a_new_life_of_the_ps_begins_where_the_chief_restored_it(tmp_path: Path)
 
 
 def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
-    """The mark of a worker that attaches to the ps."""
     mark = {"time": made.now, "env_steps": 0, "event": "attached", "ps_life": life, "now": now}
     made.rows(f"worker-{worker}", [mark])
 
@@ -194,7 +188,6 @@ def test_status_imports_nothing_heavy_and_the_dashboard_no_tensorflow(tmp_path: 
 
 
 def shown(run: RunDir, width: int, height: int) -> list[str]:
-    """The dashboard's lines on a terminal of a size."""
     stream = io.StringIO()
     console = Console(file=stream, width=width)
     board = dashboard.Dashboard(run, console)

@@ -22,14 +22,12 @@ FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
 
 def shown(directory: Path) -> Any:
-    """The events of a directory as TensorBoard reads them."""
     accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     accumulator.Reload()
     return accumulator
 
 
 def curve(directory: Path, name: str) -> list[tuple[int, float]]:
-    """A curve as TensorBoard draws it."""
     return [(event.step, event.value) for event in shown(directory).Scalars(name)]
 
 

@@ -12,15 +12,12 @@ import numpy as np
 
 
 class Video(NamedTuple):
-    """What is in a video file."""
-
     fps: float
     pictures: np.ndarray  # [N, height, width, 3]
     seconds: float
 
 
 def read(path: Path) -> Video:
-    """Decode a video."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-i", str(path)]
     done = subprocess.run(
         [*command, "-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"],

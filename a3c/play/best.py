@@ -1,7 +1,4 @@
-"""The best checkpoint of a run by evaluation: a copy in `best/<step>`, which is never pruned.
-
-A checkpoint's files never change, so they are hard-linked where the file system supports it.
-"""
+"""The best checkpoint of a run by evaluation: links in `best/<step>`, which is never pruned."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:
-    from a3c.play.evaluation import Summary  # TensorFlow
+    from a3c.play.playground import Summary  # TensorFlow
 
 SCORE = "evaluation.json"
 _CANDIDATE = ".candidate-"
@@ -50,16 +47,14 @@ def find(run: RunDir) -> Best | None:
 def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
 
-    Copies only the files that the manifest names. Raises DamagedCheckpointError if the checkpoint
-    is damaged or gone, and OSError if nothing can be written.
+    Raises DamagedCheckpointError if the checkpoint is damaged or gone.
     """
     manifest = checkpoint.read_manifest(path)
     candidate = folder(run) / f"{_CANDIDATE}{path.name}"
     shutil.rmtree(candidate, ignore_errors=True)
     candidate.mkdir(mode=0o700, parents=True)
     for name in (checkpoint.MANIFEST, *manifest.files):
-        if Path(name).name != name or not (path / name).is_file() or (path / name).is_symlink():
-            raise DamagedCheckpointError(f"{name} is missing")
+        checkpoint.own_file(path, name)
         try:
             os.link(path / name, candidate / name, follow_symlinks=False)
         except FileNotFoundError:

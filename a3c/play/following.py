@@ -9,10 +9,9 @@ from pathlib import Path
 
 from a3c.env.environments import say_alive
 from a3c.errors import A3CError
-from a3c.play import best, evaluation, video
-from a3c.play.evaluation import summarise
-from a3c.play.playground import Playground, load
-from a3c.play.show import OpenScreen, SideShow
+from a3c.play import best
+from a3c.play.playground import MAX_ENVS, Playground, load, play, summarise
+from a3c.play.show import OpenScreen, SideShow, record
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
@@ -33,10 +32,7 @@ class _StoppedError(Exception):
 
 
 class Evaluator:
-    """Plays the newest checkpoint of a run repeatedly, with its own copy of the weights.
-
-    With `open_screen` it also shows a game on a screen, at the game's own speed.
-    """
+    """Plays the newest checkpoint of a run repeatedly, and shows a game if it has a screen."""
 
     def __init__(
         self,
@@ -52,7 +48,7 @@ class Evaluator:
         self._run, self._ground, self._sinks = run, ground, sinks
         self._stop, self._heartbeat = stop, heartbeat
         self._episodes = episodes
-        self._envs = ground.envs(min(episodes, evaluation.MAX_ENVS))
+        self._envs = ground.envs(min(episodes, MAX_ENVS))
         say_alive(self._envs, heartbeat.beat)
         self._agent = ground.agent(self._envs)
         self._window = SideShow(ground, self._agent, open_screen) if open_screen else None
@@ -60,10 +56,7 @@ class Evaluator:
         self._seen = -1
 
     def follow(self) -> None:
-        """Evaluate until the run is over or a signal arrives; record a video once a run is solved.
-
-        Skips checkpoints that are damaged, or pruned before they could be read.
-        """
+        """Evaluate until the run is over or a signal arrives; record a video once it is solved."""
         steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
         for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
             sink.restart(max(steps, default=1) - 1)
@@ -102,13 +95,8 @@ class Evaluator:
         load(self._agent, candidate)
         if self._window:
             self._window.load(manifest.step)
-        games = evaluation.play(
-            self._envs,
-            self._agent,
-            self._episodes,
-            seed=self._ground.seed,
-            on_decision=self._poll,
-        )
+        seed, envs = self._ground.seed, self._envs
+        games = play(envs, self._agent, self._episodes, seed=seed, on_decision=self._poll)
         summary = summarise(games)
         values = {name: getattr(summary, name) for name in _LOGGED}
         metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
@@ -124,21 +112,18 @@ class Evaluator:
         return manifest
 
     def _record(self, step: int) -> None:
-        config = self._ground.config.env
         try:
             with closing(self._ground.rendered_env()) as rendered:
-                recording = video.record(
+                path = record(
+                    self._ground,
                     rendered,
                     self._agent,
-                    config,
                     self._run.videos,
                     step=step,
-                    seed=self._ground.seed,
-                    greedy=self._ground.greedy,
                     seconds=VIDEO_S,
                     on_decision=self._poll,
                 )
-            log.info("video %s", recording.path)
+            log.info("video %s", path)
         except (A3CError, OSError) as error:
             log.warning("no video: %s", error)
 

@@ -25,9 +25,8 @@ from gymnasium.spaces import Box, Discrete, Space
 from a3c.errors import UserError
 from a3c.learn.agent import Action
 from a3c.play import export
-from a3c.play.evaluation import Envs
 from a3c.play.locate import Source, Which, find_checkpoint
-from a3c.play.playground import Playground
+from a3c.play.playground import Envs, Playground
 from a3c.run.rundir import REPOSITORY
 
 

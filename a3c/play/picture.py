@@ -1,7 +1,4 @@
-"""Pictures of a game in progress: the game on the left, the agent's policy and value beside it.
-
-Pillow draws them, which takes some milliseconds a picture.
-"""
+"""Pictures of a game in progress: the game, with the agent's policy and value beside it."""
 
 from __future__ import annotations
 
@@ -12,16 +9,18 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from PIL import Image, ImageDraw, ImageFont
 
 from a3c.config import EnvConfig
+from a3c.env import atari
 from a3c.learn.agent import Agent
-from a3c.play.evaluation import Decision, Envs
-from a3c.play.playground import screen
-from a3c.play.policy_view import Choice, PolicyRow, Reading, action_names, view_policy
+from a3c.net.distributions import Categorical, Gaussian, Policy
+from a3c.play.playground import Decision, Envs, Playground, screen
 from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304
@@ -43,15 +42,65 @@ _CURVE_TOP, _CURVE_HEIGHT = 166, 76
 _ROWS_TOP = 282
 _SMOOTH = 3  # the curve is drawn this many times larger, then shrunk
 
+UNBOUNDED = 3.0  # half the axis of an action without bounds
+
+# Action names of environments that don't provide any.
+_NAMES = {
+    "CartPole": ("← push", "push →"),
+    "MountainCar": ("← push", "coast", "push →"),
+    "Acrobot": ("torque −", "none", "torque +"),
+    "LunarLander": ("coast", "← engine", "main engine", "engine →"),
+}
+_ARROWS = {
+    "UPRIGHT": "↗",
+    "UPLEFT": "↖",
+    "DOWNRIGHT": "↘",
+    "DOWNLEFT": "↙",
+    "UP": "↑",
+    "RIGHT": "→",
+    "LEFT": "←",
+    "DOWN": "↓",
+}
+
+
+class Choice(NamedTuple):
+    """One of several discrete actions."""
+
+    name: str
+    probability: float
+    chosen: bool
+
+
+class Reading(NamedTuple):
+    """One number of an action, as the environment gets it: within its bounds."""
+
+    name: str
+    low: float
+    high: float
+    mean: float
+    lower: float  # mean minus one standard deviation
+    upper: float
+    action: float
+
+
+PolicyRow = Choice | Reading
+
 
 class Camera:
     """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`."""
 
-    def __init__(self, envs: Envs, agent: Agent, config: EnvConfig, subtitle: str) -> None:
-        self._envs, self._agent, self._env_id = envs, agent, config.env_id
-        self._names = action_names(config, envs.single_action_space)
-        height, width, _ = screen(envs, config.env_id).shape
-        self.painter = Painter(game_name(config.env_id), subtitle, (width, height))
+    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
+        self._envs, self._agent, self._greedy = envs, agent, ground.greedy
+        self._env_id = ground.config.env.env_id
+        self._names = action_names(ground.config.env, envs.single_action_space)
+        height, width, _ = screen(envs, self._env_id).shape
+        self.painter = Painter(game_name(self._env_id), "", (width, height))
+        self.set_step(step)
+
+    def set_step(self, step: int) -> None:
+        """Show the env step of the agent's weights below the title."""
+        kind = "greedy" if self._greedy else "sampled"
+        self.painter.set_subtitle(f"after {step:,} env steps · {kind} actions")
 
     def picture(self, decision: Decision) -> Image.Image:
         """The screen at a decision, with the decision beside it."""
@@ -71,11 +120,7 @@ class Camera:
         return self.painter.paint(self._frame, self._facts)
 
     def last_picture(self, episode: Episode) -> Image.Image:
-        """The last screen again, with the final score.
-
-        The screen after the last action isn't available: the environment started a new game in the
-        step that ended this one.
-        """
+        """The last screen with the final score: the step that ended the game began another."""
         facts = self._facts._replace(score=episode.episode_return, step=episode.length)
         return self.painter.paint(self._frame, facts)
 
@@ -83,11 +128,6 @@ class Camera:
 def game_name(env_id: str) -> str:
     """The id without package, namespace and version: `Pong`."""
     return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
-
-
-def subtitle(step: int, *, greedy: bool) -> str:
-    """The line below the title: the env step of the weights, and greedy or sampled actions."""
-    return f"after {step:,} env steps · {'greedy' if greedy else 'sampled'} actions"
 
 
 class Facts(NamedTuple):
@@ -200,13 +240,13 @@ class Painter:
             pen.text((right, _ROWS_TOP - 18), text, DIM, font("", 11), anchor="rm")
 
 
-Box = tuple[int, int, int, int]  # left, top, right, bottom
+Place = tuple[int, int, int, int]  # left, top, right, bottom
 
 
-def _paint_choice(pen: ImageDraw.ImageDraw, box: Box, row: Choice, *, small: bool) -> None:
-    left, top, right, bottom = box
+def _paint_choice(pen: ImageDraw.ImageDraw, place: Place, row: Choice, *, small: bool) -> None:
+    left, top, right, bottom = place
     middle = (top + bottom) / 2
-    colour = AMBER if row.chosen else DIM
+    colour, bar = (AMBER, AMBER) if row.chosen else (DIM, BLUE)
     size, name_width, percent_width = (10, 46, 28) if small else (12, 84, 44)
     face = font("Bold" if row.chosen else "", size)
     pen.text((left, middle), _shortened(row.name, face, name_width - 4), colour, face, anchor="lm")
@@ -214,29 +254,25 @@ def _paint_choice(pen: ImageDraw.ImageDraw, box: Box, row: Choice, *, small: boo
     pen.rectangle((start, top + 2, end, bottom - 2), SURFACE)
     filled = start + round((end - start) * row.probability)
     if filled > start:
-        pen.rectangle((start, top + 2, filled, bottom - 2), AMBER if row.chosen else BLUE)
+        pen.rectangle((start, top + 2, filled, bottom - 2), bar)
     pen.text((right, middle), f"{100 * row.probability:.0f} %", colour, face, anchor="rm")
 
 
-def _paint_reading(pen: ImageDraw.ImageDraw, box: Box, row: Reading) -> None:
+def _paint_reading(pen: ImageDraw.ImageDraw, place: Place, row: Reading) -> None:
     """A bar for the bounds, one standard deviation around the mean, and a mark at the action."""
-    left, top, right, bottom = box
+    left, top, right, bottom = place
     middle = (top + bottom) / 2
     face = font("", 12)
     pen.text((left, middle), _shortened(row.name, face, 62), DIM, face, anchor="lm")
     start, end = left + 66, right - 50
     pen.rectangle((start, top + 4, end, bottom - 4), SURFACE)
-
-    def place(value: float) -> int:
-        fraction = (value - row.low) / max(row.high - row.low, 1e-12)
-        return start + round((end - start) * min(max(fraction, 0.0), 1.0))
-
-    pen.rectangle((place(row.lower), top + 4, place(row.upper), bottom - 4), BLUE)
-    mean, action = place(row.mean), place(row.action)
+    values = np.array([row.lower, row.upper, row.mean, row.action])
+    shares = np.clip((values - row.low) / max(row.high - row.low, 1e-12), 0.0, 1.0)
+    lower, upper, mean, action = (start + round((end - start) * x) for x in shares.tolist())
+    pen.rectangle((lower, top + 4, upper, bottom - 4), BLUE)
     pen.rectangle((mean, top + 4, mean, bottom - 4), BRIGHT)
     pen.rectangle((action - 1, top + 1, action + 1, bottom - 1), AMBER)
-    text = font("Bold", 12)
-    pen.text((right, middle), f"{row.action:.2f}", AMBER, text, anchor="rm")
+    pen.text((right, middle), f"{row.action:.2f}", AMBER, font("Bold", 12), anchor="rm")
 
 
 def _most_probable(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
@@ -283,3 +319,74 @@ def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(
         str(Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / name), size
     )
+
+
+# --- a policy as people read it -------------------------------------------------------------------
+
+
+def view_policy(
+    policy: Policy,
+    space: Space[Any],
+    parameters: np.ndarray,
+    action: np.ndarray,
+    names: Sequence[str],
+) -> list[PolicyRow]:
+    """One row for each choice or number; none for a policy of the user's own."""
+    if isinstance(policy, Categorical):
+        rows: list[PolicyRow] = []
+        sizes = space.nvec if isinstance(space, MultiDiscrete) else [len(parameters)]
+        bounds = np.cumsum(sizes)[:-1]
+        groups = np.split(np.array(names), bounds), np.split(parameters, bounds)
+        for group, logits, chosen in zip(*groups, np.atleast_1d(action), strict=True):
+            weights = np.exp(logits - logits.max(), dtype=np.float64)
+            choices = enumerate(zip(group, weights / weights.sum(), strict=True))
+            rows += [
+                Choice(str(name), float(p), index == int(chosen)) for index, (name, p) in choices
+            ]
+        return rows
+    if isinstance(policy, Gaussian) and isinstance(space, Box):
+        mean, log_deviation = np.split(parameters, 2)
+        deviation = np.exp(log_deviation)
+        points = np.stack([mean, mean - deviation, mean + deviation, action])  # [4, D]
+        means, lower, upper, taken = policy.to_env(points).reshape(4, -1).tolist()
+        lows = np.where(np.isfinite(space.low), space.low, -UNBOUNDED).ravel().tolist()
+        highs = np.where(np.isfinite(space.high), space.high, UNBOUNDED).ravel().tolist()
+        columns = zip(names, lows, highs, means, lower, upper, taken, strict=True)
+        return [Reading(*column) for column in columns]
+    return []
+
+
+def action_names(config: EnvConfig, space: Space[Any]) -> list[str]:
+    """A name for each choice or number of an action space, in the order of `view_policy`."""
+    if isinstance(space, MultiDiscrete):
+        return [f"{index}: {k}" for index, n in enumerate(space.nvec) for k in range(n)]
+    if isinstance(space, Discrete):
+        names = _known_names(config) or []
+        chosen = config.actions or range(len(names))
+        names = [names[index] for index in chosen if index < len(names)]
+        first = int(space.start)
+        plain = [str(index) for index in config.actions or range(first, first + int(space.n))]
+        return names if len(names) == space.n else plain
+    size = int(np.prod(space.shape or (1,)))
+    return ["action"] if size == 1 else [f"action {index}" for index in range(size)]
+
+
+def _known_names(config: EnvConfig) -> list[str] | None:
+    name = config.env_id.rpartition(":")[2]
+    game = atari.find(name)
+    if game is None:
+        words = _NAMES.get(name.rpartition("-v")[0])
+        return list(words) if words else None
+    env: Any = gymnasium.make(game.env_id, **config.env_kwargs)
+    try:
+        meanings: list[str] = env.unwrapped.get_action_meanings()
+    finally:
+        env.close()
+    names = []
+    for meaning in meanings:
+        if game.rom == "pong":  # right and left move the paddle up and down
+            meaning = meaning.replace("RIGHT", "UP").replace("LEFT", "DOWN")
+        direction = meaning.removesuffix("FIRE")  # UPRIGHTFIRE becomes "↗ fire"
+        parts = [_ARROWS.get(direction, direction.lower())] if direction else []
+        names.append(" ".join([*parts, "fire"] if meaning.endswith("FIRE") else parts))
+    return names

@@ -1,35 +1,47 @@
-"""The environments and the agent of a configuration, to play games with and to draw them."""
+"""Play whole games with a checkpoint, and the statistics of their raw scores.
+
+Training clips and scales rewards and ends episodes at lost lives in the rollout, not in the
+environments, so evaluation is unaffected by this.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv
 
 from a3c.config import Config, EnvConfig
 from a3c.config.own_code import describe
 from a3c.env import atari, seeding
 from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.errors import UserError
-from a3c.learn.agent import Agent
+from a3c.learn.agent import Action, Agent
+from a3c.learn.rollout import Autoreset
 from a3c.net.network import Network
-from a3c.play import evaluation
-from a3c.play.evaluation import Envs, summarise
+from a3c.process.console import count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import Episode
 
+Envs = VectorEnv[Any, Any, Any]
+
+MAX_ENVS = 8
+
+_RESAMPLES = 10_000  # of the bootstrap
+_CHUNK = 100  # resamples drawn at once, which bounds the memory for many games
 DEFAULT_FPS = 30.0
 
 # pygame draws Gymnasium's own environments. It prints a greeting on stdout, and SDL would turn
@@ -64,8 +76,8 @@ class Playground:
 
     def play(self, directory: Path, episodes: int) -> list[Episode]:
         """Play whole games with a checkpoint, several at once."""
-        with closing(self.envs(min(episodes, evaluation.MAX_ENVS))) as envs:
-            return evaluation.play(envs, self.agent(envs, directory), episodes, seed=self.seed)
+        with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
+            return play(envs, self.agent(envs, directory), episodes, seed=self.seed)
 
     def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
         """The scores of games with the weights of env step `step`, and how they were played."""
@@ -74,8 +86,32 @@ class Playground:
         return played | summary._asdict()
 
     def rendered_env(self) -> Envs:
-        """One copy that can be rendered; UserError if it can't. The caller closes it."""
-        return make_rendered(self.make_envs, self._whole_games, self.seed)
+        """One copy that can be rendered, else UserError, off any display; the caller closes it."""
+        for name, value in _OUT_OF_SIGHT.items():
+            os.environ.setdefault(name, value)
+        config = self._whole_games
+        spec = gymnasium.registry.get(import_module_of(config.env_id))
+        if spec is not None and spec.entry_point is not None:
+            maker: Any = spec.entry_point
+            with contextlib.suppress(*MISSING):  # making it says what is missing
+                maker = load_env_creator(maker) if isinstance(maker, str) else maker
+            modes = getattr(maker, "metadata", {}).get("render_modes")
+            if modes is not None and "rgb_array" not in modes:
+                reason = f"its render modes are {list(modes)}, without rgb_array"
+                raise _not_renderable(config.env_id, reason)
+        try:
+            envs = self.make_envs(config.env_id, 1, self.seed, config, "rgb_array")
+        except UserError:
+            raise
+        except Exception as error:
+            raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
+        try:
+            envs.reset(seed=self.seed)
+            screen(envs, config.env_id)
+        except BaseException:
+            envs.close()
+            raise
+        return envs
 
     @property
     def _whole_games(self) -> EnvConfig:
@@ -103,11 +139,7 @@ class Playground:
 
 
 def load(agent: Agent, directory: Path) -> None:
-    """Load the weights and observation statistics of a checkpoint into an agent.
-
-    Raises DamagedCheckpointError if the checkpoint can't be read, and UserError if it is of another
-    network.
-    """
+    """Load a checkpoint into an agent: DamagedCheckpointError, or UserError for another network."""
     values = checkpoint.load_variables(directory)
     wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
     for name, shape in wanted.items():
@@ -128,48 +160,11 @@ def confirm(
     make_envs: Callable[..., Any],
     build_network: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Play the games that confirm that a run is solved; returns what `evaluate.py --json` prints.
-
-    To be called in a process of its own.
-    """
+    """The scores that confirm a run, as `evaluate.py --json`, in a process of their own."""
     adopt_environment(1)  # hides a GPU that the workers use
     settings = config.run
     ground = Playground(config, make_envs, build_network, settings.seed, settings.evaluation_greedy)
     return ground.scores(checkpoint.verify(directory).step, ground.play(directory, games))
-
-
-# --- an environment that can be rendered --------------------------------------------------------
-
-
-def make_rendered(make: Callable[..., Envs], config: EnvConfig, seed: int) -> Envs:
-    """One copy of an environment that can be rendered; a UserError of one line if it can't.
-
-    `make` is the function of `envs.py`. The caller closes the result.
-    """
-    for name, value in _OUT_OF_SIGHT.items():
-        os.environ.setdefault(name, value)
-    spec = gymnasium.registry.get(import_module_of(config.env_id))
-    if spec is not None and spec.entry_point is not None:
-        maker: Any = spec.entry_point
-        with contextlib.suppress(*MISSING):  # making it says what is missing
-            maker = load_env_creator(maker) if isinstance(maker, str) else maker
-        modes = getattr(maker, "metadata", {}).get("render_modes")
-        if modes is not None and "rgb_array" not in modes:
-            reason = f"its render modes are {list(modes)}, without rgb_array"
-            raise _not_renderable(config.env_id, reason)
-    try:
-        envs = make(config.env_id, 1, seed, config, "rgb_array")
-    except UserError:
-        raise
-    except Exception as error:
-        raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
-    try:
-        envs.reset(seed=seed)
-        screen(envs, config.env_id)
-    except BaseException:
-        envs.close()
-        raise
-    return envs
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:
@@ -197,4 +192,131 @@ def _not_renderable(env_id: str, reason: str) -> UserError:
     return UserError(
         f"env_id {env_id} can't be shown: {reason}; leave out --record and --watch, "
         "or give the environment that render mode"
+    )
+
+
+# --- games and their scores -----------------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """One step of all games: the observations, the actions chosen, and the scores so far."""
+
+    observations: np.ndarray  # [B, ...]
+    state: np.ndarray  # [B, S], the recurrent state before the observations
+    starts: np.ndarray  # [B], true at the first observation of a game
+    action: Action
+    returns: np.ndarray  # [B], of the games so far
+    lengths: np.ndarray  # [B], env steps so far
+
+
+def play(
+    envs: Envs,
+    agent: Agent,
+    episodes: int,
+    *,
+    seed: int,
+    on_decision: Callable[[Decision], object] = lambda _: None,
+) -> list[Episode]:
+    """Play whole games, ordered by environment, then time; `on_decision` may raise to stop."""
+    games = Games(episodes, envs.num_envs)
+    for decision in decisions(envs, agent, games, seed=seed):
+        on_decision(decision)
+    return games.episodes
+
+
+def decisions(envs: Envs, agent: Agent, games: Games, *, seed: int) -> Iterator[Decision]:
+    """Play until `games` are over; each step is taken when the next decision is requested."""
+    reset = Autoreset(envs)
+    observations, _ = envs.reset(seed=seed)
+    state = agent.initial_state(envs.num_envs)
+    while not games.over:
+        action = agent.act(observations, state, reset.starts)
+        score = games.returns.copy(), games.lengths.copy()
+        yield Decision(observations, state, reset.starts, action, *score)
+        actions = agent.network.policy.to_env(action.actions)
+        observations, rewards, terminated, truncated, info = envs.step(actions)
+        done = (terminated | truncated) & ~reset.dead
+        games.add(rewards, done, ~reset.dead)
+        observations, _ = reset.after(observations, info, done)
+        state = action.state
+
+
+class Games:
+    """Scores of `episodes` games, each environment playing a share that is fixed in advance.
+
+    Taking the first games to end would favour short games.
+    """
+
+    def __init__(self, episodes: int, num_envs: int = 1) -> None:
+        share, rest = divmod(episodes, num_envs)
+        self._quota = [share + (index < rest) for index in range(num_envs)]
+        self._total = episodes
+        self._ended: list[list[Episode]] = [[] for _ in self._quota]
+        self.returns = np.zeros(num_envs)
+        self.lengths = np.zeros(num_envs, int)
+
+    def add(self, rewards: np.ndarray, done: np.ndarray, played: np.ndarray) -> None:
+        """Count one step of all environments."""
+        self.returns[played] += rewards[played]
+        self.lengths[played] += 1
+        for i in np.flatnonzero(done):
+            if len(self._ended[i]) == self._quota[i]:
+                continue
+            episode = Episode(float(self.returns[i]), int(self.lengths[i]))
+            if not math.isfinite(episode.episode_return):
+                raise UserError(
+                    f"a game of {count(episode.length, 'env step')} came to a return of "
+                    f"{episode.episode_return}: mend the environment's rewards"
+                )
+            self._ended[i].append(episode)
+        self.returns[done] = 0.0
+        self.lengths[done] = 0
+
+    @property
+    def num_ended(self) -> int:
+        """Games that have ended and count."""
+        return sum(len(ended) for ended in self._ended)
+
+    @property
+    def over(self) -> bool:
+        """Whether every environment has played its share."""
+        return self.num_ended == self._total
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """The games that have ended, ordered by environment, then by time."""
+        return [episode for ended in self._ended for episode in ended]
+
+
+class Summary(NamedTuple):
+    """Statistics of whole games; None where one game isn't enough."""
+
+    episodes: int
+    mean: float
+    median: float
+    stderr: float | None  # standard error of the mean
+    min: float
+    max: float
+    ci95: tuple[float, float] | None  # of the mean, by bootstrap
+    mean_length: float  # env steps
+
+
+def summarise(games: Sequence[Episode]) -> Summary:
+    """The statistics of at least one game."""
+    scores = np.array([game.episode_return for game in games])
+    several = len(games) > 1
+    # The 95 % percentile bootstrap interval of the mean (Efron 1979), always of the same draws.
+    rng, size = np.random.default_rng(0), (_CHUNK, len(scores))
+    draws = (rng.integers(len(scores), size=size) for _ in range(_RESAMPLES // _CHUNK))
+    means = np.concatenate([scores[draw].mean(axis=1) for draw in draws])
+    low, high = np.quantile(means, [0.025, 0.975]).tolist()
+    return Summary(
+        episodes=len(games),
+        mean=float(scores.mean()),
+        median=float(np.median(scores)),
+        stderr=float(scores.std(ddof=1) / math.sqrt(len(games))) if several else None,
+        min=float(scores.min()),
+        max=float(scores.max()),
+        ci95=(low, high) if several else None,
+        mean_length=float(np.mean([game.length for game in games])),
     )

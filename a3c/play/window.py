@@ -41,10 +41,7 @@ class Window:
     def __init__(
         self, title: str, size: tuple[int, int], environ: Mapping[str, str] = os.environ
     ) -> None:
-        """Block until the window is open; raise UserError if it can't be opened.
-
-        `environ` names the display. It must not be the environment after `make_rendered`.
-        """
+        """Block until the window is open, else raise UserError; `environ` names the display."""
         if reason := missing_display(environ):
             raise UserError(reason)
         with tempfile.TemporaryFile() as errors:

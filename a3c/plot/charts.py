@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from a3c.plot import curves, pictures
-from a3c.plot.curves import Band
-from a3c.plot.histories import CHIEF, EPISODES, Axis, History, NothingToDrawError
-from a3c.plot.pictures import COLOURS, FAINT, TimeUnit, line_style
+from a3c.plot.curves import (
+    CHIEF,
+    EPISODES,
+    SECONDS,
+    STEPS,
+    Band,
+    Group,
+    History,
+    NothingToDrawError,
+    Scale,
+)
+from a3c.plot.pictures import COLOURS, FAINT, line_style
 from a3c.process.console import count
 from a3c.run.metrics import METRICS, WINDOW
 
@@ -47,23 +57,24 @@ SHARES = {
 
 
 def return_figure(
-    histories: Sequence[History], axes: Sequence[Axis] = ("steps", "wall"), window: int = WINDOW
+    histories: Sequence[History], axis: str | None = None, window: int = WINDOW
 ) -> Figure:
-    """Returns of games and the mean of the last `window` games, with a panel for each axis."""
+    """Returns of games and the mean of the last `window` games, by default over both axes."""
     histories = _with_data(
         histories,
-        lambda run: len(run.curve(EPISODES, "return", "steps").x) > 0 or bool(run.evaluators),
+        lambda run: len(run.curve(EPISODES, "return", STEPS).x) > 0 or bool(run.evaluators),
         "has no finished game: metrics/episodes.jsonl, which worker 0 writes, is missing or empty",
     )
     figure = _page("Return per game", histories)
+    axes = [axis] if axis else ["steps", "wall"]
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
-    for panel, axis in zip(panels, axes, strict=True):
-        scale = _scale(histories, axis, [(EPISODES, "return"), (CHIEF, "wall_s")])
+    for panel, over in zip(panels, axes, strict=True):
+        scale = _scale(histories, over, [(EPISODES, "return"), (CHIEF, "wall_s")])
         if len(histories) == 1:
             _draw_games(panel, histories[0], scale, window)
         else:
-            _draw_groups(panel, _group(histories), scale, window)
+            _draw_groups(panel, curves.group(histories), scale, window)
         if len(targets) == 1:
             (target,) = targets
             _draw_mark(panel, target, f"solved at {pictures.short(target)}")
@@ -74,42 +85,37 @@ def return_figure(
 
 
 def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None:
-    games = history.curve(EPISODES, "return", scale.axis)
+    games = history.curve(EPISODES, "return", scale)
     shown = slice(None, None, -(-len(games.x) // MAX_GAMES) or 1)
     alpha = float(np.clip(60 / max(len(games.x), 1) ** 0.7, 0.06, 0.5))
-    axes.scatter(
-        scale(games.x[shown]),
-        games.y[shown],
-        s=9,
-        color=COLOURS[5],
-        alpha=alpha,
-        linewidths=0,
-        label="one game",
-    )
-    mean = curves.smooth(games, window)
+    points: dict[str, Any] = {"s": 9, "color": COLOURS[5], "alpha": alpha, "linewidths": 0}
+    axes.scatter(games.x[shown], games.y[shown], label="one game", **points)
     label = f"mean of the last {window:,} games"
-    axes.plot(scale(mean.x), mean.y, color=COLOURS[0], linewidth=2.4, label=label)
+    axes.plot(*curves.smooth(games, window), color=COLOURS[0], linewidth=2.4, label=label)
     _draw_evaluations(axes, history, scale, COLOURS[1], bars=True)
 
 
 def _draw_groups(axes: Axes, groups: Sequence[Group], scale: Scale, window: int) -> None:
     """A curve per group: of several seeds thin lines, and a thick mean with its band."""
     banded = False
-    for index, group in enumerate(groups):
+    for index, (label, histories) in enumerate(groups):
         style = line_style(index)
-        games = [history.curve(EPISODES, "return", scale.axis) for history in group.histories]
+        games = [history.curve(EPISODES, "return", scale) for history in histories]
         means = [curves.smooth(points, window) for points in games if len(points.x)]
         if len(means) == 1:
-            axes.plot(scale(means[0].x), means[0].y, linewidth=2.2, label=group.label, **style)
+            axes.plot(*means[0], linewidth=2.2, label=label, **style)
         elif means:
             for mean in means:
-                axes.plot(scale(mean.x), mean.y, color=style["color"], linewidth=0.8, alpha=0.45)
-            label = group.spread if len(groups) == 1 else f"{group.label} ({group.spread})"
+                axes.plot(*mean, color=style["color"], linewidth=0.8, alpha=0.45)
+            seeds = {history.setting("run", "seed") for history in histories}
+            number = len(histories)
+            spread = f"{number} {'seeds' if len(seeds) == number else 'runs'}"
+            label = spread if len(groups) == 1 else f"{label} ({spread})"
             over = curves.across_seeds(means, NUM_POINTS)
-            axes.plot(scale(over.x), over.mean, linewidth=2.6, label=f"mean of {label}", **style)
-            _draw_band(axes, over, scale, style["color"])
+            axes.plot(over.x, over.mean, linewidth=2.6, label=f"mean of {label}", **style)
+            _draw_band(axes, over, style["color"])
             banded |= len(over.x) > 0
-        for history in group.histories:
+        for history in histories:
             _draw_evaluations(axes, history, scale, style["color"], bars=False)
     axes.plot([], [], " ", label=f"lines: mean of the last {window:,} games")
     if banded:
@@ -120,12 +126,11 @@ def _draw_evaluations(
     axes: Axes, history: History, scale: Scale, colour: str, *, bars: bool
 ) -> None:
     for name in history.evaluators:
-        mean = history.curve(name, "evaluation/mean", scale.axis)
-        error = history.curve(name, "evaluation/stderr", scale.axis)
+        mean = history.curve(name, "evaluation/mean", scale)
+        error = history.curve(name, "evaluation/stderr", scale)
         known = bars and len(error.y) == len(mean.y)
         axes.errorbar(
-            scale(mean.x),
-            mean.y,
+            *mean,
             yerr=error.y if known else None,
             fmt="o-",
             color=colour,
@@ -140,13 +145,13 @@ def _draw_evaluations(
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def losses_figure(histories: Sequence[History], axis: Axis = "steps", window: int = 1) -> Figure:
+def losses_figure(histories: Sequence[History], axis: str | None = None, window: int = 1) -> Figure:
     """The parts of the loss and the update's metrics: mean of all workers, and their range."""
-    histories, scale = _with_workers(histories, "loss/policy", axis)
+    histories, scale = _with_workers(histories, "loss/policy", axis or "steps")
     figure = _page("Learning", histories)
     panels = figure.subplots(2, 3, sharex=True)
     for axes, (metric, title) in zip(panels.flat, LOSSES.items(), strict=True):
-        _draw_workers(axes, _group(histories), metric, scale, window)
+        _draw_workers(axes, curves.group(histories), metric, scale, window)
         _fit_loss_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         pictures.dress(axes, scale.label if axes in panels[-1] else "", METRICS[metric], title)
@@ -175,22 +180,23 @@ def _fit_loss_axis(axes: Axes, metric: str, histories: Sequence[History]) -> Non
 # --- throughput -----------------------------------------------------------------------------------
 
 
-def throughput_figure(histories: Sequence[History], axis: Axis = "wall", window: int = 1) -> Figure:
+def throughput_figure(
+    histories: Sequence[History], axis: str | None = None, window: int = 1
+) -> Figure:
     """Env steps a second, and how the workers spent their time."""
-    histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis)
+    histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis or "wall")
     figure = _page("Throughput", histories)
     single = len(histories) == 1
     speed, shares = figure.subplots(2, 1, sharex=single)
     for index, history in enumerate(histories):
-        points = history.curve(CHIEF, "cluster/env_steps_per_s", axis)
+        points = history.curve(CHIEF, "cluster/env_steps_per_s", scale)
         if not len(points.x):  # the chief is on another host: the sum of the workers of this one
-            rows = history.curves("worker/env_steps_per_s", axis)
+            rows = history.curves("worker/env_steps_per_s", scale)
             grid = curves.wide_grid(rows, NUM_POINTS)
             values = np.stack([curves.interpolate(part, grid) for part in rows])
             points = curves.series(grid, np.nansum(values, axis=0))
-        points = curves.smooth(points, window)
-        style = line_style(index)
-        speed.plot(scale(points.x), points.y, linewidth=2, label=history.name, **style)
+        line = {"linewidth": 2, "label": history.name} | line_style(index)
+        speed.plot(*curves.smooth(points, window), **line)
     speed.set_xlim(left=0)
     speed.set_ylim(bottom=0)
     pictures.dress(speed, "" if single else scale.label, "env steps/s", "Env steps a second")
@@ -204,7 +210,7 @@ def throughput_figure(histories: Sequence[History], axis: Axis = "wall", window:
 
 
 def _draw_shares(axes: Axes, history: History, scale: Scale) -> None:
-    by_share = {metric: history.curves(metric, scale.axis) for metric in SHARES}
+    by_share = {metric: history.curves(metric, scale) for metric in SHARES}
     rows = [curve for found in by_share.values() for curve in found]
     if rows:
         num_points = min(NUM_POINTS, max(len(curve.x) for curve in rows))
@@ -215,18 +221,18 @@ def _draw_shares(axes: Axes, history: History, scale: Scale) -> None:
                 row[:] = np.interp(grid, over.x, over.mean)
         heights /= np.maximum(heights.sum(axis=0), 1.0)
         labels, colours = zip(*SHARES.values(), strict=True)
-        axes.stackplot(scale(grid), heights, labels=labels, colors=colours, alpha=0.85)
+        axes.stackplot(grid, heights, labels=labels, colors=colours, alpha=0.85)
     axes.set_ylim(0, 1)
     title = f"Where the time of {count(len(history.workers), 'worker')} goes"
     pictures.dress(axes, scale.label, "share of time", title)
-    axes.yaxis.set_major_formatter(_percent)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
 
 
 def _draw_mean_shares(axes: Axes, histories: Sequence[History]) -> None:
     left = np.zeros(len(histories))
     places = np.arange(len(histories))[::-1]
     for metric, (label, colour) in SHARES.items():
-        found = [[curve.y for curve in run.curves(metric, "steps")] for run in histories]
+        found = [[curve.y for curve in run.curves(metric, STEPS)] for run in histories]
         means = np.array([np.concatenate(ys).mean() if ys else 0.0 for ys in found])
         axes.barh(places, means, left=left, color=colour, alpha=0.85, label=label, height=0.7)
         left += means
@@ -234,41 +240,35 @@ def _draw_mean_shares(axes: Axes, histories: Sequence[History]) -> None:
     pictures.dress(axes, "share of time", "", "Where the workers' time goes")
     axes.grid(visible=False, axis="y")
     axes.set_yticks(places, [history.name for history in histories])
-    axes.xaxis.set_major_formatter(_percent)
-
-
-def _percent(value: float, _position: object = None) -> str:
-    return f"{value:.0%}"
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
 
 
 def _legend_beside(axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    stacked = axes.collections and not axes.get_lines()
-    order = slice(None, None, -1) if stacked else slice(None)
-    axes.legend(
-        handles[order],
-        labels[order],
-        loc="center left",
-        bbox_to_anchor=(1.01, 0.5),
-        fontsize=12,
-        frameon=False,
-        borderaxespad=0,
-    )
+    stacked = bool(axes.collections) and not axes.get_lines()
+    place: dict[str, Any] = {
+        "loc": "center left",
+        "bbox_to_anchor": (1.01, 0.5),
+        "borderaxespad": 0,
+    }
+    labelled = axes.get_legend_handles_labels()  # without any, `legend` itself would warn
+    axes.legend(*labelled, fontsize=12, frameon=False, reverse=stacked, **place)
 
 
 # --- staleness ------------------------------------------------------------------------------------
 
 
-def staleness_figure(histories: Sequence[History], axis: Axis = "steps", window: int = 1) -> Figure:
+def staleness_figure(
+    histories: Sequence[History], axis: str | None = None, window: int = 1
+) -> Figure:
     """Other workers' updates between a worker's pull and push: over time, and as a histogram."""
     metric = "train/staleness"
-    histories, scale = _with_workers(histories, metric, axis)
+    histories, scale = _with_workers(histories, metric, axis or "steps")
     figure = _page("Staleness of gradients", histories)
     over, often = figure.subplots(1, 2, sharey=True, width_ratios=(2.6, 1))
-    groups = _group(histories)
+    groups = curves.group(histories)
     _draw_workers(over, groups, metric, scale, window)
     values = [
-        np.concatenate([curve.y for run in found.histories for curve in run.curves(metric, axis)])
+        np.concatenate([curve.y for run in found.histories for curve in run.curves(metric, scale)])
         for found in groups
     ]
     bins = np.linspace(0.0, 1.02 * (max(float(part.max()) for part in values) or 1.0), 31)
@@ -287,49 +287,13 @@ def staleness_figure(histories: Sequence[History], axis: Axis = "steps", window:
     over.set_ylim(bottom=0)
     pictures.dress(over, scale.label, "updates by others, mean a row", "Over the run")
     pictures.dress(often, "share of rows", "", "How often")
-    often.xaxis.set_major_formatter(_percent)
+    often.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
     _explain_workers(over, histories)
     pictures.legend_below(figure, [over])
     return figure
 
 
 # --- shared parts ---------------------------------------------------------------------------------
-
-
-class Group(NamedTuple):
-    """Runs of one configuration, and the label that distinguishes them from other groups."""
-
-    label: str
-    histories: list[History]
-
-    @property
-    def spread(self) -> str:
-        """What a band covers, for example `3 seeds`."""
-        seeds = {history.setting("run", "seed") for history in self.histories}
-        number = len(self.histories)
-        return f"{number} {'seeds' if len(seeds) == number else 'runs'}"
-
-
-class Scale(NamedTuple):
-    axis: Axis
-    unit: TimeUnit  # of wall time; unused for env steps
-
-    @property
-    def label(self) -> str:
-        return "env steps" if self.axis == "steps" else f"wall time ({self.unit.name})"
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Positions in the axis's unit."""
-        return x / self.unit.seconds
-
-
-def _group(histories: Sequence[History]) -> list[Group]:
-    """Group runs that differ at most in their seed."""
-    members = curves.group_runs([history.config for history in histories])
-    groups = [[histories[index] for index in indices] for indices in members]
-    names = [found[0].name for found in groups]
-    labels = curves.label_groups([found[0].config for found in groups], names)
-    return [Group(label, found) for label, found in zip(labels, groups, strict=True)]
 
 
 def _with_data(
@@ -346,20 +310,21 @@ def _with_data(
 
 
 def _with_workers(
-    histories: Sequence[History], metric: str, axis: Axis
+    histories: Sequence[History], metric: str, axis: str
 ) -> tuple[list[History], Scale]:
     """The runs whose workers have a metric, and the x-axis that covers all their rows."""
     complaint = f"has no {metric}: metrics/worker-*.jsonl are missing or empty"
-    kept = _with_data(histories, lambda run: bool(run.curves(metric, "steps")), complaint)
+    kept = _with_data(histories, lambda run: bool(run.curves(metric, STEPS)), complaint)
     workers = sorted({worker for history in kept for worker in history.workers})
     return kept, _scale(kept, axis, [(worker, metric) for worker in workers])
 
 
-def _scale(histories: Sequence[History], axis: Axis, places: list[tuple[str, str]]) -> Scale:
+def _scale(histories: Sequence[History], axis: str, places: list[tuple[str, str]]) -> Scale:
     if axis == "steps":
-        return Scale(axis, TimeUnit(1.0, "env steps"))
-    ends = [run.curve(table, metric, axis).x[-1:] for run in histories for table, metric in places]
-    return Scale(axis, pictures.time_unit(float(np.max(np.concatenate(ends), initial=0.0))))
+        return STEPS
+    ends = [run.curve(table, key, SECONDS).x[-1:] for run in histories for table, key in places]
+    unit = pictures.time_unit(float(np.max(np.concatenate(ends), initial=0.0)))
+    return Scale(f"wall time ({unit.name})", unit.seconds)
 
 
 def _page(title: str, histories: Sequence[History]) -> Figure:
@@ -373,9 +338,9 @@ def _page(title: str, histories: Sequence[History]) -> Figure:
     parts = [run.name]
     if workers := run.setting("cluster", "workers"):
         parts.append(count(workers, "worker"))
-    if (games_played := len(run.tables.get(EPISODES, []))) > 0:
+    if games_played := len(run.tables.get(EPISODES, [])):
         parts.append(count(games_played, "game"))
-    steps = run.curve(CHIEF, "wall_s", "steps")
+    steps = run.curve(CHIEF, "wall_s", STEPS)
     if len(steps.x):
         unit = pictures.time_unit(float(steps.y[-1]))
         wall = f"{steps.y[-1] / unit.seconds:.3g} {unit.name}"
@@ -388,20 +353,20 @@ def _draw_workers(
 ) -> None:
     """The mean of all workers of each group, with the range from lowest to highest."""
     for index, (label, histories) in enumerate(groups):
-        found = [points for run in histories for points in run.curves(metric, scale.axis)]
+        found = [points for run in histories for points in run.curves(metric, scale)]
         rows = [curves.smooth(points, window) for points in found]
         over = curves.across_workers(rows, NUM_POINTS)
         if over is None:
             continue
         style = line_style(index)
         name = label if len(groups) > 1 else f"mean of {count(len(rows), 'worker')}"
-        axes.plot(scale(over.x), over.mean, linewidth=2, label=name, **style)
+        axes.plot(over.x, over.mean, linewidth=2, label=name, **style)
         if len(rows) > 1:
-            _draw_band(axes, over, scale, style["color"])
+            _draw_band(axes, over, style["color"])
 
 
-def _draw_band(axes: Axes, over: Band, scale: Scale, colour: str) -> None:
-    axes.fill_between(scale(over.x), over.low, over.high, color=colour, alpha=0.2, linewidth=0)
+def _draw_band(axes: Axes, over: Band, colour: str) -> None:
+    axes.fill_between(over.x, over.low, over.high, color=colour, alpha=0.2, linewidth=0)
 
 
 def _draw_mark(axes: Axes, value: float, label: str) -> None:

@@ -1,18 +1,32 @@
-"""Curves as data: moving means, common grids, bands, and the grouping of runs.
+"""Runs as curves, without TensorFlow: their metrics files, which runs belong together, and bands.
 
-Pure functions over NumPy arrays and plain configurations; nothing here reads files or draws.
+Any subset of the files is enough: in a run over several hosts each host has only the files of its
+own processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c.errors import UserError
+from a3c.run import checkpoint, rundir
+from a3c.run.rows import Row, read_table
+
+log = logging.getLogger(__name__)
+
+CHIEF = "worker-0"
+EPISODES = "episodes"
+
 # Settings that don't affect learning: runs that differ only in these are one experiment.
-NOT_COMPARED = frozenset(
+_NOT_COMPARED = frozenset(
     {
         "run.seed",
         "run.checkpoint_interval_s",
@@ -26,7 +40,21 @@ NOT_COMPARED = frozenset(
         "cluster.trusted_network",
     }
 )
-MAX_LABEL = 60  # characters
+_MAX_LABEL = 60  # characters
+
+
+class NothingToDrawError(UserError):
+    """The data for a picture is missing; the message names it."""
+
+
+class Scale(NamedTuple):
+    """An x-axis: env steps, or wall time in a unit of so many seconds."""
+
+    label: str
+    unit_s: float | None = None
+
+
+STEPS, SECONDS = Scale("env steps"), Scale("seconds", 1.0)
 
 
 class Series(NamedTuple):
@@ -36,13 +64,58 @@ class Series(NamedTuple):
     y: np.ndarray  # [N]
 
 
-class Band(NamedTuple):
-    """Several curves on one grid: their mean, and their lowest and highest values."""
+@dataclass(frozen=True)
+class History:
+    """The metrics of one run. `tables` has rows by file name: `worker-0`, `episodes`."""
 
-    x: np.ndarray  # [N]
-    mean: np.ndarray  # [N]
-    low: np.ndarray  # [N]
-    high: np.ndarray  # [N]
+    path: Path
+    config: dict[str, Any] | None
+    tables: dict[str, list[Row]]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def workers(self) -> list[str]:
+        found = [name for name, rows in self.tables.items() if name.startswith("worker-") and rows]
+        return sorted(found, key=lambda name: (len(name), name))
+
+    @property
+    def evaluators(self) -> list[str]:
+        return sorted(name for name in self.tables if name.startswith("evaluator-"))
+
+    def setting(self, section: str, name: str) -> Any:
+        """A setting of the run, or None if it isn't known."""
+        return (self.config or {}).get(section, {}).get(name)
+
+    def curve(self, table: str, metric: str, scale: Scale) -> Series:
+        """One metric of one file; empty if the file or the metric is missing."""
+        rows = self.tables.get(table, [])
+        return series(self._places(rows, scale), column(rows, metric))
+
+    def curves(self, metric: str, scale: Scale) -> list[Series]:
+        """One metric of each worker that has it."""
+        found = [self.curve(worker, metric, scale) for worker in self.workers]
+        return [points for points in found if len(points.x)]
+
+    def _places(self, rows: list[Row], scale: Scale) -> np.ndarray:
+        """Positions of the rows: env steps, or wall time by the chief's rows or else the clock."""
+        env_steps = column(rows, "env_steps")
+        if scale.unit_s is None:
+            return env_steps
+        chief = self.tables.get(CHIEF, [])
+        known = series(column(chief, "env_steps"), column(chief, "wall_s"))
+        if len(known.x):  # without the time between a stop and a resume; 0 s at the start
+            seconds = np.interp(env_steps, np.append(0.0, known.x), np.append(0.0, known.y))
+            return seconds / scale.unit_s
+        times = [column(table, "time") for table in self.tables.values() if table]
+        return (column(rows, "time") - np.nanmin(np.concatenate(times))) / scale.unit_s
+
+
+def column(rows: list[Row], key: str) -> np.ndarray:
+    """One key of the rows, `[N]`; NaN where a row lacks it."""
+    return np.array([row.get(key, np.nan) for row in rows], np.float64)
 
 
 def series(x: np.ndarray, y: np.ndarray) -> Series:
@@ -53,7 +126,119 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
     return Series(x[order], y[order])
 
 
-# --- smoothing and grids --------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
+
+
+def load_all(names: Sequence[str]) -> list[History]:
+    """The histories of the named runs or directories, each once; by default of the newest run."""
+    paths = [find(name) for name in names] if names else [rundir.find(None).path]
+    return [load(path) for path in dict.fromkeys(paths)]
+
+
+def find(name: str) -> Path:
+    """The directory of a run, which may have been started by hand, without config.json."""
+    path = Path(name)
+    with contextlib.suppress(OSError):  # `rundir.find` reports what is wrong with the name
+        if any((path / part).is_dir() for part in ("metrics", "checkpoints")):
+            return path.resolve()
+    return rundir.find(name).path.resolve()
+
+
+def load(path: Path) -> History:
+    """Read the metrics of a run; UserError if it has neither rows nor checkpoints."""
+    tables: dict[str, list[Row]] = {}
+    damaged: list[str] = []
+    for file in sorted((path / "metrics").glob("*.jsonl")):
+        try:
+            tables[file.stem], num_damaged = read_table(file)
+        except OSError as error:
+            raise UserError(f"{file} can't be read ({error.strerror}): make it readable") from None
+        damaged += [f"{file.name} {num_damaged:,}"] if num_damaged else []
+    if damaged:
+        log.warning("left out: damaged lines in %s/metrics (%s)", path, ", ".join(damaged))
+    if not any(tables.values()) and not checkpoint.steps(path / "checkpoints"):
+        raise UserError(
+            f"{path} holds no metrics yet: metrics/*.jsonl are missing or empty; "
+            "wait for the run's first rows, or give another run"
+        )
+    return History(path, _read_config(path), tables)
+
+
+def _read_config(path: Path) -> dict[str, Any] | None:
+    """The configuration as any version wrote it; None if there is none."""
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_bytes())["config"]
+        if all(isinstance(values, dict) for values in config.values()):
+            return config
+    except FileNotFoundError:
+        manifests = checkpoint.newest_first(path / "checkpoints")
+        return next((manifest.config for _, manifest in manifests), None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise UserError(f"{file} is no run's config.json: restore it, or remove it to plot without")
+
+
+# --- which runs belong together -------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Runs that differ at most in their seed, and the label that distinguishes them."""
+
+    label: str
+    histories: list[History]
+
+
+def group(histories: Sequence[History]) -> list[Group]:
+    """The groups, ordered by their first run; one with an unknown configuration is on its own.
+
+    Labels are the settings in which the groups differ; names where these are unknown or too long.
+    """
+    groups: dict[str, list[History]] = {}
+    for history in histories:
+        is_known = history.config is not None
+        key = json.dumps(_compared(history), sort_keys=True) if is_known else str(history.path)
+        groups.setdefault(key, []).append(history)
+    firsts = [members[0] for members in groups.values()]
+    labels = names = [history.name for history in firsts]
+    if len(firsts) > 1 and all(history.config is not None for history in firsts):
+        compared = list(map(_compared, firsts))
+        keys = sorted({key for settings in compared for key in settings})
+        differing = [key for key in keys if len({_shown(s.get(key)) for s in compared}) > 1]
+        labels = [
+            ", ".join(f"{key.split('.', 1)[1]} {_shown(settings.get(key))}" for key in differing)
+            for settings in compared
+        ]
+    if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
+        labels = names
+    return list(map(Group, labels, groups.values()))
+
+
+def _compared(history: History) -> dict[str, Any]:
+    return {
+        f"{section}.{name}": value
+        for section, values in (history.config or {}).items()
+        for name, value in values.items()
+        if f"{section}.{name}" not in _NOT_COMPARED
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+# --- smoothing, grids and bands -------------------------------------------------------------------
+
+
+class Band(NamedTuple):
+    """Several curves on one grid: their mean, and their lowest and highest values."""
+
+    x: np.ndarray  # [N]
+    mean: np.ndarray  # [N]
+    low: np.ndarray  # [N]
+    high: np.ndarray  # [N]
 
 
 def smooth(points: Series, window: int) -> Series:
@@ -111,53 +296,3 @@ def across_seeds(curves: Sequence[Series], num_points: int) -> Band:
     start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     num_points = 0 if end < start else 1 if end == start else num_points
     return _band(curves, np.linspace(start, end, num_points))
-
-
-# --- which runs belong together -------------------------------------------------------------------
-
-Settings = Mapping[str, Any]  # a configuration's tables as plain data
-
-
-def group_runs(configs: Sequence[Settings | None]) -> list[list[int]]:
-    """Indices of runs that differ at most in their seed, groups ordered by their first run.
-
-    A run with an unknown configuration is a group of its own.
-    """
-    groups: dict[str, list[int]] = {}
-    for index, config in enumerate(configs):
-        known = json.dumps(_compared(config), sort_keys=True) if config is not None else None
-        key = known or f"unknown {index}"
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
-
-
-def label_groups(configs: Sequence[Settings | None], names: Sequence[str]) -> list[str]:
-    """A label for each group: the settings in which the groups differ, or else its name."""
-    flat = [_compared(config) if config is not None else None for config in configs]
-    known = [settings for settings in flat if settings is not None]
-    if len(known) < len(flat) or len(known) < 2:
-        return list(names)
-    keys = sorted({key for settings in known for key in settings})
-    differing = [key for key in keys if len({_shown(s.get(key)) for s in known}) > 1]
-    labels = [
-        ", ".join(f"{key.split('.', 1)[1]} {_shown(settings.get(key))}" for key in differing)
-        for settings in known
-    ]
-    if len(set(labels)) < len(labels) or max(map(len, labels)) > MAX_LABEL:
-        return list(names)
-    return labels
-
-
-def _compared(config: Settings) -> dict[str, Any]:
-    return {
-        f"{section}.{name}": value
-        for section, values in config.items()
-        for name, value in values.items()
-        if f"{section}.{name}" not in NOT_COMPARED
-    }
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

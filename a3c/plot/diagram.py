@@ -1,8 +1,6 @@
-"""A network as a table of its layers and as a picture.
+"""A network as a table of its layers and as a picture, both from its graph.
 
-Both come from the graph: layers record themselves while the network is built, and the graph's edges
-give the connections between layers. Variables that no layer recorded (made with `get_variable`
-directly) get a row of their own, so the total is always correct.
+Variables that no layer recorded (made with `get_variable` directly) get a row of their own.
 """
 
 from __future__ import annotations
@@ -23,9 +21,10 @@ from matplotlib.path import Path as Path2D
 from rich.console import Console
 from rich.table import Table
 
-from a3c.errors import UserError
 from a3c.net import layers, observations
 from a3c.net.network import Network
+from a3c.plot import pictures
+from a3c.plot.pictures import INK
 
 INPUT = "observation"
 
@@ -39,15 +38,16 @@ class LayerRow(NamedTuple):
     num_parameters: int
     sources: tuple[str, ...]  # names of other rows
 
+    @property
+    def shape(self) -> str:
+        return "x".join(map(str, self.output_shape))
+
 
 # --- the table ----------------------------------------------------------------------------------
 
 
 def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
-    """The observation and every layer of a network, in building order.
-
-    Builds the network in a graph of its own; the current graph stays as it is.
-    """
+    """The observation and every layer of a network, built in a graph of its own, in order."""
     shape = observations.prepared_shape(observation_space)
     with tf.Graph().as_default(), layers.recording() as records:
         inputs = tf.compat.v1.placeholder(tf.float32, [1, 1, *shape])
@@ -68,21 +68,18 @@ def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
 
 
 def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
-    """The nearest layers whose outputs feed the tensors."""
-    found: dict[str, None] = {}
-    seen = set()
+    """The nearest layers whose outputs feed the tensors, in building order."""
+    found: set[str] = set()
+    seen: set[Any] = set()
     pending = [tensor.op for tensor in tensors]
     while pending:
         operation = pending.pop()
-        if operation in seen:
-            continue
-        seen.add(operation)
         if operation in makers:
-            found[makers[operation]] = None
-        else:
-            pending.extend(tensor.op for tensor in operation.inputs)
-    order = list(makers.values())
-    return tuple(sorted(found, key=order.index))
+            found.add(makers[operation])
+        elif operation not in seen:
+            seen.add(operation)
+            pending += [tensor.op for tensor in operation.inputs]
+    return tuple(name for name in dict.fromkeys(makers.values()) if name in found)
 
 
 def total_parameters(rows: Sequence[LayerRow]) -> int:
@@ -97,15 +94,10 @@ def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -
     table.add_column("parameters", f"{total_parameters(rows):,}", justify="right", no_wrap=True)
     for row in rows:
         parameters = f"{row.num_parameters:,}" if row.num_parameters else ""
-        table.add_row(row.name, row.kind, _shape_text(row.output_shape), parameters)
+        table.add_row(row.name, row.kind, row.shape, parameters)
     console = console or Console()
     console.print(title, style="bold", highlight=False, markup=False)
     console.print(table)
-
-
-def _shape_text(shape: Sequence[int]) -> str:
-    """A shape in readable form, 84x84x4."""
-    return "x".join(map(str, shape))
 
 
 # --- the picture: all lengths in inches -----------------------------------------------------------
@@ -120,7 +112,8 @@ _MARGIN = 0.3
 _HEADER = 0.75
 _MAX_PIXELS = 30_000
 
-_INK, _FAINT = "#24292f", "#6e7781"
+_FAINT = "#6e7781"
+_BORDER: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.8, "zorder": 3}
 _COLOURS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
 _OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
 
@@ -140,13 +133,7 @@ class _Glyph(NamedTuple):
 def draw(rows: Sequence[LayerRow], title: str, subtitle: str, path: Path) -> None:
     """Draw the layers into a PNG file; raises UserError if it can't be written."""
     picture = figure(rows, title, subtitle)
-    dpi = min(160.0, _MAX_PIXELS / max(picture.get_size_inches()))
-    try:
-        picture.savefig(path, format="png", dpi=dpi)
-    except OSError as error:
-        raise UserError(
-            f"diagram {path} can't be written ({error.strerror}): choose another with --output"
-        ) from error
+    pictures.save(picture, path, dpi=min(160.0, _MAX_PIXELS / max(picture.get_size_inches())))
 
 
 def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
@@ -160,7 +147,7 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
     top = height - _MARGIN
-    axes.text(_MARGIN, top, title, size=12, weight="bold", color=_INK, va="top")
+    axes.text(_MARGIN, top, title, size=12, weight="bold", color=INK, va="top")
     axes.text(_MARGIN, top - 0.27, subtitle, size=10, color=_FAINT, va="top")
     for target in glyphs.values():
         for source in target.row.sources:
@@ -172,10 +159,7 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
 
 
 def _arrange(rows: Sequence[LayerRow]) -> tuple[dict[str, _Glyph], float, float]:
-    """Every layer's glyph by name, the distance between columns, and the total width.
-
-    A layer is in a column to the right of all its inputs; outputs are in the last column.
-    """
+    """Every layer's glyph, right of its inputs; the distance between columns; the total width."""
     depths: dict[str, int] = {}
     for row in rows:  # building order: sources come first
         depths[row.name] = max((depths[source] + 1 for source in row.sources), default=0)
@@ -245,20 +229,15 @@ def _draw_glyph(axes: Axes, glyph: _Glyph) -> None:
         for strength, edge in ((1.0, front[:2]), (0.55, front[2:]), (0.75, front[1:3])):
             face = front if strength == 1.0 else [*edge, *(np.array(edge[::-1]) + back)]
             colour = tuple(1.0 - strength * (1.0 - part) for part in to_rgb(glyph.colour))
-            axes.add_patch(
-                Polygon(face, facecolor=colour, edgecolor="white", linewidth=0.8, zorder=3)
-            )
+            axes.add_patch(Polygon(face, facecolor=colour, **_BORDER))
         return
-    bar = FancyBboxPatch(
-        (left, bottom), glyph.width, glyph.height, boxstyle="round,pad=0,rounding_size=0.05"
-    )
-    bar.set(facecolor=glyph.colour, edgecolor="white", linewidth=0.8, zorder=3)
-    axes.add_patch(bar)
+    shape = "round,pad=0,rounding_size=0.05"
+    corner, width, height = (left, bottom), glyph.width, glyph.height
+    axes.add_patch(FancyBboxPatch(corner, width, height, shape, facecolor=glyph.colour, **_BORDER))
     if glyph.row.kind == "LSTM":
         x, y = glyph.x, bottom + glyph.height
-        _draw_arrow(
-            axes, [(x, y), (x + 0.45, y + 0.35), (x - 0.45, y + 0.35), (x, y)], glyph.colour
-        )
+        loop = [(x, y), (x + 0.45, y + 0.35), (x - 0.45, y + 0.35), (x, y)]
+        _draw_arrow(axes, loop, glyph.colour)
 
 
 def _draw_edge(axes: Axes, source: _Glyph, target: _Glyph, step: float) -> None:
@@ -277,9 +256,8 @@ def _draw_edge(axes: Axes, source: _Glyph, target: _Glyph, step: float) -> None:
 def _draw_arrow(axes: Axes, curve: list[tuple[float, float]], colour: str) -> None:
     """A cubic Bézier curve with an arrowhead at its end."""
     path = Path2D(curve, [Path2D.MOVETO, Path2D.CURVE4, Path2D.CURVE4, Path2D.CURVE4])
-    arrow = FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9)
-    arrow.set(linewidth=1.1, color=colour, zorder=2)
-    axes.add_patch(arrow)
+    look: dict[str, Any] = {"linewidth": 1.1, "color": colour, "zorder": 2}
+    axes.add_patch(FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=9, **look))
 
 
 def _draw_label(axes: Axes, glyph: _Glyph) -> None:
@@ -291,11 +269,11 @@ def _draw_label(axes: Axes, glyph: _Glyph) -> None:
     for number, line in enumerate(lines):
         text = axes.text(x, y - number * _LINE, line, size=9, color=_FAINT, ha=side, va="top")
         if number == 0:
-            text.set(weight="bold", color=_INK)
+            text.set(weight="bold", color=INK)
 
 
 def _label(row: LayerRow) -> list[str]:
-    lines = [row.name, row.kind, _shape_text(row.output_shape)]
+    lines = [row.name, row.kind, row.shape]
     if row.num_parameters:
         lines.append(f"{row.num_parameters:,} parameters")
     return [line for line in lines if line]

@@ -1,8 +1,14 @@
-"""Pictures of a checkpoint's network: the weights of its first layer, and its saliency maps."""
+"""Pictures of a checkpoint's network: the weights of its first layer, and its saliency maps.
+
+Saliency is by perturbation (Greydanus et al. 2018, arXiv:1711.00138). The image is blurred around
+each point of a grid, in all frames of the stack, and the network is evaluated again. The saliency
+of the point is half the squared change of the policy's parameters, and of the values (equations 2
+and 3 of the paper): where the network looks, not whether it judges this place as good or bad.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,23 +17,27 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from PIL import Image
 
 from a3c.learn.agent import Agent
 from a3c.net import observations
-from a3c.play.evaluation import Decision, Envs
-from a3c.play.locate import Source
-from a3c.play.picture import game_name
-from a3c.play.playground import Playground
-from a3c.play.policy_view import Choice, action_names, view_policy
+from a3c.net.observations import channels_first
+from a3c.play.picture import Choice, action_names, game_name, view_policy
+from a3c.play.playground import Decision, Envs, Games, Playground, decisions
 from a3c.plot import pictures
-from a3c.plot.histories import NothingToDrawError
+from a3c.plot.curves import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
-from a3c.plot.saliency import image_frames, largest_value_changes, play_one, saliency
 
 NUM_MOMENTS = 4
+MAX_STEPS = 2000  # of a game; the observations of all these steps are kept in memory
 POLICY, VALUE = (0.20, 0.55, 1.00), (1.00, 0.30, 0.20)
+# From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
+POINTS = 17  # along the shorter side
+BLUR = 3 / 80
+FADE = 5 / 80
+_BATCH = 64
 _DARKEN = 0.55  # factor for the frame below the overlay
-_WIDTH, _MARGIN, _GAP, _CAPTION = 12.0, 0.22, 0.12, 0.42  # inches
+_WIDTH, _MARGIN, _GAP, _CAPTION, _NAMES = 12.0, 0.22, 0.12, 0.42, 0.4  # inches
 _FILTERS_A_ROW = 16
 
 
@@ -47,66 +57,49 @@ class Moment(NamedTuple):
     value: np.ndarray  # [height, width]
 
 
-class Pictures:
-    """The pictures of a checkpoint's network, with an environment to play in."""
-
-    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
-        self._ground, self._envs, self._agent = ground, envs, agent
-        space = envs.single_observation_space
-        assert isinstance(space, Box)
-        self._space = space
-        self._game = game_name(ground.config.env.env_id)
-        self._when = f"after {step:,} env steps"
-
-    def filters(self) -> Figure:
-        layers = first_layers(self._agent.parameters())
+def draw(name: str, ground: Playground, envs: Envs, agent: Agent, step: int) -> Figure:
+    """The picture `filters` or `saliency` of a network, which may play in `envs` for it."""
+    space, env_id = envs.single_observation_space, ground.config.env.env_id
+    assert isinstance(space, Box)
+    game, when = game_name(env_id), f"after {step:,} env steps"
+    if name == "filters":
+        layers = first_layers(agent.parameters())
         if not layers:
             raise NothingToDrawError("no filters: the network has no dense layer or convolution")
-        last = observations.prepared_shape(self._space)[-1]
-        inputs = [f"input {index}" for index in range(last)]
-        if observations.is_image(self._space):
-            inputs = frame_names(last)
-        subtitle = f"{self._when} · red above 0, blue below · largest first"
-        return filters_figure(layers, f"First layer: {self._game}", subtitle, inputs)
-
-    def saliency(self) -> Figure:
-        """Saliency of policy and value at some moments of a game."""
-        if not observations.is_image(self._space):
-            raise NothingToDrawError(
-                f"no saliency: {self._ground.config.env.env_id} has observations of shape "
-                f"{self._space.shape}, and saliency is of images; --what filters shows its weights"
-            )
-        game = play_one(self._envs, self._agent, self._ground.seed)
-        shown = [self._moment(decision) for decision in largest_value_changes(game, NUM_MOMENTS)]
-        method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
-        title = f"What the network sees: {self._game}"
-        return saliency_figure(shown, title, f"{self._when} · {method}")
-
-    def _moment(self, decision: Decision) -> Moment:
-        caption = [
-            f"env step {decision.lengths[0]:,}",
-            f"score {decision.returns[0]:g}",
-            f"value {decision.action.values[0]:.2f}",
-        ]
-        space = self._envs.single_action_space
-        if isinstance(space, Discrete):
-            parameters = decision.action.policy_parameters[0]
-            names = action_names(self._ground.config.env, space)
-            policy = self._agent.network.policy
-            rows = view_policy(policy, space, parameters, decision.action.actions[0], names)
-            choices = [row for row in rows if isinstance(row, Choice)]
-            caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
-        found = saliency(self._agent, self._space, decision)
-        frames = image_frames(decision.observations[0], self._space).astype(np.float64)
-        highest = 255.0 if self._space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-        return Moment(" · ".join(caption), frames / highest, found.policy, found.value)
+        last = observations.prepared_shape(space)[-1]
+        is_image = observations.is_image(space)
+        inputs = frame_names(last) if is_image else [f"input {index}" for index in range(last)]
+        subtitle = f"{when} · red above 0, blue below · largest first"
+        return filters_figure(layers, f"First layer: {game}", subtitle, inputs)
+    if not observations.is_image(space):
+        raise NothingToDrawError(
+            f"no saliency: {env_id} has observations of shape "
+            f"{space.shape}, and saliency is of images; --what filters shows its weights"
+        )
+    played = decisions(envs, agent, Games(1), seed=ground.seed)
+    chosen = largest_value_changes(list(itertools.islice(played, MAX_STEPS)), NUM_MOMENTS)
+    shown = [_moment(ground, envs, agent, decision) for decision in chosen]
+    method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
+    return saliency_figure(shown, f"What the network sees: {game}", f"{when} · {method}")
 
 
-@contextlib.contextmanager
-def opened(ground: Playground, source: Source) -> Iterator[Pictures]:
-    """The network of a checkpoint; its environment is closed on exit."""
-    with contextlib.closing(ground.envs(1)) as envs:
-        yield Pictures(ground, envs, ground.agent(envs, source.path), source.manifest.step)
+def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision) -> Moment:
+    caption = [
+        f"env step {decision.lengths[0]:,}",
+        f"score {decision.returns[0]:g}",
+        f"value {decision.action.values[0]:.2f}",
+    ]
+    space: Any = envs.single_observation_space
+    actions = envs.single_action_space
+    if isinstance(actions, Discrete):
+        parameters, action = decision.action.policy_parameters[0], decision.action.actions[0]
+        names = action_names(ground.config.env, actions)
+        rows = view_policy(agent.network.policy, actions, parameters, action, names)
+        choices = [row for row in rows if isinstance(row, Choice)]
+        caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
+    frames = image_frames(decision.observations[0], space).astype(np.float64)
+    highest = 255.0 if space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
+    return Moment(" · ".join(caption), frames / highest, *saliency(agent, space, decision))
 
 
 # --- the first layer ------------------------------------------------------------------------------
@@ -159,11 +152,10 @@ def _grid(weights: np.ndarray) -> np.ndarray:
     cell_h, cell_w, gap = height + 1, width + 1, max(height // 2, 1)
     band_h = channels * cell_h + gap
     grid = np.full((bands * band_h - gap, min(count, _FILTERS_A_ROW) * cell_w), np.nan)
-    for index in range(count):
+    for index, channel in np.ndindex(count, channels):
         band, column = divmod(index, _FILTERS_A_ROW)
-        for channel in range(channels):
-            top, left = band * band_h + channel * cell_h, column * cell_w
-            grid[top : top + height, left : left + width] = weights[:, :, channel, index]
+        top, left = band * band_h + channel * cell_h, column * cell_w
+        grid[top : top + height, left : left + width] = weights[:, :, channel, index]
     return grid[:-1, :-1]
 
 
@@ -172,19 +164,117 @@ def _label(axes: Any, layer: FirstLayer, inputs: Sequence[str]) -> None:
     *size, rows, count = layer.weights.shape
     what = f"{count} {'×'.join(map(str, size))} filters" if is_image else f"{count} units"
     axes.set_title(f"{layer.name}: {what}", loc="left", size=13.5, weight="bold", color=INK)
-    axes.set_xticks([])
-    for side in axes.spines.values():
-        side.set_visible(False)
-    if len(inputs) != rows or rows > 32:
-        axes.set_yticks([])
-        return
-    cell = layer.weights.shape[0] + 1 if is_image else 1
-    places = [row * cell + (cell - 2) / 2 if is_image else row for row in range(rows)]
-    axes.set_yticks(places, inputs)
-    axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    if len(inputs) == rows <= 32:
+        cell = layer.weights.shape[0] + 1 if is_image else 1
+        places = [row * cell + (cell - 2) / 2 if is_image else row for row in range(rows)]
+        axes.set_yticks(places, inputs)
+        axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
 
 
 # --- saliency -------------------------------------------------------------------------------------
+
+
+def saliency(agent: Agent, space: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
+    """How strongly policy and value depend on each place of the image, `[height, width]`."""
+    observation = decision.observations[0]
+    axes = image_axes(space)
+    height, width = (observation.shape[axis] for axis in axes)
+    points = grid((height, width))
+    images = np.stack([observation, *perturbed(observation, axes, points.reshape(-1, 2))])
+    policies, values = [], []
+    for batch in np.array_split(images, math.ceil(len(images) / _BATCH)):
+        state = np.repeat(decision.state, len(batch), axis=0)
+        action = agent.act(batch, state, np.repeat(decision.starts, len(batch)))
+        policies.append(action.policy_parameters)
+        values.append(action.values[:, None])
+
+    def moved(parts: Sequence[np.ndarray]) -> np.ndarray:
+        found = np.concatenate(parts)
+        halves = np.square(found[1:] - found[0]).sum(axis=1).reshape(points.shape[:2]) / 2
+        image = Image.fromarray(halves.astype(np.float32))
+        return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+
+    return moved(policies), moved(values)
+
+
+def grid(size: tuple[int, int]) -> np.ndarray:
+    """Evenly spaced points over an image, `[rows, columns, 2]`, as row and column."""
+    spacing = max(min(size) / POINTS, 1.0)
+    counts = [max(int(side / spacing), 1) for side in size]
+    rows, columns = (
+        (np.arange(count) + 0.5) * side / count - 0.5
+        for count, side in zip(counts, size, strict=True)
+    )
+    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
+
+
+def perturbed(
+    observation: np.ndarray, axes: tuple[int, int], points: np.ndarray
+) -> Iterator[np.ndarray]:
+    """An image, blurred around each of the points `[N, 2]`; `axes` are its rows and columns.
+
+    I' = I (1 - M) + blur(I) M with M a bell around the point (equation 1). The type of the image
+    is kept.
+    """
+    image = np.moveaxis(observation.astype(np.float64), axes, (0, 1))  # [height, width, ...]
+    size = image.shape[:2]
+    difference = blur(image, BLUR * min(size)) - image
+    for point in points:
+        bells = [
+            np.exp(-np.square((np.arange(side) - centre) / (FADE * min(size))) / 2)
+            for side, centre in zip(size, point, strict=True)
+        ]
+        mask = np.outer(*bells).reshape(*size, *[1] * (image.ndim - 2))
+        changed = np.moveaxis(image + difference * mask, (0, 1), axes)
+        if np.issubdtype(observation.dtype, np.integer):
+            changed = changed.round()
+        yield changed.astype(observation.dtype)
+
+
+def blur(image: np.ndarray, deviation: float) -> np.ndarray:
+    """Blur the first two axes with a Gaussian; edge pixels are repeated beyond the edges."""
+    reach = math.ceil(3 * deviation)
+    offsets = np.arange(-reach, reach + 1)
+    weights = np.exp(-np.square(offsets / deviation) / 2)
+    weights /= weights.sum()
+    for axis in (0, 1):
+        length = image.shape[axis]
+        places = np.clip(np.arange(length)[:, None] + offsets, 0, length - 1)
+        image = np.moveaxis(image.take(places, axis), axis + 1, -1) @ weights
+    return image
+
+
+def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision]:
+    """Of each of `count` equal parts of a game, the moment just after the largest value change."""
+    values = np.array([decision.action.values[0] for decision in game])
+    change = np.abs(np.diff(values, prepend=values[:1]))
+    parts = np.array_split(np.arange(len(game)), min(count, len(game)))
+    return [game[int(part[np.argmax(change[part])])] for part in parts]
+
+
+def image_axes(space: Box) -> tuple[int, int]:
+    """The axes of an image's rows and columns, counted from the end."""
+    return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
+
+
+def image_frames(observation: np.ndarray, space: Box) -> np.ndarray:
+    """The frames of one image observation, oldest first, `[N, height, width, channels]`.
+
+    Three colour channels stay together as the last axis of one frame. Every other channel becomes a
+    frame with one channel.
+    """
+    if len(space.shape) == 2:
+        return observation[None, :, :, None]
+    stacks = np.moveaxis(observation, image_axes(space), (-3, -2))  # [..., height, width, channels]
+    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not channels_first(space))
+    if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
+        return stacks.reshape(-1, *stacks.shape[-3:])
+    return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)
+
+
+# --- the picture of it ----------------------------------------------------------------------------
 
 
 def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figure:
@@ -193,29 +283,26 @@ def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figur
     height, width = shown[0].policy.shape
     cell_w = (_WIDTH - 2 * _MARGIN + _GAP) / columns - _GAP
     cell_h = min(cell_w * height / width, 2 * cell_w)
-    row_h = cell_h + _CAPTION
-    page_h = pictures.HEADER + len(shown) * row_h + 0.4
+    page_h = pictures.HEADER + len(shown) * (cell_h + _CAPTION) + _NAMES
     figure = pictures.page(title, subtitle, (_WIDTH, page_h))
     figure.set_layout_engine("none")  # captions are wider than their frame
-    for number, moment in enumerate(shown):
-        bottom = page_h - pictures.HEADER - (number + 1) * row_h
+    room = {"left": _MARGIN / _WIDTH, "right": 1 - _MARGIN / _WIDTH, "bottom": _NAMES / page_h}
+    room |= {"top": 1 - (pictures.HEADER + _CAPTION) / page_h}
+    room |= {"wspace": _GAP / cell_w, "hspace": _CAPTION / cell_h}
+    panels = figure.subplots(len(shown), columns, squeeze=False, gridspec_kw=room)
+    for row, moment in zip(panels, shown, strict=True):
         newest = _rgb(moment.frames[-1])
         images = [*map(_rgb, moment.frames)]
         images += [overlay(newest, moment.policy, POLICY), overlay(newest, moment.value, VALUE)]
-        row = []
-        for column, image in enumerate(images):
-            left = _MARGIN + column * (cell_w + _GAP)
-            box = (left / _WIDTH, bottom / page_h, cell_w / _WIDTH, cell_h / page_h)
-            axes = figure.add_axes(box)
+        for axes, image in zip(row, images, strict=True):
             axes.imshow(image, interpolation="nearest", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
-            for side in axes.spines.values():
-                side.set_visible(False)
-            row.append(axes)
+            axes.spines[:].set_visible(False)
         row[0].set_title(moment.caption, loc="left", size=12, color=INK)
     names = [*frame_names(columns - 2), "policy looks here", "value looks here"]
     dark = [tuple(0.8 * part for part in colour) for colour in (POLICY, VALUE)]  # on white
-    for axes, name, colour in zip(row, names, [*[FAINT] * (columns - 2), *dark], strict=True):
+    colours = [*[FAINT] * (columns - 2), *dark]
+    for axes, name, colour in zip(panels[-1], names, colours, strict=True):
         axes.set_xlabel(name, size=11.5, color=colour)
     return figure
 

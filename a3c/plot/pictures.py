@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from a3c.errors import UserError
@@ -28,9 +30,6 @@ _LETTER = 0.105  # mean width of a subtitle's letter in inches
 class TimeUnit(NamedTuple):
     seconds: float
     name: str
-
-
-# --- numbers --------------------------------------------------------------------------------------
 
 
 def short(value: float, _position: object = None) -> str:
@@ -52,18 +51,13 @@ def time_unit(longest_s: float) -> TimeUnit:
     return TimeUnit(1.0, "s")
 
 
-# --- page and axes ------------------------------------------------------------------------------
-
-
 def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
     """A page with its heading; axes and legends are laid out in the rest."""
     width, height = size
-    figure = Figure(figsize=size, dpi=DPI, facecolor="white", layout="constrained")
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.set(  # type: ignore[call-arg]
-        rect=(0.0, 0.0, 1.0, 1 - HEADER / height), w_pad=0.14, h_pad=0.12, wspace=0.02, hspace=0.02
-    )
+    figure = Figure(figsize=size, dpi=DPI, facecolor="white")
+    below = (0.0, 0.0, 1.0, 1 - HEADER / height)
+    engine = ConstrainedLayoutEngine(rect=below, w_pad=0.14, h_pad=0.12, wspace=0.02, hspace=0.02)
+    figure.set_layout_engine(engine)
     left = 0.22 / width
     figure.text(left, 1 - 0.2 / height, title, size=18, weight="bold", color=INK, va="top")
     room = int((width - 0.4) / _LETTER)
@@ -80,10 +74,8 @@ def dress(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
     axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GRID)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(short))
         axis.set_minor_formatter(NullFormatter())
@@ -111,12 +103,9 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
         frameon=False,
     )
     for sample in legend.legend_handles:
-        if sample is not None and (sample.get_alpha() or 1.0) < 0.5 and not _is_area(sample):
+        is_area = isinstance(sample, Rectangle)
+        if sample is not None and (sample.get_alpha() or 1.0) < 0.5 and not is_area:
             sample.set_alpha(0.6)
-
-
-def _is_area(handle: object) -> bool:
-    return type(handle).__name__ == "Rectangle"
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -126,11 +115,11 @@ def line_style(index: int) -> dict[str, Any]:
     }
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, dpi: float = DPI) -> Path:
     """Write a PNG file; UserError if it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=DPI)
+        figure.savefig(path, format="png", dpi=dpi)
     except OSError as error:
         raise UserError(
             f"picture {path} can't be written ({error.strerror}): choose another --output"

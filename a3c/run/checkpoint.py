@@ -6,10 +6,6 @@ written under a temporary name, fsynced, and renamed. The manifest contains data
 
 A compact checkpoint (`a3c.run.compact`) has its variables in one NumPy file instead, without the
 optimizer's statistics. Everything here reads it like any other.
-
-Training's mean over 100 games says only that a run may be solved: the weights changed during those
-games, and over many windows some mean is high by chance. So the chief writes a frozen snapshot into
-`candidate/`, which a separate process plays (`a3c.learn.games`); `is_solved` judges by its scores.
 """
 
 from __future__ import annotations
@@ -39,7 +35,9 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
 COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
-CANDIDATE = "candidate"  # the folder of the snapshot that may solve the run
+# The folder of a frozen snapshot that may solve the run. Training's mean doesn't decide that: the
+# weights changed during its games, and over many windows some mean is high by chance.
+CANDIDATE = "candidate"
 _TEMPORARY = ".writing-"
 _REPLACED = ".replaced-"  # an older checkpoint while a newer one of the same step replaces it
 
@@ -122,17 +120,13 @@ def write(
 
 
 def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
-    """Move a checkpoint from `candidate` into `root` as the newest one, with a new manifest.
-
-    Checkpoints of later steps are removed, because their weights weren't evaluated. `manifest`
-    needs no files.
-    """
+    """Move a candidate into `root` as the newest; later ones go, as nobody evaluated them."""
     _write_manifest(candidate, replace(manifest, files=read_manifest(candidate).files))
     final = root / str(manifest.step)
     root.mkdir(parents=True, exist_ok=True)
     _move(candidate, final)
-    for step, path in _by_step(root, "").items():
-        if step > manifest.step:
+    for path in steps(root):
+        if int(path.name) > manifest.step:
             _remove(path)
     sync_directory(root)
     return final
@@ -187,9 +181,7 @@ def verify(directory: Path) -> Manifest:
     manifest = read_manifest(directory)
     try:
         for name, expected in manifest.files.items():
-            path = directory / name
-            if Path(name).name != name or path.is_symlink() or not path.is_file():
-                raise DamagedCheckpointError(f"{name} is missing")
+            path = own_file(directory, name)
             size, wanted = path.stat().st_size, expected["bytes"]
             if size != wanted:
                 raise DamagedCheckpointError(f"{name} has {size} bytes instead of {wanted}")
@@ -205,13 +197,18 @@ def verify(directory: Path) -> Manifest:
     return manifest
 
 
+def own_file(directory: Path, name: str) -> Path:
+    """A file of a checkpoint; DamagedCheckpointError if it is missing, a link, or elsewhere."""
+    path = directory / name
+    if Path(name).name != name or path.is_symlink() or not path.is_file():
+        raise DamagedCheckpointError(f"{name} is missing")
+    return path
+
+
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest and check its fields, but not the files."""
-    path = directory / MANIFEST
     try:
-        if path.is_symlink() or not path.is_file():
-            raise DamagedCheckpointError(f"{MANIFEST} is missing")
-        tables = json.loads(path.read_bytes())
+        tables = json.loads(own_file(directory, MANIFEST).read_bytes())
         if not isinstance(tables, dict) or tables.get("format") != FORMAT:
             raise DamagedCheckpointError(f"{MANIFEST} is not of format {FORMAT}")
         manifest = Manifest(**tables)
@@ -268,8 +265,6 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
     """Raise UserError, naming both values, if a checkpoint is of another game or network."""
     for section, values in wanted.items():
         there = manifest.identity.get(section)
-        if there == values:
-            continue
         for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
             # An earlier version may have lacked the setting.
             old = there.get(key, value) if isinstance(there, dict) else there
@@ -296,17 +291,13 @@ def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
     one_thread = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, device_count={"GPU": 0}
     )
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=one_thread) as session:
         inputs = [tf.compat.v1.placeholder(values[name].dtype, None) for name in names]
+        whole = [""] * len(names)
         write = tf.raw_ops.SaveV2(
-            prefix=str(prefix),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=inputs,
+            prefix=str(prefix), tensor_names=names, shape_and_slices=whole, tensors=inputs
         )
-        feed = dict(zip(inputs, (values[name] for name in names), strict=True))
-        with tf.compat.v1.Session(config=one_thread) as session:
-            session.run(write, feed)
+        session.run(write, dict(zip(inputs, (values[name] for name in names), strict=True)))
 
 
 def load_variables(directory: Path) -> dict[str, np.ndarray]:
@@ -329,10 +320,10 @@ def load_variables(directory: Path) -> dict[str, np.ndarray]:
 
 def steps(root: Path) -> list[Path]:
     """The checkpoints of a run by step, lowest first, without verification."""
-    return list(_by_step(root, "").values())
+    return list(_by_step(root).values())
 
 
-def _by_step(root: Path, prefix: str) -> dict[int, Path]:
+def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
     """The directories named `prefix` plus a number, sorted by number; links are skipped."""
     found = {}
     for path in root.glob(f"{prefix}*"):
@@ -346,23 +337,22 @@ def _by_step(root: Path, prefix: str) -> dict[int, Path]:
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     """The newest checkpoint that passes verification; None if the run has no checkpoint.
 
-    Damaged checkpoints are skipped and logged. If all are damaged, this raises UserError, since
-    starting again silently would discard the run.
+    If all are damaged, raises UserError: starting again silently would discard the run.
     """
-    named = {**_by_step(root, _REPLACED), **_by_step(root, "")}
+    named = _by_step(root, _REPLACED) | _by_step(root)
     for step in sorted(named, reverse=True):
         try:
             return named[step], verify(named[step])
         except DamagedCheckpointError as error:
             log.warning("checkpoint %s is damaged (%s); trying the one before", named[step], error)
-    if named:
-        which = f"all {len(named)} checkpoints in {root} are"
-        if len(named) == 1:
-            which = f"the only checkpoint in {root} is"
-        raise UserError(
-            f"{which} damaged: restore one from a backup, or start a new run in another --run-dir"
-        )
-    return None
+    if not named:
+        return None
+    which = f"all {len(named)} checkpoints in {root} are"
+    if len(named) == 1:
+        which = f"the only checkpoint in {root} is"
+    raise UserError(
+        f"{which} damaged: restore one from a backup, or start a new run in another --run-dir"
+    )
 
 
 def newest_first(
@@ -378,12 +368,9 @@ def newest_first(
 
 def best(root: Path) -> Path | None:
     """The checkpoint with the highest mean return over its last 100 episodes, if there is one."""
-    scored = [
-        (manifest.mean_return_100, path)
-        for path, manifest in newest_first(root)
-        if manifest.mean_return_100 is not None
-    ]
-    return max(scored, key=lambda pair: pair[0])[1] if scored else None  # of equals, the newest
+    means = {path: manifest.mean_return_100 for path, manifest in newest_first(root)}
+    scored = {path: mean for path, mean in means.items() if mean is not None}
+    return max(scored, key=scored.__getitem__, default=None)  # of equals, the newest
 
 
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
@@ -393,15 +380,14 @@ def prune(root: Path, keep: int, written: Path | None = None) -> None:
     Newest means both by step and by time: a run that rolled back past damaged checkpoints writes
     lower steps, and the clock may have been set back.
     """
-    by_step = steps(root)
-    readable = dict(newest_first(root))
+    by_step, readable = steps(root), dict(newest_first(root))
     written_at = {path: manifest.written_at for path, manifest in readable.items()}
     by_time = sorted(by_step, key=lambda path: written_at.get(path, -math.inf))
     solved = [path for path, manifest in readable.items() if manifest.reason == "solved"]
     spare = {*by_step[-keep:], *by_time[-keep:], best(root), *solved[:1], written}
-    doomed = [path for path in by_step if path not in spare]
-    for path in (*doomed, *_by_step(root, _REPLACED).values()):
-        _remove(path)
+    for path in (*by_step, *_by_step(root, _REPLACED).values()):
+        if path not in spare:
+            _remove(path)
 
 
 def clear_unfinished(root: Path) -> None:

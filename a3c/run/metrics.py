@@ -71,13 +71,10 @@ METRICS = {  # the unit of each
 
 
 class Sink(Protocol):
-    """Something that takes rows of metrics."""
+    """Takes rows of metrics; `restart` discards rows beyond `env_steps`, as the run rolled back."""
 
-    def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Append one row."""
-
-    def restart(self, env_steps: int, **notes: int) -> None:
-        """Discard rows beyond `env_steps`: the run rolled back to that step."""
+    def write(self, env_steps: int, row: Mapping[str, float]) -> None: ...
+    def restart(self, env_steps: int, **notes: int) -> None: ...
 
 
 class JsonlSink:
@@ -91,24 +88,22 @@ class JsonlSink:
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
         """Append one row with the time, the env steps and the current life of the ps."""
-        when = {"time": round(time.time(), 3), "env_steps": env_steps}
-        self._append({**when, **self._life, **{key: _plain(value) for key, value in row.items()}})
+        self._append(env_steps, self._life | {key: _plain(value) for key, value in row.items()})
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Mark that rows beyond `env_steps` were rolled back; `a3c.run.resume` reads this."""
         self._life = {name: notes[name] for name in ("ps_life",) if name in notes}
-        mark = {"time": round(time.time(), 3), "env_steps": env_steps, "event": "attached"}
-        self._append({**mark, **notes})
+        self._append(env_steps, {"event": "attached", **notes})
 
-    def _append(self, row: Mapping[str, Any]) -> None:
-        line = json.dumps(row).encode() + b"\n"
+    def _append(self, env_steps: int, row: Mapping[str, Any]) -> None:
+        when = {"time": round(time.time(), 3), "env_steps": env_steps}
+        line = json.dumps({**when, **row}).encode() + b"\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a+b") as file:
                 if self._may_be_torn and file.seek(0, os.SEEK_END):
                     file.seek(-1, os.SEEK_END)
-                    if file.read() != b"\n":
-                        line = b"\n" + line
+                    line = line if file.read() == b"\n" else b"\n" + line
                 file.write(line)
         except OSError as error:
             if not self._failing:

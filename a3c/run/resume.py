@@ -1,12 +1,12 @@
 """Recover from a run's files what earlier processes knew: the env step, episodes, returns.
 
 A restarted ps begins a new life at the env step that it was restored to. Every worker writes a mark
-in its metrics when it attaches to the ps, with the number of that life. The marks separate rows of
-rolled-back steps from valid rows, and a restarted chief restores its counters from them.
+in its metrics when it attaches to the ps, with the number of that life.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,23 +47,19 @@ class Attached(NamedTuple):
 
 def last_attached(path: Path) -> Attached | None:
     """The last mark in a metrics file, searched from the end."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found = data.rfind(_MARK)
-            while found >= 0:
-                start, end = data.rfind(b"\n", 0, found) + 1, data.find(b"\n", found)
-                row = (parse_row(data[start:end]) if end >= 0 else None) or {}
-                if row.get("event") == "attached" and type(row.get("env_steps")) is int:
-                    life, episodes = row.get("ps_life"), row.get("episodes")
-                    return Attached(
-                        row["env_steps"],
-                        life if type(life) is int else None,
-                        episodes if type(episodes) is int else 0,
-                        end + 1,
-                    )
-                found = data.rfind(_MARK, 0, found)
-    except (OSError, ValueError):  # ValueError: the file is empty
-        pass
+    with (
+        contextlib.suppress(OSError, ValueError),  # ValueError: the file is empty
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        found = data.rfind(_MARK)
+        while found >= 0:
+            start, end = data.rfind(b"\n", 0, found) + 1, data.find(b"\n", found)
+            row = (parse_row(data[start:end]) if end >= 0 else None) or {}
+            if row.get("event") == "attached" and type(row.get("env_steps")) is int:
+                step, life, games = row["env_steps"], row.get("ps_life"), row.get("episodes", 0)
+                return Attached(step, life, games, end + 1)
+            found = data.rfind(_MARK, 0, found)
     return None
 
 

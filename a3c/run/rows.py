@@ -5,12 +5,11 @@ Metrics files grow for days. The dashboard reads them every second, so it must n
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -23,23 +22,19 @@ _WORDS = ("state", "event")
 
 
 def parse_row(line: bytes) -> Row | None:
-    """The row in a line of JSON; None if the line is incomplete or holds something else.
-
-    Kept are only numbers between -2^63 and 2^63, and texts under the keys in `_WORDS`.
-    """
+    """The numbers (below 2^63) and texts (of `_WORDS`) in a line of JSON; None if it is no row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict):
         return None
-
-    def is_sound(key: str, value: Any) -> bool:
-        if isinstance(value, int | float):
-            return -_MAX_NUMBER < value < _MAX_NUMBER  # False for NaN too
-        return isinstance(value, str) and key in _WORDS
-
-    return {key: value for key, value in row.items() if is_sound(key, value)}
+    return {
+        key: value
+        for key, value in row.items()
+        if (isinstance(value, str) and key in _WORDS)
+        or (isinstance(value, int | float) and -_MAX_NUMBER < value < _MAX_NUMBER)  # no NaN
+    }
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -84,63 +79,32 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def sampled_rows(path: Path, num_rows: int, has: str) -> tuple[list[Row], int]:
-    """Rows with the key `has`, sampled evenly over a file, and the file's size at that time.
+class Cache:
+    """Caches what is parsed of each file until the file changes."""
 
-    Rows about a rollback are included. A file that isn't much larger than the sample is read whole.
-    """
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
-    def wanted(lines: Iterable[bytes]) -> Iterator[Row]:
-        return (row for row in map(parse_row, lines) if row and (has in row or "event" in row))
-
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size <= num_rows * TAIL_BYTES // 4:
-                file.seek(0)
-                return list(wanted(file.read(size).splitlines())), size
-            found: list[Row] = []
-            for place in range(num_rows):
-                file.seek(size * place // num_rows)
-                lines = file.read(TAIL_BYTES // 4).splitlines()[1:]
-                found += itertools.islice(wanted(lines), 1)
-            return found, size
-    except OSError:
-        return [], 0
-
-
-class Cache(Generic[T]):
-    """Caches the result of `parse` for each file until the file changes."""
-
-    def __init__(self, parse: Callable[[Path], T]) -> None:
-        self._parse = parse
-        self._known: dict[Path, tuple[tuple[int, int, int], T]] = {}
-
-    def get(self, path: Path) -> T | None:
+    def get(self, parse: Callable[[Path], T | None], path: Path) -> T | None:
         """The parsed contents of the file now; None if it can't be read."""
         try:
             stat = path.stat()
             signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            known = self._known.get(path)
-            if known is None or known[0] != signature:
-                known = self._known[path] = (signature, self._parse(path))
+            if path not in self._known or self._known[path][0] != signature:
+                self._known[path] = (signature, parse(path))
         except OSError:  # missing, a directory, or not readable
             self._known.pop(path, None)
             return None
-        return known[1]
+        found: T | None = self._known[path][1]
+        return found
 
 
 class Follower:
-    """The lines appended to a file since the last call.
-
-    A file that was replaced or truncated is read from its beginning, even if it is longer now than
-    before.
-    """
+    """The lines appended to a file since the last call; a replaced or cut file starts over."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         self._offset = offset
-        self._inode: int | None = None
         self._before = b""  # the last bytes read before the offset
 
     def lines(self) -> Iterator[bytes]:
@@ -150,15 +114,10 @@ class Follower:
         except OSError:
             return
         with file:
-            stat = os.fstat(file.fileno())
             start = max(0, self._offset - len(self._before))
-            if (
-                self._inode not in (None, stat.st_ino)
-                or stat.st_size < self._offset
-                or os.pread(file.fileno(), len(self._before), start) != self._before
-            ):
-                self._offset, self._before = 0, b""  # replaced: start over
-            self._inode = stat.st_ino
+            before = os.pread(file.fileno(), len(self._before), start)
+            if before != self._before or file.seek(0, os.SEEK_END) < self._offset:
+                self._offset, self._before = 0, b""  # replaced or cut: start over
             file.seek(self._offset)
             rest = b""
             while chunk := file.read(_CHUNK_BYTES):

@@ -36,61 +36,31 @@ _NUM_LETTERS = 4
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunDir:
+    """The paths of a run's files."""
+
     path: Path
     new_label: str | None = None  # for a run that has no config.json yet
 
-    @property
-    def name(self) -> str:
-        return self.path.name
+    def __post_init__(self) -> None:
+        self.name = self.path.name
+        self.config = self.path / "config.json"
+        self.checkpoints = self.path / "checkpoints"  # one directory each, named by env step
+        self.summary = self.path / "summary.json"
+        self.summary_before = self.path / "summary-before.json"  # from before the run was resumed
+        self.videos = self.path / "videos"
+        self.network = self.path / "processes" / ".network"  # keepers of the run's own network
+        self.tmux_socket = self.path / "processes" / ".tmux"  # of the server of its session
+        self.board_link = self.path / "processes" / "tensorboard-0.link"  # address while it runs
 
     @property
     def label(self) -> str:
-        """A unique label: the run's first name and a few random letters.
+        """The run's first name and random letters, unique also for the same name elsewhere.
 
-        Thanks to the label, runs with the same name in different folders have separate tmux
-        sessions and separate directories on other hosts. The label stays the same when the
-        directory is moved. Runs of earlier versions have no label and use their name.
+        It stays when the directory is moved. Runs of earlier versions have no label but their name.
         """
         return self.new_label or _recorded(self, "label") or self.name
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """One directory per checkpoint, named by env step."""
-        return self.path / "checkpoints"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def summary_before(self) -> Path:
-        """The summary from before the run was resumed."""
-        return self.path / "summary-before.json"
-
-    @property
-    def videos(self) -> Path:
-        return self.path / "videos"
-
-    @property
-    def network(self) -> Path:
-        """The keepers that hold the run's own network, if it has one."""
-        return self.path / "processes" / ".network"
-
-    @property
-    def tmux_socket(self) -> Path:
-        """The socket of the tmux server that has the run's session."""
-        return self.path / "processes" / ".tmux"
-
-    @property
-    def board_link(self) -> Path:
-        """The file with TensorBoard's address while it runs."""
-        return self.path / "processes" / "tensorboard-0.link"
 
     def record(self, process: str) -> Path:
         return self.path / "processes" / f"{process}.json"
@@ -108,11 +78,20 @@ class RunDir:
 
 def new_path(env_id: str, now: float) -> Path:
     """A new path for a run, named by game and time."""
-    slug = re.sub(r"[^a-z0-9]+", "-", env_id.split(":")[-1].split("/")[-1].lower()).strip("-")
+    game = slug(re.split("[:/]", env_id)[-1]) or "run"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    name = f"{slug or 'run'}-{stamp}"
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(RUNS / name for name in names if not (RUNS / name).exists())
+    return unused(RUNS / f"{game}-{stamp}")
+
+
+def slug(name: str) -> str:
+    """A name in lower case, with single dashes for all that isn't a letter or a digit."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def unused(path: Path) -> Path:
+    """The path, with the lowest number from 2 after its stem if it exists."""
+    numbered = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())
 
 
 def find(name: str | None) -> RunDir:
@@ -141,10 +120,7 @@ def all_runs() -> list[RunDir]:
 
 
 def labelled(path: Path, *, resume: bool) -> RunDir:
-    """The run in a directory, with a unique label.
-
-    A resumed run keeps its label. A copy gets a new label if the original directory still exists.
-    """
+    """The run in a directory; a new one, or a copy beside its original, gets a new label."""
     run = RunDir(path.absolute())
     label = _recorded(run, "label")
     if resume and copied_from(run) is None:
@@ -163,8 +139,7 @@ def copied_from(run: RunDir) -> Path | None:
 
 def refuse_copy(run: RunDir) -> None:
     """Refuse a copy of a run directory, since its records name the original's processes."""
-    first = copied_from(run)
-    if first:
+    if first := copied_from(run):
         raise UserError(
             f"{run.path} is a copy of {first}, and so are its records of processes: give {first}"
         )
@@ -265,13 +240,10 @@ def is_held(path: Path) -> bool:
     starts at that moment would be refused.
     """
     try:
-        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        with (path / LOCK).open("rb") as file:
+            held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)
     except OSError:
         return False
-    try:
-        held = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _LOCKED)
-    finally:
-        os.close(descriptor)
     return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
 
 
@@ -281,9 +253,8 @@ def refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = str(error.strerror)
-        if error.errno == errno.ENOENT:  # from file systems that take no files, such as /proc
-            why = "nothing can be made there"
+        # No entry: from file systems that take no files, such as /proc.
+        why = "nothing can be made there" if error.errno == errno.ENOENT else error.strerror
         raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
 
 
@@ -334,18 +305,16 @@ def git_commit() -> str | None:
     """
     if not (REPOSITORY / ".git").exists():
         return None  # git would search the parent folders and could report another checkout
-    said = []
     # Not `describe --dirty`: it writes the index and, if killed, leaves the index lock behind.
-    code = ("--", ".", ":!benchmarks/results", ":!zoo")
-    for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no", *code)):
-        command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), *words]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        said.append(done.stdout.strip())
-    commit, changes = said
-    return f"{commit}-dirty" if changes else commit
+    command = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "status", "--porcelain=v2"]
+    command += ["--branch", "--untracked-files=no", "--", ".", ":!benchmarks/results", ":!zoo"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"^# branch.oid (\w+)$", done.stdout, re.MULTILINE)
+    is_changed = re.search(r"^[^#]", done.stdout, re.MULTILINE)
+    return f"{found[1]}{'-dirty' if is_changed else ''}" if found else None
 
 
 def versions() -> dict[str, str]:

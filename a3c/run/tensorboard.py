@@ -80,10 +80,7 @@ class TensorBoardSink:
             self._failing = False
 
     def _open(self) -> None:
-        """Begin a file whose time is later than any existing file's.
-
-        TensorBoard reads the files in the order of their names.
-        """
+        """Begin a file that is later than any other: TensorBoard reads in the order of names."""
         self._directory.mkdir(parents=True, exist_ok=True)
         names = [path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")]
         seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]

@@ -33,7 +33,6 @@ def of(status: Status) -> list[str]:
     return [
         *([status.disk_trouble] if live and status.disk_trouble else ()),
         *_grouped((p.name, _failure(p, live)) for p in status.processes),
-        *_grouped((p.name, _loop(p)) for p in status.processes),
         *_grouped((p.name, _waiting(p)) for p in status.processes),
         *(_cut_off(status) if live else ()),
         *_restarts(status),
@@ -59,21 +58,15 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[: _NAMES - 1])} and {len(names) - _NAMES + 1} more"
 
 
-# --- of single processes --------------------------------------------------------------------------
-
-
 def _failure(p: ProcessStatus, live: bool) -> str | None:
+    said = f": {printable(p.last_line)}" if p.last_line else ""
     if p.state == "failed":
-        return f"failed, {_last_exit(p)}{_said(p)}"
+        return f"failed, {_last_exit(p)}{said}"
     if p.state == DEAD and live:
         return "went together with the keeper: nobody starts it again"
+    if is_crash_looping(p):
+        return f"crashes again and again: {p.restarts} restarts, {_last_exit(p)}{said}"
     return None
-
-
-def _loop(p: ProcessStatus) -> str | None:
-    if not is_crash_looping(p):
-        return None
-    return f"crashes again and again: {p.restarts} restarts, {_last_exit(p)}{_said(p)}"
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
@@ -99,13 +92,6 @@ def _last_exit(p: ProcessStatus) -> str:
     }
     how = f"ended by {last['signal']}" if last["signal"] else f"left with {last['code']}"
     return f"last {how}{reasons.get(last['reason'] or '', '')}"
-
-
-def _said(p: ProcessStatus) -> str:
-    return f": {printable(p.last_line)}" if p.last_line else ""
-
-
-# --- of the run -----------------------------------------------------------------------------------
 
 
 def _cut_off(status: Status) -> Iterator[str]:

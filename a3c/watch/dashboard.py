@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from a3c.errors import A3CError
-from a3c.run.rows import Follower, Row, parse_row, sampled_rows
+from a3c.run.rows import Follower, Row, parse_row
 from a3c.run.rundir import RunDir
 from a3c.watch.dashboard_view import Point, View
 from a3c.watch.snapshot import Status, lines, one_line
@@ -23,7 +23,8 @@ from a3c.watch.status import Reader
 INTERVAL_S = 1.0
 _PLAIN_INTERVAL_S = 5.0
 _NUM_NOTES = 2
-_FIRST_POINTS = 240
+_FIRST_POINTS = 240  # of a file that is larger than
+_WHOLE_BYTES = 1 << 20
 _MAX_POINTS = 2000
 _MEAN_RETURN = "cluster/mean_return_100"
 
@@ -109,21 +110,22 @@ class Dashboard:
 
 
 class Curve:
-    """The cluster's mean return over a whole run, read incrementally.
-
-    `points` are the oldest first, thinned out to at most `_MAX_POINTS`.
-    """
+    """The cluster's mean return over a whole run, oldest first, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
-        rows, size = sampled_rows(path, _FIRST_POINTS, _MEAN_RETURN)
-        for row in rows:
-            self._add(row)
-        self._follower = Follower(path, size)
+        self._follower = Follower(path)
+        size = path.stat().st_size if path.exists() else 0
+        self.update(spacing=size // _FIRST_POINTS if size > _WHOLE_BYTES else 0)
 
-    def update(self) -> None:
+    def update(self, spacing: int = 0) -> None:
+        """Add the new rows; with `spacing`, only a row every so many bytes, and all rollbacks."""
+        due = read = 0
         for line in self._follower.lines():
-            self._add(parse_row(line) or {})
+            read += len(line)
+            if read >= due or b'"event"' in line:
+                due = read + spacing
+                self._add(parse_row(line) or {})
         if len(self.points) > _MAX_POINTS:
             self.points[:-1] = self.points[:-1:2]
 
@@ -139,33 +141,22 @@ class Curve:
 
 
 def watch(run: RunDir, stream: TextIO | None = None) -> Status:
-    """Show a run until it ends or Ctrl-C; the last state stays visible.
-
-    If the stream isn't a terminal, print a line every 5 s, and the whole state at the end.
-    """
+    """Show a run until it ends or Ctrl-C; if not on a terminal, a line every 5 s, then the end."""
     stream = stream or sys.stdout
     dashboard = Dashboard(run, Console(file=stream))
     printed_at = float("-inf")
-
-    def is_over() -> bool:
-        return dashboard.status.has_ended or not run.config.exists()
-
-    def write(rows: list[str]) -> None:
-        stream.write("\n".join(rows) + "\n")
-        stream.flush()
-
-    with contextlib.suppress(KeyboardInterrupt):
-        if dashboard.is_on_screen:
-            with dashboard:
-                while not is_over():
-                    time.sleep(INTERVAL_S)
-                    dashboard.poll()
-            return dashboard.status
-        while not is_over():
+    with contextlib.suppress(KeyboardInterrupt), dashboard:
+        while not dashboard.status.has_ended and run.config.exists():
+            if dashboard.is_on_screen:
+                time.sleep(INTERVAL_S)
+                dashboard.poll()
+                continue
             dashboard.refresh()
             if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
                 printed_at = time.monotonic()
-                write([one_line(dashboard.status)])
+                stream.write(one_line(dashboard.status) + "\n")
+                stream.flush()
             time.sleep(INTERVAL_S)
-        write(lines(dashboard.status))
+        if not dashboard.is_on_screen:
+            stream.write("\n".join([*lines(dashboard.status), ""]))
     return dashboard.status

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import bisect
 import statistics
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class View:
     notes: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = options.height
+        rows = options.height or sys.maxsize
         for line in draw(self, options.max_width, rows)[:rows]:
             line.no_wrap, line.overflow = True, "crop"
             if options.ascii_only:
@@ -76,16 +77,12 @@ class View:
             yield line
 
 
-def draw(view: View, width: int, rows: int | None) -> list[Text]:
-    """The lines of a view; with `rows`, parts are shortened or left out until they fit."""
+def draw(view: View, width: int, rows: int) -> list[Text]:
+    """The lines of a view; parts are shortened or left out until they fit into `rows`."""
     status = view.status
     top, progress, now = header(status, width), bars(view, width), figures(status, width)
     below = warnings(status, width) + [Text(printable(note), DIM) for note in view.notes]
     gaps = 4 if below else 3
-    if rows is None:
-        table = process_table(status.processes, width)
-        curve = chart(view.points, width, _MAX_CHART_ROWS)
-        return _joined([top, progress, now, curve, table, below], spaced=True)
     spark = sparkline(view.points, width)
     room = rows - len(top + progress + now + spark + below)
     table = (
@@ -94,19 +91,14 @@ def draw(view: View, width: int, rows: int | None) -> list[Text]:
         or only_trouble(status.processes, room)
     )
     left = room - len(table)
-    if left + len(spark) >= gaps + 2 + _MIN_CHART_ROWS:
-        height = min(_MAX_CHART_ROWS, left + len(spark) - gaps - 2)
-        curve = chart(view.points, width, height)
-        return _joined([top, progress, now, curve, table, below], spaced=True)
-    return _joined([top, progress + spark, now, table, below], spaced=left >= gaps)
-
-
-def _joined(sections: Iterable[list[Text]], spaced: bool) -> list[Text]:
+    chart_rows = min(_MAX_CHART_ROWS, left + len(spark) - gaps - 2)
+    if chart_rows >= _MIN_CHART_ROWS:
+        sections, left = [top, progress, now, chart(view.points, width, chart_rows), table], gaps
+    else:
+        sections = [top, progress + spark, now, table]
     lines: list[Text] = []
-    for section in sections:
-        if section and lines and spaced:
-            lines.append(Text())
-        lines += section
+    for section in filter(None, [*sections, below]):
+        lines += [Text(), *section] if lines and left >= gaps else section
     return lines
 
 
@@ -289,29 +281,22 @@ def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> 
 
     It is a line per process, or cells in as many columns as fit, ordered down each column.
     """
-    if len(processes) + 1 <= rows:
-        return process_table(processes, width)
-    name_width = max(len(p.name) for p in processes) + 3
-    for titles in _GRIDS:
+    name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
+    line = list(_ROW)
+    for extra in _EXTRA:
+        if name_width + sum(_WIDTHS[title] for title in (*line, extra)) + len(line) <= width:
+            line.append(extra)
+    for titles in (line, *_GRIDS):
         cell_width = name_width + sum(_WIDTHS[title] for title in titles) + _GAP
-        across = max(1, (width + _GAP) // cell_width)
+        across = 1 if titles is line else max(1, (width + _GAP) // cell_width)
         down = -(-len(processes) // across)
         if down + 1 <= rows:
+            heading = " " * name_width + "".join(_aligned(title, title) for title in titles)
+            headings = [Text(heading, DIM)] * min(across, -(-len(processes) // down))
             cells = [_process_line(p, titles, name_width) for p in processes]
-            heading = [_titles(titles, name_width)] * min(across, -(-len(processes) // down))
-            grid = (Text(" " * _GAP).join(cells[row::down]) for row in range(down))
-            return [Text(" " * _GAP, DIM).join(heading), *grid]
+            lines = [headings, *(cells[row::down] for row in range(down))]
+            return [Text(" " * _GAP).join(parts) for parts in lines]
     return None
-
-
-def process_table(processes: Sequence[ProcessStatus], width: int) -> list[Text]:
-    titles = list(_ROW)
-    name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
-    for extra in _EXTRA:
-        if name_width + sum(_WIDTHS[t] for t in (*titles, extra)) + len(titles) <= width:
-            titles.append(extra)
-    lines = [_process_line(p, titles, name_width) for p in processes]
-    return [_titles(titles, name_width), *lines]
 
 
 def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
@@ -325,14 +310,10 @@ def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
     return [line, *(_process_line(p, ("state", "↻"), _LABEL_WIDTH) for p in troubled)]
 
 
-def _titles(titles: Sequence[str], name_width: int) -> Text:
-    return Text(" " * name_width + "".join(_aligned(title, title) for title in titles), DIM)
-
-
 def _aligned(title: str, text: str) -> str:
     """The text cut and aligned in its column: the state left, numbers right."""
     width = _WIDTHS[title]
-    return f"{text[:width]:<{width}}" if title == "state" else f"{text[:width]:>{width}}"
+    return f"{text[:width]:{'<' if title == 'state' else '>'}{width}}"
 
 
 def _process_line(p: ProcessStatus, titles: Sequence[str], name_width: int) -> Text:
@@ -341,10 +322,8 @@ def _process_line(p: ProcessStatus, titles: Sequence[str], name_width: int) -> T
     dot = "○ " if p.state in ("waiting", "stopped", "done") else "● "
     name = printable(p.name)[: name_width - 3].ljust(name_width - 2)
     line = Text.assemble((dot, state_style), (name, usual))
-    restarts_style = "magenta" if p.restarts else DIM
-    late_style = "red" if (p.heartbeat_age_s or 0) > 30 else usual
-    styles = {"state": state_style, "heartbeat": late_style}
-    styles |= {"restarts": restarts_style, "↻": restarts_style}
+    styles = {"state": state_style, "heartbeat": "red" if (p.heartbeat_age_s or 0) > 30 else usual}
+    styles |= dict.fromkeys(("restarts", "↻"), "magenta" if p.restarts else DIM)
     for title in titles:
         line.append(_aligned(title, _CELLS[title](p)), styles.get(title, usual))
     return line
@@ -362,10 +341,9 @@ def resample(points: Sequence[Point], count: int) -> list[float]:
     for place in range(count):
         at = first + (last - first) * place / (count - 1)
         index = bisect.bisect_right(points, at, 1, len(points) - 1, key=lambda p: p.env_steps)
-        left, right = points[index - 1], points[index]
-        width = max(1, right.env_steps - left.env_steps)
-        share = min(1.0, max(0.0, (at - left.env_steps) / width))
-        values.append(left.value + share * (right.value - left.value))
+        (start, _, low), (end, _, high) = points[index - 1 : index + 1]
+        share = min(1.0, max(0.0, (at - start) / max(1, end - start)))
+        values.append(low + share * (high - low))
     return values
 
 

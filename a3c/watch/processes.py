@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -65,20 +66,10 @@ def status_of(
 
 def _age_s(path: Path, now: float) -> float | None:
     """Seconds since the last heartbeat; None before the first, while the file's mtime is 0."""
-    try:
-        touched = path.stat().st_mtime
-    except OSError:
-        return None
-    return max(0.0, now - touched) if touched else None
-
-
-# --- CPU and memory -------------------------------------------------------------------------------
-
-
-class _Sample(NamedTuple):
-    process: psutil.Process
-    cpu_s: float
-    at: float
+    with contextlib.suppress(OSError):
+        if touched := path.stat().st_mtime:
+            return max(0.0, now - touched)
+    return None
 
 
 class Sampler:
@@ -91,59 +82,52 @@ class Sampler:
 
     def __init__(self) -> None:
         self._budget_s = _FIRST_PSS_BUDGET_S
-        self._known: dict[int, _Sample] = {}
+        self._known: dict[int, psutil.Process] = {}
         self._pss: dict[int, tuple[float | None, float]] = {}  # MB if readable, and when read
         self._pss_read_at = 0.0
 
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
         """The processes with the usage of those that run on this machine.
 
-        CPU is of one core, since the last call; in the first, since the process started. Memory is
-        "pss", which divides shared memory among its users, or "rss", which counts it fully.
+        CPU is of one core, since the last call or, in the first, since the process started.
         """
         import psutil
 
-        here = process_records.this_host()
-        pids = {p.pid for p in processes if p.pid is not None and p.host == here}
-        self._known = {pid: known for pid, known in self._known.items() if pid in pids}
-        self._pss = {pid: value for pid, value in self._pss.items() if pid in pids}
-        found = {}
-        for p in processes:
-            if p.pid in pids and p.uptime_s is not None and p.host == here:
-                try:
+        measured = list(processes)
+        places = {}
+        for place, p in enumerate(processes):
+            if p.pid and p.uptime_s is not None and p.host == process_records.this_host():
+                with contextlib.suppress(psutil.Error):
                     cpu = self._cpu_percent(p.pid, time.time() - p.uptime_s)
-                    found[p.pid] = cpu, self._known[p.pid].process.memory_info().rss / 1e6
-                except psutil.Error:
-                    self._known.pop(p.pid, None)
-        self._read_pss(list(found))
-        measured = []
-        for p in processes:
-            if p.pid in found and p.host == here:
-                cpu, memory_mb = found[p.pid]
-                pss_mb, _ = self._pss.get(p.pid, (None, 0.0))
-                kind = "rss" if pss_mb is None else "pss"
-                p = dataclasses.replace(
-                    p, cpu_percent=cpu, memory_mb=pss_mb or memory_mb, memory_kind=kind
+                    rss_mb = self._known[p.pid].memory_info().rss / 1e6
+                    measured[place] = dataclasses.replace(
+                        p, cpu_percent=cpu, memory_mb=rss_mb, memory_kind="rss"
+                    )
+                    places[p.pid] = place
+        self._known = {pid: self._known[pid] for pid in places}
+        self._pss = {pid: value for pid, value in self._pss.items() if pid in places}
+        self._read_pss(list(places))
+        for pid, (pss_mb, _) in self._pss.items():
+            if pss_mb:
+                measured[places[pid]] = dataclasses.replace(
+                    measured[places[pid]], memory_mb=pss_mb, memory_kind="pss"
                 )
-            measured.append(p)
         return measured
 
     def _cpu_percent(self, pid: int, create_time: float) -> float:
         import psutil
 
         known = self._known.get(pid)
-        if known is None or not known.process.is_running():
-            self._pss.pop(pid, None)
-            process = psutil.Process(pid)
-            began = process.create_time()
-            if abs(began - create_time) > _CREATE_TIME_SLACK_S:
-                raise psutil.NoSuchProcess(pid)
-            # The first sample covers the time since the start of the process.
-            known = _Sample(process, 0.0, time.monotonic() - max(time.time() - began, 1e-3))
-        times = known.process.cpu_times()
-        cpu_s, now = times.user + times.system, time.monotonic()
-        self._known[pid] = _Sample(known.process, cpu_s, now)
-        return 100.0 * (cpu_s - known.cpu_s) / max(now - known.at, 1e-3)
+        if known is not None and known.is_running():
+            return known.cpu_percent()
+        self._pss.pop(pid, None)
+        process = self._known[pid] = psutil.Process(pid)
+        began = process.create_time()
+        if abs(began - create_time) > _CREATE_TIME_SLACK_S:
+            raise psutil.NoSuchProcess(pid)
+        process.cpu_percent()  # the next call measures from here
+        times = process.cpu_times()
+        return 100.0 * (times.user + times.system) / max(time.time() - began, 1e-3)
 
     def _read_pss(self, pids: list[int]) -> None:
         """Read new processes within the budget; else, when due, the one read longest ago."""
@@ -163,16 +147,11 @@ class Sampler:
 
 def read_pss_mb(pid: int) -> float | None:
     """The PSS of a process in 10^6 bytes; only on Linux and for the user's own processes."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024 / 1e6
-    except (OSError, ValueError, IndexError):
-        pass
     return None
-
-
-# --- addresses ------------------------------------------------------------------------------------
 
 
 class Exposure(NamedTuple):
@@ -192,12 +171,10 @@ def exposure(processes: Sequence[ProcessStatus]) -> Exposure:
     listening: list[str] = []
     exposed: list[str] = []
     isolated = []
-    for p in processes:
-        if p.pid is None:
-            continue
-        found = listeners.listeners(p.pid)
-        listening += [f"{p.name} {listener}" for listener in found]
-        exposed += [f"{p.name} {listener}" for listener in listeners.faces_outward(p.pid, found)]
-        if found and p.role in ("ps", "worker"):
-            isolated.append(listeners.has_loopback_only(p.pid))
+    for name, role, pid in ((p.name, p.role, p.pid) for p in processes if p.pid is not None):
+        found = listeners.listeners(pid)
+        listening += [f"{name} {listener}" for listener in found]
+        exposed += [f"{name} {listener}" for listener in listeners.faces_outward(pid, found)]
+        if found and role in ("ps", "worker"):
+            isolated.append(listeners.has_loopback_only(pid))
     return Exposure(tuple(listening), tuple(exposed), all(isolated) if isolated else None)

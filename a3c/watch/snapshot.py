@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,11 +145,8 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     whole = round(seconds)
-    for size, unit, smaller, small_unit in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    for (size, unit), (smaller, small_unit) in itertools.pairwise(units):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
@@ -207,14 +205,11 @@ _LISTED = [title for title in CELLS if title not in ("up for", "address")]
 
 
 def one_line(status: Status) -> str:
-    parts = [
-        f"{duration(status.wall_s):>12}",
-        f"{status.global_step:>13,} env steps",
-        f"{rate(status.env_steps_per_s):>7}/s",
-        f"mean return {score(status.mean_return_100, status.stop_at_return)}",
-        status.state,
-    ]
-    return "  ".join(parts)
+    return (
+        f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
+        f"  {rate(status.env_steps_per_s):>7}/s"
+        f"  mean return {score(status.mean_return_100, status.stop_at_return)}  {status.state}"
+    )
 
 
 def lines(status: Status) -> list[str]:
@@ -242,9 +237,8 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     mean = score(status.mean_return_100, mark)
     facts = [("env steps", steps), ("mean return", f"{mean}{goal}{games}")]
     if status.updates_per_s is not None:
-        facts.append(
-            ("updates", f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}")
-        )
+        updates = f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}"
+        facts.append(("updates", updates))
     newest = status.checkpoint
     words = f"{printable(newest.path)}, {duration(newest.age_s)} old" if newest else "none yet"
     facts.append(("checkpoint", words))
@@ -276,12 +270,9 @@ def _table(processes: Sequence[ProcessStatus]) -> list[str]:
     several = len({p.host for p in processes if p.host}) > 1
     titles = [title for title in _LISTED if several or title != "host"]
     table = [titles, *([CELLS[title](p) for title in titles] for p in processes)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     left = titles.index("state")  # up to here, cells are aligned left
-    return [
-        "  ".join(
-            cell.ljust(width) if column <= left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+    columns = []
+    for place, column in enumerate(zip(*table, strict=True)):
+        width = max(map(len, column))
+        columns.append([f"{cell:{'<' if place <= left else '>'}{width}}" for cell in column])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

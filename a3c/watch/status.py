@@ -11,12 +11,12 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.config import Config, EnvConfig, command_line
+from a3c.config import Config, EnvConfig, RunConfig, command_line
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
@@ -48,10 +48,7 @@ _LOW_MB = 100.0
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
-    """The current status of a run; `usage` adds CPU, memory and network addresses of processes.
-
-    Raises UserError if the directory holds no readable run.
-    """
+    """The current status of a run, or UserError; `usage` adds CPU, memory and addresses."""
     return Reader(run).read(usage=usage)
 
 
@@ -63,26 +60,12 @@ class Settings(NamedTuple):
     is_damaged: bool = False  # config.json is damaged, so these settings are from a checkpoint
 
 
-class _Files(NamedTuple):
-    settings: Settings
-    summary: Row
-    cluster: Row  # the chief's newest row about the cluster
-    rows: dict[str, Row]  # the newest row of each process
-    newest: tuple[Path, Manifest] | None
-    losses: list[Row]
-
-
 class Reader:
     """Reads one run repeatedly; files are read again only after they change."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._settings = rows.Cache(_read_settings)
-        self._records = rows.Cache(process_records.read_record)
-        self._elsewhere = rows.Cache(elsewhere.read)
-        self._tails = rows.Cache(rows.last_rows)
-        self._manifests = rows.Cache(lambda path: checkpoint.read_manifest(path.parent))
-        self._summaries = rows.Cache(_read_summary)
+        self._cache = rows.Cache()
         self._episodes = rows.Follower(run.metrics("episodes"))
         self._games: Counter[int] = Counter()  # by worker
         self._sampler = processes.Sampler()
@@ -91,25 +74,20 @@ class Reader:
 
     def read(self, *, usage: bool = False) -> Status:
         now = time.time()
-        settings = self._settings.get(self._run.config)
+        settings = self._cache.get(_read_settings, self._run.config)
         if settings is None:
             raise UserError(f"{self._run.path} holds no run: give the directory of one")
         members = self._members(settings, now)
-        files = self._files(settings, members)
-        members = self._with_work(members, files, now)
         if usage:
             members = self._sampler.measured(members)
-        status = dataclasses.replace(
-            _compose(self._run, files, members, now),
-            damaged=self._damaged(settings),
-            disk_trouble=_disk_trouble(self._run.path),
-        )
+        status = self._compose(settings, members, now)
         if usage and status.state in LIVE_STATES:
             age_s = time.monotonic() - self._exposure_at
             if age_s >= _EXPOSURE_INTERVAL_S or not self._exposure.listening:
                 here = [p for p in members if p.host == process_records.this_host()]
                 self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
             status = dataclasses.replace(status, **self._exposure._asdict())
+        status = dataclasses.replace(status, damaged=self._damaged(settings))
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(self, settings: Settings, now: float) -> list[ProcessStatus]:
@@ -118,10 +96,10 @@ class Reader:
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
         found = {}
         for path in (self._run.path / "processes").glob("*.json"):
-            record = self._records.get(path)
+            record = self._cache.get(process_records.read_record, path)
             if record is None:
                 continue
-            seen = self._elsewhere.get(elsewhere.path_of(self._run, record.name))
+            seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
             member = processes.status_of(record, seen, self._run, now)
             updated_at = 0.0
             with contextlib.suppress(ValueError):
@@ -136,42 +114,84 @@ class Reader:
             for task in range(count):
                 name = f"{role}-{task}"
                 found.setdefault(name, ProcessStatus(name, role, task, WAITING))
+        games = self._count_games()
+        for name, p in found.items():
+            if p.role == "worker":
+                row = (self._rows(name) or [{}])[-1]
+                is_news = p.pid is not None and _is_recent(row, settings, now)
+                found[name] = dataclasses.replace(
+                    p,
+                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
+                    episodes=None if games is None else games[p.task],
+                )
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
-    def _files(self, settings: Settings, members: Sequence[ProcessStatus]) -> _Files:
-        tails = {p.name: self._tails.get(self._run.metrics(p.name)) or [] for p in members}
+    def _rows(self, name: str) -> list[Row]:
+        """The last rows of a metrics file."""
+        return self._cache.get(rows.last_rows, self._run.metrics(name)) or []
+
+    def _compose(self, settings: Settings, members: Sequence[ProcessStatus], now: float) -> Status:
+        run, config, started_at = self._run, settings.config, settings.started_at
+        summary = self._cache.get(_read_summary, run.summary) or {}
         manifests = checkpoint.newest_first(
-            self._run.checkpoints, lambda path: self._manifests.get(path / checkpoint.MANIFEST)
+            run.checkpoints,
+            lambda path: self._cache.get(_read_manifest, path / checkpoint.MANIFEST),
         )
-        return _Files(
-            settings,
-            self._summaries.get(self._run.summary) or {},
-            next((row for row in reversed(tails.get(CHIEF, [])) if "wall_s" in row), {}),
-            {name: tail[-1] for name, tail in tails.items() if tail},
-            next(manifests, None),
-            self._tails.get(self._run.metrics("losses")) or [],
+        newest = next(manifests, None)
+        latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
+        workers = [row for name, row in latest.items() if name.startswith("worker-")]
+        cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
+        state = run_state(
+            members,
+            summary.get("state"),
+            has_news=bool(cluster) and _number(cluster, "time") >= started_at,
+            is_new=now - started_at < _FIRST_RECORD_S,
+        )
+        is_live = state in LIVE_STATES
+        is_news = is_live and _is_recent(cluster, settings, now)
+        end = {} if is_live else summary
+        steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
+        if not is_live:
+            mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
+            steps_per_s = end.get("env_steps_per_s", mean)
+        skip = _frame_skip(config.env)
+        has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
+        age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
+        return Status(
+            run=run.name,
+            run_dir=str(run.path),
+            state=state,
+            solved=state == "done" and _is_solved(summary, newest, config.run),
+            env_id=config.env.env_id,
+            workers=config.cluster.workers,
+            envs_per_worker=config.share.envs,
+            global_step=_global_step(latest, newest, end),
+            max_env_steps=config.run.max_env_steps,
+            mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
+            stop_at_return=config.run.stop_at_return,
+            env_steps_per_s=steps_per_s,
+            frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
+            updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
+            staleness=_mean(workers, "train/staleness") if is_news else None,
+            exchange_share=_mean(workers, "time/exchange") if is_news else None,
+            episodes=end.get("episodes", cluster.get("cluster/episodes")),
+            wall_s=end.get("wall_s", cluster.get("wall_s")),
+            processes=tuple(members),
+            checkpoint=CheckpointStatus(str(newest[0]), newest[1].step, age_s) if newest else None,
+            checkpoint_interval_s=config.run.checkpoint_interval_s,
+            since_start_s=now - started_at,
+            metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
+            metrics_interval_s=config.run.log_interval_s,
+            dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
+            dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
+            failed_saves=int(_number(cluster, "cluster/failed_saves")),
+            losses=resume.losses(self._rows("losses"), since=started_at),
+            tensorboard=rundir.read_board_link(run) if has_board else None,
+            disk_trouble=_disk_trouble(run.path),
         )
 
-    def _with_work(
-        self, members: Sequence[ProcessStatus], files: _Files, now: float
-    ) -> list[ProcessStatus]:
-        """Add the workers' games, and the env steps/s of their newest rows if those are recent."""
-        games = self._count_games()
-        found = []
-        for p in members:
-            if p.role == "worker":
-                row = files.rows.get(p.name, {})
-                is_news = p.pid is not None and _is_recent(row, files.settings, now)
-                p = dataclasses.replace(
-                    p,
-                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
-                    episodes=None if games is None else games.get(p.task, 0),
-                )
-            found.append(p)
-        return found
-
-    def _count_games(self) -> Mapping[int, int] | None:
+    def _count_games(self) -> Counter[int] | None:
         """Each worker's games in the chief's file; None if the file is missing or too large."""
         try:
             size = self._run.metrics("episodes").stat().st_size
@@ -187,11 +207,15 @@ class Reader:
     def _damaged(self, settings: Settings) -> tuple[str, ...]:
         """The unreadable files of the run, without metrics files."""
         paths = sorted((self._run.path / "processes").glob("*.json"))
-        damaged = [path for path in paths if self._records.get(path) is None and path.exists()]
-        if self._run.summary.exists() and self._summaries.get(self._run.summary) is None:
-            damaged.append(self._run.summary)
-        if settings.is_damaged:
-            damaged.append(self._run.config)
+        readers: list[tuple[Callable[[Path], object], Path]]
+        readers = [(process_records.read_record, path) for path in paths]
+        readers.append((_read_summary, self._run.summary))
+        damaged = [
+            path
+            for read_, path in readers
+            if path.exists() and self._cache.get(read_, path) is None
+        ]
+        damaged += [self._run.config] if settings.is_damaged else []
         return tuple(str(path.relative_to(self._run.path)) for path in damaged)
 
 
@@ -199,10 +223,7 @@ class Reader:
 
 
 def _read_settings(path: Path) -> Settings:
-    """The settings in a config.json, else those of the run's newest readable checkpoint.
-
-    Raises UserError if there are neither.
-    """
+    """The settings in config.json, else of the newest readable checkpoint, else UserError."""
     run = RunDir(path.parent)
     try:
         config = rundir.read_config(run)
@@ -215,6 +236,10 @@ def _read_settings(path: Path) -> Settings:
     return Settings(config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at"))
 
 
+def _read_manifest(path: Path) -> Manifest:
+    return checkpoint.read_manifest(path.parent)
+
+
 def _read_summary(path: Path) -> Row | None:
     row = rows.parse_row(path.read_bytes())
     return row if row and row.get("state") in ENDED_STATES else None
@@ -222,16 +247,14 @@ def _read_summary(path: Path) -> Row | None:
 
 def _disk_trouble(path: Path) -> str | None:
     """A warning if the disk is read-only, full or nearly full; None otherwise."""
-    try:
+    with contextlib.suppress(OSError):
         room = rundir.room(path)
-    except OSError:
-        return None
-    if room.read_only:
-        return f"the disk of {path.name} is read-only: nothing is saved, training goes on"
-    if room.free_mb < _FULL_MB or room.free_files == 0:
-        return f"the disk of {path.name} is full: nothing is saved, training goes on"
-    if room.free_mb < _LOW_MB:
-        return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
+        is_full = room.free_mb < _FULL_MB or room.free_files == 0
+        if room.read_only or is_full:
+            what = "read-only" if room.read_only else "full"
+            return f"the disk of {path.name} is {what}: nothing is saved, training goes on"
+        if room.free_mb < _LOW_MB:
+            return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
     return None
 
 
@@ -263,97 +286,36 @@ def run_state(
     return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
 
 
-def _compose(run: RunDir, files: _Files, members: Sequence[ProcessStatus], now: float) -> Status:
-    config, started_at = files.settings.config, files.settings.started_at
-    cluster, newest = files.cluster, files.newest
-    state = run_state(
-        members,
-        files.summary.get("state"),
-        has_news=bool(cluster) and _number(cluster, "time") >= started_at,
-        is_new=now - started_at < _FIRST_RECORD_S,
-    )
-    is_live = state in LIVE_STATES
-    is_news = is_live and _is_recent(cluster, files.settings, now)
-    end = {} if is_live else files.summary
-    workers = [row for name, row in files.rows.items() if name.startswith("worker-")]
-    steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
-    if not is_live:
-        mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
-        steps_per_s = end.get("env_steps_per_s", mean)
-    skip = _frame_skip(config.env)
-    has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
-    age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
-    return Status(
-        run=run.name,
-        run_dir=str(run.path),
-        state=state,
-        solved=state == "done" and _is_solved(files),
-        env_id=config.env.env_id,
-        workers=config.cluster.workers,
-        envs_per_worker=config.share.envs,
-        global_step=_global_step(files, end),
-        max_env_steps=config.run.max_env_steps,
-        mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
-        stop_at_return=config.run.stop_at_return,
-        env_steps_per_s=steps_per_s,
-        frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
-        updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
-        staleness=_mean(workers, "train/staleness") if is_news else None,
-        exchange_share=_mean(workers, "time/exchange") if is_news else None,
-        episodes=end.get("episodes", cluster.get("cluster/episodes")),
-        wall_s=end.get("wall_s", cluster.get("wall_s")),
-        processes=tuple(members),
-        checkpoint=CheckpointStatus(str(newest[0]), newest[1].step, age_s) if newest else None,
-        checkpoint_interval_s=config.run.checkpoint_interval_s,
-        since_start_s=now - started_at,
-        metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
-        metrics_interval_s=config.run.log_interval_s,
-        dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
-        dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
-        failed_saves=int(_number(cluster, "cluster/failed_saves")),
-        losses=resume.losses(files.losses, since=started_at),
-        tensorboard=rundir.read_board_link(run) if has_board else None,
-    )
-
-
-def _is_solved(files: _Files) -> bool:
+def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunConfig) -> bool:
     """Whether a finished run is solved: by its summary, or by the manifest before that exists."""
-    if files.summary or files.newest is None:
-        return bool(files.summary.get("solved"))
-    path, manifest = files.newest
+    if summary or newest is None:
+        return bool(summary.get("solved"))
+    path, manifest = newest
     is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
-    return is_last and checkpoint.is_solved(manifest, files.settings.config.run)
+    return is_last and checkpoint.is_solved(manifest, config)
 
 
-def _global_step(files: _Files, end: Row) -> int:
-    """The env steps of the run; `end` is its summary if it has ended.
+def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
+    """The env steps of the run, by the latest row of each process; `end` is its final summary.
 
-    The highest env step that any worker recorded in the newest life of the ps. The newest life is
-    the chief's, because the chief initialises the ps. Workers that are still in an earlier life are
-    ignored, and clocks aren't used. The count only grows within a life; it falls when a new life
-    begins at a checkpoint. Training continues during the games that confirm a result, so the
-    checkpoint of a solved run has a lower step.
+    The highest env step that any worker recorded in the newest life of the ps, which is the
+    chief's: the chief initialises the ps. So the count only grows within a life, whatever the
+    clocks say. Training continues during the games that confirm a result, so the checkpoint of a
+    solved run has a lower step.
     """
-    chief = files.rows.get(CHIEF)
-    step = files.newest[1].step if files.newest else 0
-    if chief is not None:
-        life = chief.get("ps_life")
-        steps = [
-            max(_number(row, "env_steps"), _number(row, "now"))
-            for name, row in files.rows.items()
-            if name.startswith("worker-") and row.get("ps_life") == life
-        ]
-        step = int(max(steps))
+    step = newest[1].step if newest else 0
+    if CHIEF in latest:
+        life = latest[CHIEF].get("ps_life")
+        workers = [row for name, row in latest.items() if name.startswith("worker-")]
+        lived = [row for row in workers if row.get("ps_life") == life]
+        step = int(max(_number(row, key) for row in lived for key in ("env_steps", "now")))
     if end.get("env_steps"):
         step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
     return step
 
 
 def _frame_skip(env: EnvConfig) -> int | None:
-    """Frames in an env step of an Atari game; None for other games.
-
-    Only the id is checked, so `Pong-v4`, whose id doesn't show that it is Atari, gives None.
-    """
+    """Frames in an env step if the id is of Atari; None for other games, and for `Pong-v4`."""
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
     return env.frame_skip if atari or env.preprocessing in ("atari", "universe") else None
