@@ -59,7 +59,9 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -> None:
     flags = [*("--env-id", "CartPole-v1", "--workers", "1", "--evaluation-episodes", "20")]
-    flags += [*("--learning-rate", "1e-6", "--learning-rate-schedule", "constant")]
+    flags += [
+        *("--stop-window", "20", "--learning-rate", "1e-6", "--learning-rate-schedule", "constant")
+    ]
     code, said = run(tmp_path / "run", *flags, "--start-from", "zoo/cartpole")
     assert code == 0, said
     assert manifest(tmp_path / "run").reason == "solved"

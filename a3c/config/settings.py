@@ -231,8 +231,11 @@ class RunConfig:
     )
     stop_at_return: float | None = everyday(
         None,
-        "end as solved when the last 20 games, then whole games with frozen weights, "
+        "end as solved when training's last games, then whole games with frozen weights, "
         "reach this mean",
+    )
+    stop_window: int = option(
+        100, "games of training whose mean must reach --stop-at-return first", within=(1, 100)
     )
     start_from: str | None = everyday(
         None, "begin with the weights of a run, a checkpoint or zoo/NAME, as far as they fit"

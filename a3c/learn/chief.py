@@ -25,7 +25,7 @@ from a3c.process import process_records
 from a3c.process.console import beside, count
 from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
-from a3c.run.metrics import RECENT, WINDOW, ClusterTracker, JsonlSink
+from a3c.run.metrics import ClusterTracker, JsonlSink
 from a3c.run.resume import Life
 from a3c.server.exchange import Reply
 from a3c.server.store import ENDINGS, Snapshot, Store
@@ -157,17 +157,15 @@ class Chief:
     def _is_solved(self) -> bool:
         """Whether evaluation games with frozen weights reached the goal; starts them when due.
 
-        They are due when the mean of training's last 20 games reaches the goal. Without evaluation
-        games, the last 100 of training decide. A run that resumes from a solved checkpoint is
-        solved at once.
+        They are due when the mean of training's last `stop_window` games reaches the goal. A run
+        that resumes from a solved checkpoint is solved at once.
         """
         if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
             return self._look_at_confirmation(self._candidate)
-        window = WINDOW if self._games is None else RECENT
-        mark = self._config.run.stop_at_return
-        mean = self._tracker.mean_return if self._games is None else self._tracker.recent_return
+        window, mark = self._config.run.stop_window, self._config.run.stop_at_return
+        mean = self._tracker.mean_of_last(window)
         if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
             return False
         snapshot = self._store.snapshot()
@@ -183,7 +181,7 @@ class Chief:
         log.info(
             "the last %d games of training have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
-            *(RECENT, beside(mean, mark), count(games, "game"), f"{self._frozen.step:,}"),
+            *(window, beside(mean, mark), count(games, "game"), f"{self._frozen.step:,}"),
         )
         self._games.start(candidate, games)
         self._candidate = candidate
@@ -213,9 +211,9 @@ class Chief:
                     f"{self._frozen.step:,}",
                     beside(scores["mean"], mark),
                 ),
-                *(mark, RECENT),
+                *(mark, self._config.run.stop_window),
             )
-        self._judge_at = self._tracker.episodes + RECENT
+        self._judge_at = self._tracker.episodes + self._config.run.stop_window
         self._candidate = None
         shutil.rmtree(self._candidates, ignore_errors=True)
         return solved
@@ -228,7 +226,7 @@ class Chief:
             path = checkpoint.promote(candidate, self._checkpoints, manifest)
         except OSError as error:
             self._failed_saves += 1
-            self._judge_at = self._tracker.episodes + RECENT
+            self._judge_at = self._tracker.episodes + self._config.run.stop_window
             log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
             return False
         checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)

@@ -22,7 +22,6 @@ import psutil
 log = logging.getLogger(__name__)
 
 WINDOW = 100  # episodes in the mean return of the charts
-RECENT = 20  # episodes whose mean must reach the goal before evaluation games are played
 
 METRICS = {  # the unit of each
     "episode/return": "points",
@@ -196,13 +195,12 @@ class ClusterTracker:
     @property
     def mean_return(self) -> float | None:
         """The mean return of the last 100 games; None if there were fewer."""
-        return sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None
+        return self.mean_of_last(WINDOW)
 
-    @property
-    def recent_return(self) -> float | None:
-        """The mean return of the last 20 games; None if there were fewer."""
-        newest = list(self.returns)[-RECENT:]
-        return sum(newest) / RECENT if len(newest) == RECENT else None
+    def mean_of_last(self, games: int) -> float | None:
+        """The mean return of so many of the last games; None if there were fewer."""
+        newest = list(self.returns)[-games:]
+        return sum(newest) / games if len(newest) == games else None
 
     def row(self, now: float, step: int, num_updates: int, workers: int) -> dict[str, float]:
         then, old_step, old_updates = self._then
