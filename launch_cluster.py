@@ -81,9 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="train on the hosts of this TOML file, over ssh",
     )
-    group.add_argument(
-        "--seeds", metavar="N-M", help="train one run a seed, for example 0-9, and compare them"
-    )
+    group.add_argument("--seeds", metavar="N-M", help="compare runs with seeds, such as 0-9")
     group.add_argument("--dry-run", action="store_true", help="show what would be started")
     group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
 

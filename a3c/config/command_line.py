@@ -257,7 +257,7 @@ def add_config_arguments(
         if value is not None:
             help_text += f" (preset: {plain(value)})"
         elif option.kind is not dict and option.field.default not in (None, ()):
-            help_text += f" (default: {plain(option.field.default)})"
+            help_text += f" ({plain(option.field.default)})"
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}

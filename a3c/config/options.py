@@ -152,10 +152,10 @@ def parse_text(option: Option, text: Any) -> Any:
     """Convert a flag's text to the plain value that `coerce` checks."""
     if isinstance(text, list):
         return [parse_text(option, item) for item in text]
-    if option.kind is str or isinstance(text, bool):
-        return text
     if option.optional and text == "none":
         return None
+    if option.kind is str or isinstance(text, bool):
+        return text
     if option.name.endswith("_s") and text[-1:] in SECONDS:
         with contextlib.suppress(ValueError):
             return float(text[:-1]) * SECONDS[text[-1]]

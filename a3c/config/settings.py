@@ -226,7 +226,7 @@ class RunConfig:
     )
     max_wall_time_s: float | None = everyday(
         None,
-        "end after so much time of training, over all resumes: seconds, or 30m or 2h",
+        "end after so much training: seconds, or 30m, 2h",
         above=(0.0, 1e9),
     )
     stop_at_return: float | None = everyday(
@@ -238,7 +238,7 @@ class RunConfig:
         100, "games of training whose mean must reach --stop-at-return first", within=(1, 100)
     )
     start_from: str | None = everyday(
-        None, "begin with the weights of a run, a checkpoint or zoo/NAME, as far as they fit"
+        None, "begin with the weights of RUN, a checkpoint or zoo/NAME"
     )
     checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", within=(0.1, 1e7))
     keep_checkpoints: int = option(

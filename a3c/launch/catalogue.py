@@ -48,9 +48,9 @@ def environments(arguments: argparse.Namespace) -> None:
     """Print the ids of the environments that are installed and match a pattern."""
     import gymnasium
 
-    import envs  # registers the Atari games
+    from a3c.env import atari  # importing it registers the Atari games
 
-    assert envs
+    assert atari
     pattern = arguments.pattern or "*"
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     found = [i for i in gymnasium.registry if fnmatch.fnmatch(i.lower(), wanted.lower())]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     evaluator kept, or else the one with the best mean return of the last 100 training games.
     """
     is_checkpoint = False
-    if name is not None and not Path(name).exists() and Path(name).parts[:1] == (ZOO,):
+    if name is not None and Path(name).parts[:1] == (ZOO,) and not os.path.lexists(name):
         name = _in_zoo(name)
     with contextlib.suppress(OSError):  # `find_run` reports what is wrong with the name
         is_checkpoint = name is not None and (Path(name) / checkpoint.MANIFEST).is_file()
