@@ -39,4 +39,4 @@ class Counted(CartPoleEnv):
         return super().reset(**kwargs)
 
 
-gymnasium.register("Counted-v0", Counted, max_episode_steps=500)
+gymnasium.register("Counted-v0", f"{__name__}:Counted", max_episode_steps=500)
