@@ -208,6 +208,7 @@ def make(case: Case, flags: Sequence[str]) -> Row:
 
 def _make_and_send(case: Case, flags: Sequence[str], to: Connection) -> None:
     signal.signal(signal.SIGTERM, machine.end_by_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     to.send(make(case, flags))
 
 
@@ -221,9 +222,12 @@ def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Itera
                 case = waiting.pop()
                 mine, its = multiprocessing.Pipe(duplex=False)
                 process = multiprocessing.Process(target=_make_and_send, args=(case, flags, its))
+                # A handler that runs in one of Python's fork hooks loses its SystemExit.
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
                 process.start()
-                its.close()
                 running[mine] = (case, process)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+                its.close()
             for pipe in wait(list(running)):
                 assert isinstance(pipe, Connection)
                 case, process = running[pipe]
