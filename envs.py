@@ -36,7 +36,7 @@ def make(
     game = atari.find(name)
     if game is not None:
         envs = atari.make(game, num_envs, config, render_mode)
-    elif config.preprocessing in ("atari", "universe"):
+    elif config.preprocessing not in ("auto", "none"):
         raise UserError(
             f"preprocessing {config.preprocessing}: {env_id} is no Atari game; use auto or none"
         )

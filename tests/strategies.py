@@ -44,7 +44,7 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.just(1)
     if option.name == "ratio_limit_final":  # for a ratio limit only
         return st.none()
-    if option.name == "anneal_start":  # below the end of the schedules
+    if option.name in ("anneal_start", "epsilon_anneal_start"):  # below the end of the schedules
         return st.just(0)
     if option.name == "heartbeat_timeout_s":
         longest = OPTIONS["ps_timeout_s"].field.metadata["high"]

@@ -63,6 +63,9 @@ def exact_area_means(frame: NDArray[np.uint8], height: int, width: int) -> NDArr
         ({"env_id": "ALE/Pong-v5", "preprocessing": "universe", "max_episode_steps": 60}, 200, 3),
         ({"preprocessing": "universe", "env_id": "ALE/Breakout-v5", "num_envs": 2}, 300, 2),
         ({"preprocessing": "universe", "env_id": "ALE/AirRaid-v5", "frame_stack": 1}, 150, 0),
+        ({"preprocessing": "cropped", "max_episode_steps": 30}, 70, 2),
+        ({"repeat_first_frame": True, "max_episode_steps": 30}, 70, 2),
+        ({"preprocessing": "universe", "repeat_first_frame": True, "max_episode_steps": 9}, 20, 2),
     ],
     ids=str,
 )
@@ -131,13 +134,14 @@ def test_spaces_say_what_comes(
             assert games.metadata["render_fps"] == 15
 
 
-def test_universe_frames_are_the_playing_field_at_42_by_42() -> None:
+@pytest.mark.parametrize(("preprocessing", "side"), [("universe", 42), ("cropped", 84)])
+def test_cropped_frames_are_the_playing_field(preprocessing: str, side: int) -> None:
     keywords: dict[str, Any] = {"img_height": 210, "img_width": 160, "stack_num": 1}
     keywords |= {"autoreset_mode": "SameStep", "repeat_action_probability": 0.0}
     screens = play(gymnasium.make_vec("ALE/Breakout-v5", 1, **keywords), 20)
-    frames = play(make(env_id="Breakout-v4", preprocessing="universe", frame_stack=1), 20)
+    frames = play(make(env_id="Breakout-v4", preprocessing=preprocessing, frame_stack=1), 20)
     for (screen, *_), (frame, *_) in zip(screens, frames, strict=True):
-        field = exact_area_means(screen[0, 0, 34:194], 42, 42)
+        field = exact_area_means(screen[0, 0, 34:194], side, side)
         assert np.abs(field - frame[0, 0]).max() <= 0.501
 
 
@@ -157,6 +161,23 @@ def test_stacks_go_from_old_to_new_black_before_the_start_and_on_to_the_end(
     np.testing.assert_array_equal(info["final_obs"][:, :3], before[:, 1:])
     assert info["final_obs"][:, 3].any(axis=(1, 2)).all()
     assert not after[:, :3].any()
+
+
+@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
+def test_a_game_may_begin_with_its_first_frame_repeated(preprocessing: str) -> None:
+    """Only the frames before the first are others, in the same games."""
+    settings: dict[str, Any] = {"preprocessing": preprocessing, "max_episode_steps": 5}
+    histories = zip(
+        *(play(make(2, repeat_first_frame=on, **settings), 12) for on in (True, False)), strict=True
+    )
+    for number, ((repeated, *_, info), (black, *_, black_info)) in enumerate(histories):
+        age = min(number % 5, 3)  # frames of this game before the newest one
+        np.testing.assert_array_equal(repeated[:, 3 - age :], black[:, 3 - age :])
+        assert not black[:, : 3 - age].any()
+        for frame in range(3 - age):
+            np.testing.assert_array_equal(repeated[:, frame], repeated[:, 3 - age])
+        if "final_obs" in info:
+            np.testing.assert_array_equal(info["final_obs"], black_info["final_obs"])
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,9 @@ def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:
 
 
 def test_schedules_run_over_the_whole_run_unless_told() -> None:
-    assert config(max_env_steps=123).anneal_steps == 123
-    assert config(max_env_steps=123, anneal_steps=7).anneal_steps == 7
+    assert config(max_env_steps=123).annealing == (0, 123)
+    shorter = config(max_env_steps=123, anneal_steps=7)
+    assert shorter.annealing == shorter.epsilon_annealing == (0, 7)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ({"epochs": 2}, "epochs 2 without a ratio_limit"),
         ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),
         ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),
+        ({"epsilon_anneal_start": 7, "anneal_steps": 7}, "epsilon_anneal_start 7 is not below"),
         ({"heartbeat_timeout_s": 60}, "heartbeat_timeout_s 60 is not above ps_timeout_s 60"),
     ],
 )

@@ -84,12 +84,15 @@ def adam_reference(config: LearningConfig, gradients: Sequence[Array], rate: flo
 
 
 def rmsprop_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
-    """Mnih et al. 2016, section 4: ε inside the root, no momentum."""
+    """Mnih et al. 2016, section 4: ε inside the root; momentum in units of the parameters."""
     theta = np.ones(gradients[0].shape)
     g = np.full(theta.shape, config.rmsprop_initial_mean_square)
+    momentum = np.zeros_like(theta)
     for gradient in gradients:
         g = config.rmsprop_alpha * g + (1 - config.rmsprop_alpha) * gradient.astype(np.float64) ** 2
-        theta -= rate * gradient / np.sqrt(g + config.rmsprop_epsilon)
+        step = rate * gradient / np.sqrt(g + config.rmsprop_epsilon)
+        momentum = config.rmsprop_momentum * momentum + step
+        theta -= momentum
     return theta
 
 
@@ -109,6 +112,7 @@ CONFIGS = [
     LearningConfig(optimizer="rmsprop", rmsprop_alpha=0.5, rmsprop_epsilon=1e-3),
     LearningConfig(optimizer="rmsprop", rmsprop_initial_mean_square=1.0),
     LearningConfig(optimizer="rmsprop", rmsprop_initial_mean_square=7.5),
+    LearningConfig(optimizer="rmsprop", rmsprop_momentum=0.9),
     LearningConfig(optimizer="sgd"),
 ]
 

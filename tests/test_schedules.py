@@ -67,6 +67,26 @@ def test_schedules_may_begin_late_and_the_learning_rate_end_above_zero() -> None
     ]
 
 
+def test_random_actions_may_have_a_window_of_their_own() -> None:
+    config = make_config(
+        entropy_weight=1.0,
+        entropy_weight_final=0.0,
+        anneal_start=100,
+        epsilon_greedy=1.0,
+        epsilon_greedy_final=0.5,
+        epsilon_anneal_steps=200,
+    )
+    assert [schedules.after(config, n).epsilon for n in (100, 150, 200, 900)] == [
+        1.0,
+        0.75,
+        0.5,
+        0.5,
+    ]
+    assert schedules.after(config, 550).entropy_weight == 0.5
+    late = replace(config, learning=replace(config.learning, epsilon_anneal_start=0))
+    assert [schedules.after(late, n).epsilon for n in (0, 100, 200)] == [1.0, 0.75, 0.5]
+
+
 def test_anneal_steps_default_to_the_length_of_the_run() -> None:
     config = make_config(learning_rate=0.5, learning_rate_schedule="linear", anneal_steps=None)
     config = replace(config, run=RunConfig(max_env_steps=400))

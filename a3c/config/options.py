@@ -205,11 +205,15 @@ def validate(config: Config) -> Config:
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
-    if learning.anneal_start >= config.anneal_steps:
-        raise UserError(
-            f"anneal_start {learning.anneal_start} is not below the end of the schedules, "
-            f"{config.anneal_steps}: give less, or more --anneal-steps"
-        )
+    for name, (start, end) in (
+        ("anneal", config.annealing),
+        ("epsilon_anneal", config.epsilon_annealing),
+    ):
+        if start >= end:
+            raise UserError(
+                f"{name}_start {start} is not below the end of the schedules, {end}: give less, or "
+                f"more --{name.replace('_', '-')}-steps"
+            )
     return config
 
 

@@ -56,12 +56,16 @@ class EnvConfig:
         "cut episodes after this many env steps (the environment's own limit if unset)",
         within=(1, None),
     )
-    preprocessing: Literal["auto", "atari", "universe", "none"] = option(
+    preprocessing: Literal["auto", "atari", "cropped", "universe", "none"] = option(
         "auto",
-        "atari: 84x84 grey, stacked; universe: 42x42 crop and rescale; auto: atari for Atari games",
+        "atari: 84x84 grey, stacked; cropped: rows 34 to 193 of it; universe: these at 42x42; "
+        "auto: atari for Atari games",
     )
     frame_skip: int = option(4, "Atari: frames that one action is held for", within=(1, 60))
     frame_stack: int = option(4, "Atari: frames that one observation holds", within=(1, 16))
+    repeat_first_frame: bool = option(
+        False, "Atari: a game's first observation holds its first frame again and again, not black"
+    )
     noop_max: int = option(
         30, "Atari: up to this many no-ops at the start of a game", within=(0, 250)
     )
@@ -164,6 +168,7 @@ class LearningConfig:
         0.99, "RMSProp: decay of the mean square", within=(0.0, 0.99999999)
     )
     rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=(0.0, 10.0))
+    rmsprop_momentum: float = option(0.0, "RMSProp: decay of the momentum", within=(0.0, 0.999999))
     rmsprop_initial_mean_square: float = option(
         0.0, "RMSProp: initial mean square of the gradients", within=(0.0, 1e6)
     )
@@ -212,7 +217,15 @@ class LearningConfig:
     )
     epsilon_greedy: float = option(0.0, "chance of a uniformly random action", within=(0.0, 1.0))
     epsilon_greedy_final: float = option(
-        0.0, "anneal that chance to this at --anneal-steps", within=(0.0, 1.0)
+        0.0, "anneal that chance to this at --epsilon-anneal-steps", within=(0.0, 1.0)
+    )
+    epsilon_anneal_start: int | None = option(
+        None,
+        "env steps before that chance begins to fall (--anneal-start if unset)",
+        within=(0, None),
+    )
+    epsilon_anneal_steps: int | None = option(
+        None, "env steps at which it has fallen (--anneal-steps if unset)", within=(1, None)
     )
 
 
@@ -399,9 +412,16 @@ class Config:
         return self.share.minibatches * self.learning.epochs
 
     @property
-    def anneal_steps(self) -> int:
-        """Env steps at which every schedule of the run ends."""
-        return self.learning.anneal_steps or self.run.max_env_steps
+    def annealing(self) -> tuple[int, int]:
+        """Env steps at which the schedules begin and end."""
+        return self.learning.anneal_start, self.learning.anneal_steps or self.run.max_env_steps
+
+    @property
+    def epsilon_annealing(self) -> tuple[int, int]:
+        """Env steps at which the schedule of random actions begins and ends."""
+        (start, end), learning = self.annealing, self.learning
+        own = learning.epsilon_anneal_start
+        return start if own is None else own, learning.epsilon_anneal_steps or end
 
 
 SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]

@@ -53,16 +53,27 @@ class Preprocessing(NamedTuple):
     side: int
 
     def shrink(self, screens: Frames) -> Frames:
-        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows)."""
+        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows).
+
+        Screens that have this size already are returned as they are.
+        """
+        if screens.shape[1:] == (self.side, self.side):
+            return screens
         return area_resize(screens[:, self.rows], self.side, self.side)
 
 
 ATARI = Preprocessing(slice(None), 84)
+FIELD = slice(34, 194)  # the rows of Pong's and Breakout's playing field
 
-# As in universe-starter-agent: the 160 rows of the playing field, 42x42, grey. There are three
+# "universe" is as in universe-starter-agent: the playing field, 42x42, grey. There are three
 # differences: a pixel is the mean of the area it covers, without an interpolated 80x80 step; grey
 # is luminance, not the mean of red, green and blue; and it is the maximum of the last two frames.
-UNIVERSE = Preprocessing(slice(34, 194), 42)
+PREPROCESSING = {
+    "auto": ATARI,
+    "atari": ATARI,
+    "cropped": Preprocessing(FIELD, 84),
+    "universe": Preprocessing(FIELD, 42),
+}
 
 
 def find(env_id: str) -> Game | None:
@@ -86,9 +97,9 @@ def make(
 ) -> VectorEnv[Any, Any, Any]:
     """`num_envs` copies of a game, which reset in the step that ends an episode.
 
-    `config.preprocessing` "auto" and "atari" give `[frame_stack, 84, 84]` grey frames, "universe"
-    42×42, oldest first; a frame is the maximum of the last two of a step. "none" gives the
-    emulator's `[210, 160, 3]` screens: only frame skip, sticky actions and the step limit apply.
+    `config.preprocessing` "auto", "atari" and "cropped" give `[frame_stack, 84, 84]` grey frames,
+    "universe" 42×42, oldest first; a frame is the maximum of the last two of a step. "none" gives
+    the emulator's `[210, 160, 3]` screens: only frame skip, sticky actions and step limit apply.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     sticky = _stickiness(game, config)
@@ -107,13 +118,13 @@ def make(
     if render_mode is not None or not set(config.env_kwargs) <= _VECTOR_KWARGS:
         games = [partial(AtariGame, game, config, render_mode)] * num_envs
         return SyncVectorEnv(games, autoreset_mode=AutoresetMode.SAME_STEP)
-    is_universe = config.preprocessing == "universe"
-    size: dict[str, Any] = {"stack_num": config.frame_stack}
-    if is_universe:  # the screen's own size: 210 by 160 except for a few games
+    is_whole = PREPROCESSING[config.preprocessing] is ATARI
+    stacks_itself = is_whole and not config.repeat_first_frame
+    size: dict[str, Any] = {"stack_num": config.frame_stack if stacks_itself else 1}
+    if not is_whole:  # the screen's own size: 210 by 160 except for a few games
         ale = ale_py.ALEInterface()
         ale.loadROM(roms.get_rom_path(game.rom))
-        height, width = ale.getScreenDims()
-        size = {"stack_num": 1, "img_height": height, "img_width": width}
+        size["img_height"], size["img_width"] = ale.getScreenDims()
     envs = gymnasium.make_vec(
         game.env_id,
         num_envs,
@@ -130,7 +141,7 @@ def make(
     )
     # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
     envs.metadata = dict(envs.metadata)
-    return FrameStack(envs, config.frame_stack) if is_universe else envs
+    return envs if stacks_itself else FrameStack(envs, config)
 
 
 def _stickiness(game: Game, config: EnvConfig) -> float:
@@ -148,9 +159,8 @@ class AtariGame(gymnasium.Env[Frames, Any]):
     """One game on the plain emulator, equal to `AtariVectorEnv` to the last bit.
 
     It copies these details too: a game starts with up to `noop_max - 1` frames, the first of them
-    with fire pressed if the game has it; frames before the first are black; a step that ends early
-    has only the frames before its end. A seed gives the same number of no-ops if ale-py is built
-    with the GNU C++ library, as on Linux.
+    with fire pressed if the game has it; a step that ends early has only the frames before its end.
+    A seed gives the same number of no-ops if ale-py is built with the GNU C++ library, as on Linux.
     """
 
     def __init__(self, game: Game, config: EnvConfig, render_mode: str | None = None) -> None:
@@ -163,7 +173,7 @@ class AtariGame(gymnasium.Env[Frames, Any]):
             **config.env_kwargs,
         )
         self._config = config
-        self._preprocessing = UNIVERSE if config.preprocessing == "universe" else ATARI
+        self._preprocessing = PREPROCESSING[config.preprocessing]
         self._fires = config.fire_on_reset and ale_py.Action.FIRE in self._atari._action_set
         self._noops = np.random.RandomState()
         self._num_frames = 0
@@ -194,7 +204,10 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         self._num_frames = 0
         self._screens[0], self._screens[1] = ale.getScreenGrayscale(), 0
         self._stack = np.zeros_like(self._stack)
-        return self._observe(), dict(self._atari._get_info())
+        self._observe()
+        if self._config.repeat_first_frame:
+            self._stack[:] = self._stack[-1]
+        return self._stack, dict(self._atari._get_info())
 
     def step(self, action: Any) -> tuple[Frames, float, bool, bool, dict[str, Any]]:
         """Repeat an action for `frame_skip` frames, or until the episode ends."""
@@ -226,14 +239,17 @@ class AtariGame(gymnasium.Env[Frames, Any]):
 
 
 class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
-    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv` for `UNIVERSE`, and stacks S.
+    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv`, and stacks S.
 
-    Frames before the start of an episode are black. Episodes must end in SAME_STEP mode.
+    Frames before the start of an episode are black, or its first. Episodes must end in SAME_STEP
+    mode.
     """
 
-    def __init__(self, envs: VectorEnv[Frames, Any, Any], frame_stack: int) -> None:
+    def __init__(self, envs: VectorEnv[Frames, Any, Any], config: EnvConfig) -> None:
         super().__init__(envs)
-        shape = (frame_stack, UNIVERSE.side, UNIVERSE.side)
+        self._preprocessing = PREPROCESSING[config.preprocessing]
+        self._repeats_first = config.repeat_first_frame
+        shape = (config.frame_stack, *[self._preprocessing.side] * 2)
         self.single_observation_space = Box(0, 255, shape, np.uint8)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self._stacks = np.zeros((self.num_envs, *shape), np.uint8)
@@ -243,25 +259,27 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
     ) -> tuple[Frames, dict[str, Any]]:
         assert not options, "a partial reset would need partial stacks"
         screens, info = self.env.reset(seed=seed)
-        self._stacks = self._push(np.zeros_like(self._stacks), screens)
-        return self._stacks, info
+        return self._begin(np.ones(self.num_envs, bool), screens), info
 
     def step(self, actions: Any) -> tuple[Frames, Any, Any, Any, dict[str, Any]]:
         """Step all games; `info["final_obs"]` is black for games that haven't ended."""
         screens, rewards, terminations, truncations, info = self.env.step(actions)
-        stacks = self._stacks
         ended = terminations | truncations
         if ended.any():
-            final = np.zeros_like(stacks)
-            final[ended] = self._push(stacks[ended], info["final_obs"][ended])
+            final = np.zeros_like(self._stacks)
+            final[ended] = self._push(self._stacks[ended], info["final_obs"][ended])
             info = {**info, "final_obs": final}
-            stacks = np.where(ended[:, None, None, None], np.uint8(0), stacks)
-        self._stacks = self._push(stacks, screens)
-        return self._stacks, rewards, terminations, truncations, info
+        return self._begin(ended, screens), rewards, terminations, truncations, info
+
+    def _begin(self, starts: NDArray[np.bool_], screens: Frames) -> Frames:
+        """Add screens to the stacks; where `starts` is true, the screen is a game's first."""
+        self._stacks = self._push(self._stacks, screens)
+        self._stacks[starts, :-1] = self._stacks[starts, -1:] if self._repeats_first else 0
+        return self._stacks
 
     def _push(self, stacks: Frames, screens: Frames) -> Frames:
         """New `[N, S, side, side]` stacks with `[N, 1, 210, 160]` screens as their last frames."""
-        frames = UNIVERSE.shrink(screens[:, 0])
+        frames = self._preprocessing.shrink(screens[:, 0])
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
 
 

@@ -24,13 +24,16 @@ class Annealed(NamedTuple):
 
 def after(config: Config, env_steps: int) -> Annealed:
     """All annealed settings after `env_steps`; those without a final value are constant."""
-    learning, first = config.learning, config.learning.anneal_start
-    # The finished share of the annealing: 0 until its start, 1 at its end, then above 1.
-    progress = max(0.0, (env_steps - first) / (config.anneal_steps - first))
+    learning = config.learning
 
-    def between(start: float, end: float | None) -> float:
+    def between(
+        start: float, end: float | None, window: tuple[int, int] = config.annealing
+    ) -> float:
         if end is None:
             return start
+        first, last = window
+        # The finished share of the annealing: 0 until its start, 1 at its end, then above 1.
+        progress = max(0.0, (env_steps - first) / (last - first))
         return end if progress >= 1.0 else start + (end - start) * progress
 
     is_linear = learning.learning_rate_schedule == "linear"
@@ -38,7 +41,7 @@ def after(config: Config, env_steps: int) -> Annealed:
         between(initial_rate(config), learning.learning_rate_final if is_linear else None),
         between(learning.entropy_weight, learning.entropy_weight_final),
         between(learning.ratio_limit, learning.ratio_limit_final),
-        between(learning.epsilon_greedy, learning.epsilon_greedy_final),
+        between(learning.epsilon_greedy, learning.epsilon_greedy_final, config.epsilon_annealing),
     )
 
 

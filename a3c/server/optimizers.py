@@ -21,14 +21,19 @@ from a3c.server.layout import COUNTERS
 
 
 class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
-    """RMSProp without momentum, with a configurable initial mean square (TensorFlow's is 1).
+    """RMSProp with a configurable initial mean square (TensorFlow's is 1).
 
     Mnih et al. 2016, section 4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε).
-    TensorFlow's fused step needs a momentum slot, which has no effect here.
+    TensorFlow's fused step needs the slot for momentum even where there is none.
     """
 
     def __init__(self, learning_rate: Any, config: LearningConfig) -> None:
-        super().__init__(learning_rate, decay=config.rmsprop_alpha, epsilon=config.rmsprop_epsilon)
+        super().__init__(
+            learning_rate,
+            decay=config.rmsprop_alpha,
+            momentum=config.rmsprop_momentum,
+            epsilon=config.rmsprop_epsilon,
+        )
         self._initial_mean_square = config.rmsprop_initial_mean_square
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:

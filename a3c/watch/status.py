@@ -318,7 +318,7 @@ def _frame_skip(env: EnvConfig) -> int | None:
     """Frames in an env step if the id is of Atari; None for other games, and for `Pong-v4`."""
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
-    return env.frame_skip if atari or env.preprocessing in ("atari", "universe") else None
+    return env.frame_skip if atari or env.preprocessing not in ("auto", "none") else None
 
 
 def _is_recent(row: Row, settings: Settings, now: float) -> bool:
