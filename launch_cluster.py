@@ -27,7 +27,7 @@ from a3c.launch import hosts, preflight, run_summary, sweep, verbs
 from a3c.launch.supervisor import ChildKeepers
 from a3c.play import locate
 from a3c.process import console
-from a3c.run import rundir
+from a3c.run import checkpoint, rundir
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
@@ -224,6 +224,12 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     if resumed is None or base is None:
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.read_preset_name(resumed)
+    if getattr(chosen, "config.max_env_steps", "").startswith("+"):
+        newest = checkpoint.newest_valid(resumed.checkpoints)
+        more = config.run.max_env_steps + (newest[1].step if newest else 0)
+        config = dataclasses.replace(
+            config, run=dataclasses.replace(config.run, max_env_steps=more)
+        )
     return config, chosen, command_line.changes(command_line.merge([base]), config)
 
 

@@ -29,11 +29,12 @@ class ReportingStore:
     def __init__(self) -> None:
         self.reports: list[float] = []
         self.step = 1000
+        self.worker = 1
         self.at_work = [True]
 
     def drain(self) -> np.ndarray:
         """All that is in the queue: worker, return, length, env step."""
-        rows = [[1.0, episode_return, 10.0, 1000.0] for episode_return in self.reports]
+        rows = [[self.worker, episode_return, 10.0, 1000.0] for episode_return in self.reports]
         self.reports = []
         return np.array(rows, np.float64).reshape(-1, 4)
 
@@ -148,6 +149,53 @@ def test_fewer_games_of_training_may_be_enough_to_play_the_games_that_decide(
     assert not scored.played
     tick(chief, 51.0)
     assert tick(chief) == "solved"
+
+
+def test_without_evaluation_games_fewer_games_of_training_solve_a_run_for_good(
+    tmp_path: Path,
+) -> None:
+    chosen: dict[str, Any] = {"stop_window": 5, "evaluation_episodes": 0}
+    chief = chief_of(ReportingStore(), tmp_path, **chosen)
+    assert tick(chief, *[51.0] * 5) == "solved"
+    last = manifest(tmp_path)
+    for mark, over in ((50.0, True), (50.5, False), (None, False)):
+        assert checkpoint.is_over(last, config(stop_at_return=mark, **chosen).run) == over
+
+
+def test_the_last_games_of_one_worker_may_be_what_starts_the_games_that_decide(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    store, scored = ReportingStore(), Scored(49.0)
+    chief = chief_of(store, tmp_path, scored, stop_worker_games=3)
+    tick(chief, 51.0, 51.0)  # of worker 1
+    store.worker = 2
+    tick(chief, 0.0, 0.0, 51.0)
+    assert not scored.played, "the last three of all workers are not meant"
+    store.worker = 1
+    tick(chief, 51.0)
+    assert "the last 3 games of worker 1 have a mean of 51.0: playing 20 games" in caplog.text
+    tick(chief)
+    tick(chief, 51.0, 51.0)
+    assert len(scored.played) == 1, "after games that did not solve it, three more are needed"
+    scored.mean = 50.0
+    tick(chief, 51.0)
+    assert tick(chief) == "solved"
+
+
+def test_a_run_ends_when_evaluations_bring_no_better_one(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    chief = chief_of(ReportingStore(), tmp_path, patience=2)
+    assert tick(chief) is None, "there was no evaluation yet"
+    rows = ""
+    for step, (mean, reason) in enumerate([(5, None), (9, None), (9, None), (8, "patience")]):
+        rows += f'{{"env_steps": {step}, "evaluation/mean": {mean}}}\n'
+        (tmp_path / "metrics" / "evaluator-0.jsonl").write_text(rows)
+        assert tick(chief) == reason
+    chief.end_run("patience", go_on)
+    last = manifest(tmp_path)
+    for patience, over in ((2, True), (3, False), (None, False)):
+        assert checkpoint.is_over(last, config(patience=patience).run) == over
 
 
 def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:

@@ -46,13 +46,18 @@ def test_a_window_without_a_display_is_a_warning_and_no_more() -> None:
     assert warned(nowhere) == []
 
 
-def test_a_window_takes_an_evaluator() -> None:
+def test_a_window_and_patience_take_an_evaluator() -> None:
     config = configure(env_id="CartPole-v1", workers=2, render=True)
     made = plan.make(config, RunDir(Path("/runs/mine")), addresses(2))
     (evaluator,) = made.of_role("evaluator")
     assert "--watch" in evaluator.argv
-    (evaluator,) = planned(2, evaluator=True).of_role("evaluator")
-    assert "--watch" not in evaluator.argv
+    patient = configure(env_id="CartPole-v1", workers=2, patience=3)
+    for made in (
+        planned(2, evaluator=True),
+        plan.make(patient, RunDir(Path("/runs/mine")), addresses(2)),
+    ):
+        (evaluator,) = made.of_role("evaluator")
+        assert "--watch" not in evaluator.argv
 
 
 def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import launch_cluster
 from a3c.run import resume
 from a3c.run.metrics import JsonlSink
 from a3c.run.resume import Life, Memory
 from a3c.run.rows import read_rows
+from tests.fake_runs import FakeRun, configure
 from tests.snapshots import manifest
 
 SAVED = manifest(100)
@@ -91,3 +93,14 @@ def test_wall_time_never_goes_back_even_where_the_chief_died_before_its_first_ro
     attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
     known = resume.remember(tmp_path, SAVED, life)
     assert (known.wall_s, known.episodes, known.is_fresh) == (1.5, 3, False)
+
+
+def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    resumed = ["--resume", "--run-dir", str(made.run.path), "--max-env-steps"]
+    assert launch_cluster._parse([*resumed, "+500"])[0].run.max_env_steps == 500
+    made.checkpoint(900, age_s=1.0)
+    config, _, changes = launch_cluster._parse([*resumed, "+500"])
+    assert (config.run.max_env_steps, changes) == (1400, ["max_env_steps 10000000 -> 1400"])
+    assert launch_cluster._parse([*resumed, "500"])[0].run.max_env_steps == 500
+    assert launch_cluster._parse(["--max-env-steps", "+500"])[0].run.max_env_steps == 500

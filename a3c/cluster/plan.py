@@ -122,7 +122,7 @@ def make(
     made = [_process(task, here, config, run, hosts.get(task.name), isolated) for task in tasks]
     at_once = len(here.ps) + config.cluster.workers
     processes, reserved = made[:at_once], made[at_once:]
-    if evaluator or config.run.render:
+    if evaluator or config.run.render or config.run.patience:
         games = str(max(1, config.run.evaluation_episodes))
         script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
         watch = ("--watch",) if config.run.render else ()

@@ -235,7 +235,9 @@ class RunConfig:
 
     seed: int = everyday(1, "seed of everything random", within=(0, 2**31 - 1))
     max_env_steps: int = everyday(
-        10_000_000, "end after this many env steps of the cluster", within=(1, 2**62)
+        10_000_000,
+        "end after this many env steps of the cluster (+N with --resume: after N more)",
+        within=(1, 2**62),
     )
     max_wall_time_s: float | None = everyday(
         None,
@@ -249,6 +251,16 @@ class RunConfig:
     )
     stop_window: int = option(
         100, "games of training whose mean must reach --stop-at-return first", within=(1, 100)
+    )
+    stop_worker_games: int | None = option(
+        None,
+        "instead, one worker's games whose mean must reach --stop-at-return first",
+        within=(1, 100),
+    )
+    patience: int | None = option(
+        None,
+        "end when so many evaluations in a row were no better than the best; starts the evaluator",
+        within=(1, 1_000_000),
     )
     start_from: str | None = everyday(
         None, "begin with the weights of RUN, a checkpoint or zoo/NAME"

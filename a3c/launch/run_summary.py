@@ -249,6 +249,7 @@ def summarise(
         "state": state,
         "solved": bool(manifest and manifest.reason == "solved" and state == "done"),
         "goal": goal,
+        "reason": manifest.reason if manifest and state == "done" else None,
         "lost_env_steps": 0 if state == "done" else max(0, (played or 0) - step),
         "env_steps": step,
         "wall_s": wall_s,
@@ -285,6 +286,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     goal = summary["goal"]
     here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))
     rows = [("curve", from_here(Path(picture))) for picture in pictures]
+    if summary.get("reason") and not summary["solved"]:
+        rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
     if summary["best"]:
         kept = summary["best"]
         rows.append(("best", f"{from_here(Path(kept['path']))} (evaluated: {kept['mean']:.1f})"))

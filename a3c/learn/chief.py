@@ -27,6 +27,7 @@ from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import ClusterTracker, JsonlSink
 from a3c.run.resume import Life
+from a3c.run.rows import Cache, read_rows
 from a3c.server.exchange import Reply
 from a3c.server.store import ENDINGS, Snapshot, Store
 
@@ -112,6 +113,8 @@ class Chief:
         self._candidates = run_dir / checkpoint.CANDIDATE
         shutil.rmtree(self._candidates, ignore_errors=True)
         self._games = games
+        self._stop_games = config.run.stop_worker_games or config.run.stop_window
+        self._evaluations = Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
         self._frozen: Manifest | None = None  # the candidate's manifest
         self._judge_at = 0  # the episode count before which no new candidate is tried
@@ -147,45 +150,62 @@ class Chief:
             self._collect()
         if now - self._saved >= self._config.run.checkpoint_interval_s:
             self.save("interval")
+        run = self._config.run
         if self._is_solved():
             return "solved"
-        if reply.global_step >= self._config.run.max_env_steps:
+        if reply.global_step >= run.max_env_steps:
             return "max_env_steps"
-        limit_s = self._config.run.max_wall_time_s
-        return "max_wall_time" if limit_s is not None and self.wall_s >= limit_s else None
+        if run.max_wall_time_s is not None and self.wall_s >= run.max_wall_time_s:
+            return "max_wall_time"
+        return "patience" if run.patience and self._no_better() >= run.patience else None
+
+    def _no_better(self) -> int:
+        """How many of the evaluator's last evaluations were no better than the best before."""
+        rows = self._evaluations.get(read_rows, self._run_dir / "metrics" / "evaluator-0.jsonl")
+        means = [row["evaluation/mean"] for row in rows or () if "evaluation/mean" in row]
+        return len(means) - 1 - means.index(max(means)) if means else 0
 
     def _is_solved(self) -> bool:
         """Whether evaluation games with frozen weights reached the goal; starts them when due.
 
-        They are due when the mean of training's last `stop_window` games reaches the goal. A run
+        They are due when the mean of training's last games reaches the goal (`_last_games`). A run
         that resumes from a solved checkpoint is solved at once.
         """
         if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
             return self._look_at_confirmation(self._candidate)
-        window, mark = self._config.run.stop_window, self._config.run.stop_at_return
-        mean = self._tracker.mean_of_last(window)
+        mark = self._config.run.stop_at_return
+        mean, whose = self._last_games()
         if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
             return False
         snapshot = self._store.snapshot()
         self._frozen = self._manifest(snapshot, "solved")
         candidate = self._write(self._candidates, self._frozen, snapshot)
         if candidate is None:
-            self._judge_at = self._tracker.episodes + window
+            self._judge_at = self._tracker.episodes + self._stop_games
             return False
         if self._games is None:
             log.info("no evaluation games are asked for: training's own mean is believed")
             return self._keep_solved(candidate, None)
         games = self._config.run.evaluation_episodes
         log.info(
-            "the last %d games of training have a mean of %s: playing %s with the weights of "
+            "the last %d games of %s have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
-            *(window, beside(mean, mark), count(games, "game"), f"{self._frozen.step:,}"),
+            *(self._stop_games, whose, beside(mean, mark)),
+            *(count(games, "game"), f"{self._frozen.step:,}"),
         )
         self._games.start(candidate, games)
         self._candidate = candidate
         return False
+
+    def _last_games(self) -> tuple[float | None, str]:
+        """The mean that may start evaluation games, None with too few games; and whose it is."""
+        if self._config.run.stop_worker_games is None:
+            return self._tracker.mean_of_last(self._stop_games), "training"
+        means = self._tracker.means_by_worker(self._stop_games)
+        best = max(means, key=means.__getitem__, default=None)
+        return (None, "") if best is None else (means[best], f"worker {best}")
 
     def _look_at_confirmation(self, candidate: Path) -> bool:
         """Whether the games have ended and solved the run; otherwise sets the next attempt."""
@@ -211,9 +231,10 @@ class Chief:
                     f"{self._frozen.step:,}",
                     beside(scores["mean"], mark),
                 ),
-                *(mark, self._config.run.stop_window),
+                *(mark, self._stop_games),
             )
-        self._judge_at = self._tracker.episodes + self._config.run.stop_window
+        self._judge_at = self._tracker.episodes + self._stop_games
+        self._tracker.by_worker.clear()
         self._candidate = None
         shutil.rmtree(self._candidates, ignore_errors=True)
         return solved
@@ -226,7 +247,7 @@ class Chief:
             path = checkpoint.promote(candidate, self._checkpoints, manifest)
         except OSError as error:
             self._failed_saves += 1
-            self._judge_at = self._tracker.episodes + self._config.run.stop_window
+            self._judge_at = self._tracker.episodes + self._stop_games
             log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
             return False
         checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)

@@ -74,8 +74,8 @@ def is_solved(manifest: Manifest, config: RunConfig) -> bool:
         return False
     if manifest.evaluation is not None:
         return bool(manifest.evaluation["mean"] >= config.stop_at_return)
-    mean = manifest.mean_return_100
-    return not config.evaluation_episodes and mean is not None and mean >= config.stop_at_return
+    reached = _of_run(manifest, "stop_at_return")
+    return not config.evaluation_episodes and reached >= config.stop_at_return
 
 
 def is_over(manifest: Manifest, config: RunConfig) -> bool:
@@ -84,7 +84,16 @@ def is_over(manifest: Manifest, config: RunConfig) -> bool:
         return manifest.step >= config.max_env_steps
     if manifest.reason == "max_wall_time":
         return config.max_wall_time_s is not None and manifest.wall_s >= config.max_wall_time_s
+    if manifest.reason == "patience":
+        return config.patience is not None and _of_run(manifest, "patience") >= config.patience
     return is_solved(manifest, config)
+
+
+def _of_run(manifest: Manifest, name: str) -> float:
+    """A number that the run's settings had when a checkpoint was written."""
+    run = manifest.config.get("run")
+    value = run.get(name) if isinstance(run, dict) else None
+    return float(value) if isinstance(value, int | float) else -math.inf
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -184,6 +184,7 @@ class ClusterTracker:
 
     def __init__(self, now: float, step: int, num_updates: int) -> None:
         self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.by_worker: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self.episodes = 0
         self._then = (now, step, num_updates)
 
@@ -191,6 +192,8 @@ class ClusterTracker:
         """Count `[N, 4]` reports: worker, return, length, env step."""
         self.episodes += len(reports)
         self.returns.extend(float(r) for r in reports[:, 1])
+        for worker, episode_return in reports[:, :2].tolist():
+            self.by_worker[int(worker)].append(episode_return)
 
     @property
     def mean_return(self) -> float | None:
@@ -201,6 +204,11 @@ class ClusterTracker:
         """The mean return of so many of the last games; None if there were fewer."""
         newest = list(self.returns)[-games:]
         return sum(newest) / games if len(newest) == games else None
+
+    def means_by_worker(self, games: int) -> dict[int, float]:
+        """The mean return of so many last games of each worker that has played them."""
+        newest = {worker: list(returns)[-games:] for worker, returns in self.by_worker.items()}
+        return {worker: sum(r) / games for worker, r in newest.items() if len(r) == games}
 
     def row(self, now: float, step: int, num_updates: int, workers: int) -> dict[str, float]:
         then, old_step, old_updates = self._then

@@ -30,7 +30,7 @@ EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
-ENDINGS = ("solved", "max_env_steps", "max_wall_time")  # why a run is over
+ENDINGS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 
 
 class Flags:
