@@ -11,7 +11,6 @@ ordered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,37 +19,14 @@ from a3c.config import LearningConfig
 from a3c.server.layout import COUNTERS
 
 
-class SharedRMSProp(tf.compat.v1.train.RMSPropOptimizer):
-    """RMSProp with a configurable initial mean square (TensorFlow's is 1).
-
-    Mnih et al. 2016, section 4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε).
-    TensorFlow's fused step needs the slot for momentum even where there is none.
-    """
-
-    def __init__(self, learning_rate: Any, config: LearningConfig) -> None:
-        super().__init__(
-            learning_rate,
-            decay=config.rmsprop_alpha,
-            momentum=config.rmsprop_momentum,
-            epsilon=config.rmsprop_epsilon,
-        )
-        self._initial_mean_square = config.rmsprop_initial_mean_square
-
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
-        initializer = tf.compat.v1.constant_initializer(self._initial_mean_square)
-        for variable in var_list:
-            self._get_or_make_slot_with_initializer(
-                variable, initializer, variable.shape, variable.dtype.base_dtype, "rms", self._name
-            )
-            self._zeros_slot(variable, "momentum", self._name)
-
-
 def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
     """The operation that makes one step in `variable`; `learning_rate` is a scalar or a tensor.
 
     All of it, counters too, is on the variable's device, so nothing travels between ps.
     """
     with tf.device(variable.device):
+        if config.optimizer == "rmsprop":
+            return _rmsprop_step(config, learning_rate, gradient, variable)
         # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
             optimizer: Any = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
@@ -62,9 +38,38 @@ def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: An
                     epsilon=config.adam_epsilon,
                     use_own_namescope_for_non_slot_vars=True,
                 )
-            elif config.optimizer == "rmsprop":
-                optimizer = SharedRMSProp(learning_rate, config)
         return optimizer.apply_gradients([(gradient, variable)])
+
+
+def _rmsprop_step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
+    """A step of RMSProp with a configurable initial mean square.
+
+    TensorFlow's `RMSPropOptimizer` always begins with a mean square of 1. Mnih et al. 2016, section
+    4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε). The fused operation needs the slot
+    for momentum even where there is none.
+    """
+
+    def slot(name: str, start: float) -> Any:
+        with tf.init_scope(), tf.device(variable.device):  # the step may be built in a condition
+            return tf.compat.v1.get_variable(
+                f"{variable.op.name}/{name}",
+                variable.shape,
+                tf.float32,
+                tf.compat.v1.constant_initializer(start),
+                trainable=False,
+                use_resource=True,
+            )
+
+    return tf.raw_ops.ResourceApplyRMSProp(
+        var=variable.handle,
+        ms=slot("RMSProp", config.rmsprop_initial_mean_square).handle,
+        mom=slot("RMSProp_1", 0.0).handle,
+        lr=learning_rate,
+        rho=config.rmsprop_alpha,
+        momentum=config.rmsprop_momentum,
+        epsilon=config.rmsprop_epsilon,
+        grad=gradient,
+    )
 
 
 def is_value_only(name: str) -> bool:
