@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
-from tensorflow.core.protobuf import rewriter_config_pb2
 
 from a3c.config import Config
 from a3c.errors import UserError
@@ -281,7 +280,7 @@ def _session_config(config: Config) -> Any:
     )
     if config.cluster.compute_dtype == "bfloat16":
         rewrites = settings.graph_options.rewrite_options
-        rewrites.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
+        rewrites.auto_mixed_precision_onednn_bfloat16 = rewrites.ON
     if config.cluster.device == "gpu":
         if not tf.config.list_physical_devices("GPU"):
             raise UserError(

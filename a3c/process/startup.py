@@ -19,16 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from a3c.process.private_tensorflow import import_without_keras
+
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.1
 YIELD_S = 1.0  # gives the first processes time to take the lock
 SAY_AFTER_S = 2.0
 PATIENCE_S = 120.0  # a process that holds the lock may hang
-
-# TensorFlow's last import, needed only to save Keras models; if it fails, TensorFlow continues
-# without it. Keras also imports Matplotlib: a quarter of the whole time, and 50 MB.
-_EAGER = "keras.src.optimizers"
 
 
 @contextlib.contextmanager
@@ -81,16 +79,12 @@ def import_tensorflow() -> None:
     `tensorflow.keras` still works: its first use imports it. Garbage collection would find almost
     nothing and take a tenth of the import.
     """
-    collects, skips_keras = gc.isenabled(), "keras" not in sys.modules
+    collects = gc.isenabled()
     gc.disable()
-    if skips_keras:
-        sys.modules[_EAGER] = None  # type: ignore[assignment] # None makes Python refuse the import
     try:
         with _silence():
-            import tensorflow  # noqa: F401
+            import_without_keras()
     finally:
-        if skips_keras:
-            del sys.modules[_EAGER]
         if collects:
             gc.enable()
 

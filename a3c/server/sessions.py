@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 from a3c.errors import EXIT_RETRY, RetryableError
+from a3c.process.private_tensorflow import make_callable
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ LOST = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-_CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MOST_KEPT = 512 * 1024 * 1024
 _CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
@@ -54,12 +53,7 @@ class LastingSession(tf.compat.v1.Session):
     that exits because the ps is lost would hang there.
     """
 
-    _callables: ClassVar[list[Any]] = []
-
-    def _make_callable_from_options(self, callable_options: Any) -> Any:
-        made = super()._make_callable_from_options(callable_options)
-        self._callables.append(made)
-        return made
+    callables: ClassVar[list[Any]] = []
 
     def __del__(self) -> None:
         """Do nothing; TensorFlow's own method would close the session."""
@@ -78,12 +72,9 @@ def prepare(
     be an input too, and must not occur twice.
     """
     dtypes = [tensor.dtype.as_numpy_dtype for tensor in inputs]
-    options = config_pb2.CallableOptions()
-    options.feed.extend(tensor.name for tensor in inputs)
-    options.fetch.extend(tensor.name for tensor in outputs)
-    options.target.extend(operation.name for operation in targets)
-    options.run_options.inter_op_thread_pool = _CALLERS_THREAD
-    run = session._make_callable_from_options(options)
+    run = make_callable(session, inputs, outputs, targets)
+    if isinstance(session, LastingSession):
+        session.callables.append(run)
     return lambda *values: run(*map(np.asarray, values, dtypes))
 
 

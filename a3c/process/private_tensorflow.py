@@ -1,0 +1,95 @@
+"""The uses of names that TensorFlow keeps private, each with its public fall-back.
+
+A release may remove such a name. Then the fall-back is used, with the same results but slower. This
+module doesn't import TensorFlow by itself, because its import is a part of what is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+log = logging.getLogger(__name__)
+
+# TensorFlow's last import, needed only to save Keras models; if it fails, TensorFlow continues
+# without it. Keras also imports Matplotlib: a quarter of the whole time, and 50 MB.
+_LAST_IMPORT = "keras.src.optimizers"
+_CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
+
+
+# --- importing without Keras; the fall-back is the plain import -----------------------------------
+
+
+def import_without_keras() -> None:
+    """Import TensorFlow without Keras, or with it if TensorFlow insists on it."""
+    if "keras" not in sys.modules:
+        with _refused(_LAST_IMPORT), contextlib.suppress(ImportError):
+            import tensorflow
+    import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def _refused(module: str) -> Iterator[None]:
+    """Make Python refuse the import of a module inside this context."""
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+# --- calls without the checks of Session.run; the fall-back is Session.run ------------------------
+
+
+def make_callable(
+    session: Any, inputs: Sequence[Any], outputs: Sequence[Any], targets: Sequence[Any]
+) -> Callable[..., Any]:
+    """A function from the values of `inputs`, as arrays of their dtypes, to those of `outputs`.
+
+    It also runs `targets`. Operations run in the calling thread.
+    """
+    callable_options = _callable_options()
+    if callable_options is None:
+        return _public_callable(session, inputs, outputs, targets)
+    options = callable_options()
+    options.feed.extend(tensor.name for tensor in inputs)
+    options.fetch.extend(tensor.name for tensor in outputs)
+    options.target.extend(operation.name for operation in targets)
+    options.run_options.inter_op_thread_pool = _CALLERS_THREAD
+    return session._make_callable_from_options(options)
+
+
+@functools.cache
+def _callable_options() -> Any:
+    """The message that describes a prepared call; None if this TensorFlow has no such calls."""
+    import tensorflow
+
+    has_method = hasattr(tensorflow.compat.v1.Session, "_make_callable_from_options")
+    try:
+        from tensorflow.core.protobuf.config_pb2 import CallableOptions
+    except ImportError:
+        CallableOptions = None  # noqa: N806
+    if CallableOptions is None or not has_method:
+        log.warning("this TensorFlow has no prepared calls: Session.run is used, which is slower")
+        return None
+    return CallableOptions
+
+
+def _public_callable(
+    session: Any, inputs: Sequence[Any], outputs: Sequence[Any], targets: Sequence[Any]
+) -> Callable[..., list[np.ndarray]]:
+    import tensorflow
+
+    options = tensorflow.compat.v1.RunOptions(inter_op_thread_pool=_CALLERS_THREAD)
+
+    def call(*values: np.ndarray) -> list[np.ndarray]:
+        feeds = dict(zip(inputs, values, strict=True))
+        return session.run([list(outputs), list(targets)], feeds, options)[0]
+
+    return call
