@@ -27,6 +27,10 @@ JSON_TABLES = st.dictionaries(
 )
 
 
+# More minibatches and epochs need other settings; schedules must end after they start.
+CERTAIN = {"minibatches": 1, "epochs": 1, "anneal_start": 0, "epsilon_anneal_start": 0}
+
+
 def number(option: Option, kind: type) -> st.SearchStrategy[Any]:
     limits = option.field.metadata
     above = limits["above"]
@@ -40,17 +44,18 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
     if option.name == "learning_rate_range":
         rates = st.lists(number(option, float), min_size=2, max_size=2).map(sorted)
         return st.just([]) | rates
-    if option.name in ("minibatches", "epochs"):  # what more than one needs is elsewhere
-        return st.just(1)
+    if option.name in CERTAIN:
+        return st.just(CERTAIN[option.name])
     if option.name == "ratio_limit_final":  # for a ratio limit only
         return st.none()
-    if option.name in ("anneal_start", "epsilon_anneal_start"):  # below the end of the schedules
-        return st.just(0)
     if option.name == "heartbeat_timeout_s":
         longest = OPTIONS["ps_timeout_s"].field.metadata["high"]
         return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)
     if option.name == "max_workers":
         return st.none() | st.just(OPTIONS["workers"].field.metadata["high"])
+    if option.is_repeatable:
+        own = JSON_TABLES.map(lambda arguments: {**arguments, "name": "a.b:C"})
+        return st.lists(own if option.is_own_code else TEXTS, max_size=3)
     if option.is_list:
         min_size = 1 if option.name == "hidden_sizes" else 0
         return st.lists(number(option, option.kind), min_size=min_size, max_size=4, unique=True)

@@ -40,7 +40,9 @@ def as_flags(layer: Layer) -> list[str]:
             if isinstance(value, bool):
                 arguments.append(option.flag if value else "--no" + option.flag[1:])
             elif isinstance(value, list):
-                arguments += [option.flag, *map(repr, value)]
+                texts = [json.dumps(v) if isinstance(v, dict) else str(v) for v in value]
+                repeated = [f"{option.flag}={text}" for text in texts]
+                arguments += repeated if option.is_repeatable and texts else [option.flag, *texts]
             else:
                 text = json.dumps(value) if option.kind is dict else str(value)
                 arguments.append(f"{option.flag}={'none' if value is None else text}")
@@ -87,7 +89,9 @@ def other_values(option: Option) -> tuple[Any, Any, Any]:
         default = option.field.default
         return (not default, default, not default)
     if option.is_list:
-        return [1, 2], [1, 3], [2, 3]
+        own = {"name": "a.b:C"}, {"name": "d:E", "n": 2}, {"name": "d:E", "s": "f"}
+        a, b, c = own if option.is_own_code else "abc" if option.kind is str else (1, 2, 3)
+        return [a, b], [a, c], [b, c]
     if option.choices:
         return (option.choices * 3)[:3]  # type: ignore[return-value]
     if option.kind is str:
@@ -105,6 +109,8 @@ def other_values(option: Option) -> tuple[Any, Any, Any]:
 def in_toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_toml, value)) + "]"
     return json.dumps(value)
 
 

@@ -121,7 +121,7 @@ HUGE = ("--workers", "--ps")
 def as_texts(value: Any) -> list[str]:
     """A good value as a person would give it to a flag."""
     if isinstance(value, list):
-        return [str(item) for item in value]
+        return [text for item in value for text in as_texts(item)]
     return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 

@@ -14,6 +14,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from a3c.config import SECTIONS, Config
 from a3c.config.options import OPTIONS as OPTIONS
 from a3c.config.options import Option as Option
 from a3c.config.options import coerce as coerce
-from a3c.config.options import parse_text, shown, validate
+from a3c.config.options import parse_text, shown, to_text, validate
 from a3c.errors import UserError
 from a3c.process import console
 
@@ -261,8 +262,10 @@ def add_config_arguments(
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
-            metavar = "NAME" if option.choices else words[option.kind]
+            is_name = option.choices or option.is_repeatable
+            metavar = "NAME" if is_name else words[option.kind]
             settings = {"metavar": metavar, "nargs": "*" if option.is_list else None}
+            settings["action"] = "extend" if option.is_repeatable else "store"
         groups[option.section].add_argument(
             option.flag,
             dest=f"config.{option.name}",
@@ -278,7 +281,7 @@ def plain(value: Any) -> str:
         return "on" if value else "off"
     if value is None or value in ((), {}):
         return "-"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return " ".join(map(to_text, value)) if isinstance(value, tuple) else str(value)
 
 
 def idle(
@@ -307,7 +310,7 @@ def to_flags(config: Config) -> list[str]:
     values = {}
     for option in OPTIONS.values():
         value = getattr(getattr(config, option.section), option.name)
-        default = {} if option.kind is dict else option.field.default
+        default = {} if option.field.default is MISSING else option.field.default
         if value != default or option.name == "workers":  # its default depends on the host's cores
             values[option.name] = value
     return ["--preset=none", *flags_of(values)]
@@ -320,6 +323,8 @@ def flags_of(values: dict[str, Any]) -> list[str]:
         option = OPTIONS[name]
         if option.kind is bool:
             flags.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+        elif option.is_repeatable and value:
+            flags += [f"{option.flag}={to_text(item)}" for item in value]
         elif option.is_list:
             flags += [option.flag, *map(str, value)]
         elif option.kind is dict:

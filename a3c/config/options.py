@@ -18,6 +18,7 @@ from a3c.errors import UserError
 MAX_TABLE_DEPTH = 32
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_TABLE = f"texts, finite numbers, booleans, lists and tables, at most {MAX_TABLE_DEPTH} deep"
 
 
 class Option(typing.NamedTuple):
@@ -37,6 +38,16 @@ class Option(typing.NamedTuple):
         return "--" + self.name.removesuffix("_s").removesuffix("_mb").replace("_", "-")
 
     @property
+    def is_own_code(self) -> bool:
+        """Whether it lists the user's own code: tables with a name and arguments."""
+        return self.kind is dict and self.is_list
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the flag may be repeated, each adding to the list."""
+        return self.is_list and self.kind in (str, dict)
+
+    @property
     def allowed(self) -> str:
         """The allowed values in words."""
         if self.choices:
@@ -44,11 +55,13 @@ class Option(typing.NamedTuple):
             return "one of " + ", ".join(self.choices) + own
         if self.kind is bool:
             return "true or false"
-        if self.kind is dict:
+        if self.is_own_code:
             return (
-                "a table (as a flag: a JSON object) of texts, finite numbers, booleans, lists and "
-                f"tables, at most {MAX_TABLE_DEPTH} deep"
+                "package.module:name, or a table (as a flag: a JSON object) with it as the name "
+                f"and arguments: {_TABLE}"
             )
+        if self.kind is dict:
+            return f"a table (as a flag: a JSON object) of {_TABLE}"
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         if self.is_list:
             words = f"a list, each {words}"
@@ -80,7 +93,7 @@ def _all_options() -> dict[str, Option]:
             if origin is Literal:
                 choices, kind = parts, str
             elif origin is not None:
-                kind = parts[0] if origin is tuple else dict
+                kind = typing.get_origin(parts[0]) or parts[0] if origin is tuple else dict
             is_list = origin is tuple
             found[field.name] = Option(section, field.name, kind, is_list, choices, optional, field)
     return found
@@ -127,6 +140,10 @@ def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
 def _coerce_item(option: Option, value: Any) -> Any:
     """Convert one item; raises ValueError if it isn't allowed. A bool is never a number."""
     kind = option.kind
+    if option.is_own_code:
+        value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, dict) or not OWN_FUNCTION.fullmatch(str(value.get("name"))):
+            raise ValueError
     if kind in (dict, bool, str):
         if not isinstance(value, kind) or not _is_plain(value):
             raise ValueError
@@ -146,6 +163,13 @@ def _coerce_item(option: Option, value: Any) -> Any:
     if kind is int and number != value:
         raise ValueError
     return number
+
+
+def to_text(value: Any) -> str:
+    """An item of a list as a flag takes it."""
+    if not isinstance(value, dict):
+        return str(value)
+    return value["name"] if len(value) == 1 else json.dumps(value)
 
 
 def parse_text(option: Option, text: Any) -> Any:

@@ -9,9 +9,10 @@ import importlib.machinery
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a3c.errors import UserError
 
@@ -72,6 +73,25 @@ def import_module(name: str, subject: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise _refusal(name, subject, error) from error
+
+
+def find(place: str, subject: str, wanted: str = "function") -> Callable[..., Any]:
+    """Import what `package.module:name` names; raises UserError if it can't be called."""
+    module, _, name = place.partition(":")
+    remedy = f"give package.module:{wanted}"
+    if not module or not name:
+        raise UserError(f"{subject}: a name is missing; {remedy}")
+    found = getattr(import_module(module, subject), name, None)
+    if found is None:
+        raise UserError(f"{subject}: {module} has no {name}; {remedy}")
+    if not callable(found):
+        raise UserError(f"{subject}: {name} is {article(found)} and no {wanted}; {remedy}")
+    return found
+
+
+def article(thing: object) -> str:
+    """What a thing is, for messages."""
+    return "None" if thing is None else f"an object of type {type(thing).__name__}"
 
 
 def _refusal(name: str, subject: str, error: BaseException) -> UserError:

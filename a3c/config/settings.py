@@ -80,6 +80,11 @@ class EnvConfig:
         False, "a reward other than 0 ends the episode, for learning only (points in Pong)"
     )
     actions: tuple[int, ...] = option((), "Discrete: play only these actions", within=(0, None))
+    wrapper: tuple[dict[str, Any], ...] = option(
+        (),
+        "wrap each environment in package.module:Wrapper, or a JSON object with this name and "
+        "arguments; the first is innermost; repeatable",
+    )
     normalize_observations: bool = option(
         False, "subtract the running mean and divide by the deviation, shared by all workers"
     )

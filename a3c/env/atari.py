@@ -1,8 +1,8 @@
 """Atari games: old and new ids, and the preprocessing from frames to observations.
 
-Training uses ale-py's `AtariVectorEnv`, which does the preprocessing in C++. It can't render, so
-evaluation and video use `AtariGame`, which does the same in NumPy. Tests check that frames, rewards
-and ends of games of the two are equal to the last bit.
+Training uses ale-py's `AtariVectorEnv`, which does the preprocessing in C++. It can't render and
+has no single games to wrap, so video and the user's wrappers use `AtariGame`, which does the same
+in NumPy. Tests check that frames, rewards and ends of games of the two are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from ale_py import roms
 from ale_py.env import AtariEnv
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from a3c.config import EnvConfig
-from a3c.env.environments import make_copies
+from a3c.env import wrappers
 from a3c.errors import UserError
 
 gymnasium.register_envs(ale_py)
@@ -110,14 +110,16 @@ def make(
             "max_episode_steps": config.max_episode_steps,
             "render_mode": render_mode,
         }
-        return make_copies(game.env_id, num_envs, **keywords | config.env_kwargs)
+        one = partial(gymnasium.make, game.env_id, **keywords | config.env_kwargs)
+        return wrappers.copies(one, num_envs, config.wrapper)
     unknown = sorted(set(config.env_kwargs) - _GAME_KWARGS)
     if unknown:
         allowed = ", ".join(sorted(_GAME_KWARGS))
         raise UserError(f"env_kwargs {', '.join(unknown)}: an Atari game takes {allowed}")
-    if render_mode is not None or not set(config.env_kwargs) <= _VECTOR_KWARGS:
-        games = [partial(AtariGame, game, config, render_mode)] * num_envs
-        return SyncVectorEnv(games, autoreset_mode=AutoresetMode.SAME_STEP)
+    if render_mode or config.wrapper or not set(config.env_kwargs) <= _VECTOR_KWARGS:
+        return wrappers.copies(
+            partial(AtariGame, game, config, render_mode), num_envs, config.wrapper
+        )
     is_whole = PREPROCESSING[config.preprocessing] is ATARI
     stacks_itself = is_whole and not config.repeat_first_frame
     size: dict[str, Any] = {"stack_num": config.frame_stack if stacks_itself else 1}

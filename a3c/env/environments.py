@@ -6,6 +6,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, own_code
+from a3c.env import wrappers
 from a3c.errors import UserError
 from a3c.process import console
 
@@ -65,18 +67,12 @@ def _make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | 
     if config.max_episode_steps is not None:
         keywords["max_episode_steps"] = config.max_episode_steps
     if render_mode is not None:
-        return make_copies(env_id, num_envs, render_mode=render_mode, **keywords)
-    if not _has_vector_version(spec, keywords):
-        return make_copies(env_id, num_envs, **keywords)
+        keywords["render_mode"] = render_mode
+    if render_mode or config.wrapper or not _has_vector_version(spec, keywords):
+        return wrappers.copies(
+            partial(gymnasium.make, env_id, **keywords), num_envs, config.wrapper
+        )
     return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **keywords)
-
-
-def make_copies(env_id: str, num_envs: int, **keywords: Any) -> Envs:
-    """Copies that are stepped one after the other, and reset in the step that ends an episode."""
-    reset = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    return gymnasium.make_vec(
-        env_id, num_envs, vectorization_mode="sync", vector_kwargs=reset, **keywords
-    )
 
 
 def say_alive(envs: Envs, beat: Callable[[], object]) -> None:
@@ -229,6 +225,8 @@ def _explain(error: Exception, config: EnvConfig) -> str:
         return _explain_missing(error, config.env_id)
     if config.env_kwargs:
         subject += f" with env_kwargs {config.env_kwargs}"
+    if config.wrapper:
+        subject += f" in {', '.join(own['name'] for own in config.wrapper)}"
     # Gymnasium raises a constructor's TypeError again, with a longer text.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
     return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"

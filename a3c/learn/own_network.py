@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Space
 
 from a3c.config import Config, NetworkConfig, own_code
 from a3c.config.options import check_minibatches
+from a3c.config.own_code import article
 from a3c.errors import A3CError, UserError
 from a3c.learn.agent import Agent, Batch
 from a3c.net.distributions import Policy
@@ -28,26 +29,12 @@ def build(
     place: str, observation_space: Box, action_space: Space[Any], config: NetworkConfig
 ) -> Network:
     """Build the network with the function at `package.module:function`; raises UserError."""
-    function = find(place)
+    function = own_code.find(place, f"network {place}")
     _check_signature(place, function, _SIGNATURE)
     with _blaming(place):
         network = function(observation_space, action_space, config)
     _check_network(place, network)
     return dataclasses.replace(network, forward=_checked(place, network))
-
-
-def find(place: str) -> Callable[..., Any]:
-    """Import the function at `package.module:function`; the current folder is searched too."""
-    module, _, name = place.partition(":")
-    subject, remedy = f"network {place}", "give package.module:function"
-    if not module or not name:
-        raise UserError(f"{subject}: a name is missing; {remedy}")
-    found = getattr(own_code.import_module(module, subject), name, None)
-    if found is None:
-        raise UserError(f"{subject}: {module} has no {name}; {remedy}")
-    if not callable(found):
-        raise UserError(f"{subject}: {name} is {_article(found)} and no function; {remedy}")
-    return found
 
 
 def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> None:
@@ -69,12 +56,12 @@ def _check_network(place: str, network: Any) -> None:
     names = ("forward", "policy", "state_size")
     forward, policy, size = (getattr(network, name, None) for name in names)
     if not isinstance(network, Network):
-        wrong = f" gave {_article(network)}: {remedy}"
+        wrong = f" gave {article(network)}: {remedy}"
     elif not callable(forward):
-        wrong = f": forward is {_article(forward)}: {remedy}"
+        wrong = f": forward is {article(forward)}: {remedy}"
     elif not isinstance(policy, Policy):
         remedy = "take a3c.net.distributions.for_space(action_space, config)"
-        wrong = f": policy is {_article(policy)}: {remedy}"
+        wrong = f": policy is {article(policy)}: {remedy}"
     elif type(size) is not int or size < 0:
         remedy = "give a whole number, 0 for a network without memory"
         wrong = f": state_size is {size!r}: {remedy}"
@@ -91,7 +78,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
             output = network.forward(observations, state, starts)
         if not isinstance(output, NetworkOutput):
             raise UserError(
-                f"network {place}: forward gave {_article(output)}: return "
+                f"network {place}: forward gave {article(output)}: return "
                 "a3c.net.network.NetworkOutput(policy_parameters, values, state)"
             )
         num_parameters, size = network.policy.num_parameters, network.state_size
@@ -101,7 +88,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
             ("state", [None, size], f"[B, {size}]"),
         ):
             tensor = getattr(output, name)
-            there = _article(tensor)
+            there = article(tensor)
             if isinstance(tensor, tf.Tensor):
                 if tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
                     continue
@@ -145,7 +132,3 @@ def _blaming(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error
-
-
-def _article(thing: Any) -> str:
-    return "None" if thing is None else f"an object of type {type(thing).__name__}"

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config
 from a3c.config.own_code import describe
+from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import bootstrap_truncations
 from a3c.net.observations import as_fed, fed_space
@@ -211,7 +212,7 @@ class Player:
             )
         self._stopwatch.lap("env")
         done = terminated | truncated
-        self._count_episodes(rewards, done, buffer.episodes)
+        self._count_episodes(*wrappers.raw(info, rewards, done), buffer.episodes)
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost one ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
+from a3c.env import wrappers
 from a3c.errors import UserError
 from a3c.learn.agent import Action
 from a3c.play import export
@@ -58,8 +59,9 @@ class Env(gymnasium.Env[Any, Any]):
         return observations[0], _of_first(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play one env step; the reward is the environment's own."""
+        """Play one env step; the reward is the environment's own, without the run's wrappers."""
         observations, rewards, terminated, truncated, info = self._envs.step(np.array([action]))
+        rewards, _ = wrappers.raw(info, rewards, terminated)
         if (terminated[0] or truncated[0]) and "final_obs" in info:  # it was reset in this step
             observations = info["final_obs"]
         ends = bool(terminated[0]), bool(truncated[0])

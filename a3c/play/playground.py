@@ -24,7 +24,7 @@ from gymnasium.vector import VectorEnv
 
 from a3c.config import Config, EnvConfig
 from a3c.config.own_code import describe
-from a3c.env import atari, seeding
+from a3c.env import atari, seeding, wrappers
 from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.errors import UserError
 from a3c.learn.agent import Action, Agent
@@ -236,7 +236,8 @@ def decisions(envs: Envs, agent: Agent, games: Games, *, seed: int) -> Iterator[
         actions = agent.network.policy.to_env(action.actions)
         observations, rewards, terminated, truncated, info = envs.step(actions)
         done = (terminated | truncated) & ~reset.dead
-        games.add(rewards, done, ~reset.dead)
+        rewards, ended = wrappers.raw(info, rewards, done)
+        games.add(rewards, ended, ~reset.dead)
         observations, _ = reset.after(observations, info, done)
         state = action.state
 

@@ -1,0 +1,117 @@
+"""The user's wrappers around each environment, and the raw scores of the games below them.
+
+A wrapper may change rewards and ends of episodes. Learning uses these; scores don't: below the
+wrappers each game counts its own rewards, until it ends or is reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+
+from a3c.config import own_code
+from a3c.errors import UserError
+
+REWARDS, ENDS = "raw_rewards", "raw_ends"  # in the info of every step
+
+
+def copies(
+    make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, given: Sequence[dict[str, Any]]
+) -> VectorEnv[Any, Any, Any]:
+    """Copies of an environment in the given wrappers, which reset in the step that ends a game."""
+    games: list[Game] = []
+
+    def wrapped() -> gymnasium.Env[Any, Any]:
+        env: gymnasium.Env[Any, Any] = make()
+        if given:
+            games.append(Game(env))
+            env = games[-1]
+        for own in given:
+            env = _wrap(env, **own)
+        return env
+
+    envs = SyncVectorEnv([wrapped] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return RawScores(envs, games) if given else envs
+
+
+def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
+    subject = f"wrapper {name}"
+    wrapper = own_code.find(name, subject, "Wrapper")
+    try:
+        wrapped = wrapper(env, **arguments)
+    except Exception as error:
+        raise UserError(f"{subject}: {own_code.describe(error)}; mend it") from error
+    if not isinstance(wrapped, gymnasium.Env):
+        made = own_code.article(wrapped)
+        raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
+    return wrapped
+
+
+class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Counts the raw rewards of each game."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._sums = [0.0]  # of each game since the last `take`; the last one goes on
+        self._has_begun = False
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        _, reward, terminated, truncated, _ = result
+        self._sums[-1] += float(reward)
+        self._has_begun = True
+        if terminated or truncated:
+            self._end()
+        return result
+
+    def reset(self, **arguments: Any) -> Any:
+        if self._has_begun:
+            self._end()
+        return self.env.reset(**arguments)
+
+    def _end(self) -> None:
+        self._sums.append(0.0)
+        self._has_begun = False
+
+    def take(self) -> tuple[float, bool]:
+        """The rewards since the last call, and whether the game ended after them.
+
+        The next call returns those of the next game.
+        """
+        reward, *rest = self._sums
+        self._sums = [sum(rest)]
+        return reward, bool(rest)
+
+    def forget(self) -> None:
+        """Drop what belongs to earlier games."""
+        self._sums = self._sums[-1:]
+
+
+class RawScores(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Adds the raw rewards of each step to its info, and which games have ended."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], games: Sequence[Game]) -> None:
+        super().__init__(envs)
+        self._games = games
+
+    def reset(self, **arguments: Any) -> Any:
+        result = self.env.reset(**arguments)
+        for game in self._games:
+            game.forget()
+        return result
+
+    def step(self, actions: Any) -> Any:
+        *results, info = self.env.step(actions)
+        rewards, ends = zip(*(game.take() for game in self._games), strict=True)
+        return *results, info | {REWARDS: np.array(rewards), ENDS: np.array(ends)}
+
+
+def raw(
+    info: dict[str, Any], rewards: np.ndarray, done: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The raw rewards of a step, `[B]`, and which whole games it ended."""
+    return info.get(REWARDS, rewards), info.get(ENDS, done)

@@ -1,0 +1,198 @@
+"""The user's wrappers: what they change for learning, and that scores stay raw."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import a3c
+import envs
+import model
+from a3c.config import EnvConfig
+from a3c.env import wrappers
+from a3c.errors import UserError
+from a3c.learn.rollout import Player, Rollout
+from a3c.net.distributions import for_space
+from a3c.play import playground
+from a3c.play.playground import Playground
+from a3c.run import checkpoint
+from a3c.run.metrics import Episode
+from tests.clusters import config
+from tests.fake_runs import configure, manifest_of
+from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
+from tests.test_bad_input import refused
+
+OUTCOME = "examples.reward_shaping:Outcome"
+
+
+class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode at a negative reward, and goes on with the same game."""
+
+    over = True
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.over = terminated or truncated
+        return observation, reward, self.over or float(reward) < 0, False, info
+
+    def reset(self, **arguments: Any) -> Any:
+        return self.env.reset(**arguments) if self.over else self.env.step(0)[::4]
+
+
+class Cut(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends a game after its second step, and plays one step before the agent's first."""
+
+    left = 0
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        observation, _, terminated, _, info = self.env.step(action)
+        return observation, 0.0, terminated, self.left == 0, info
+
+    def reset(self, **arguments: Any) -> Any:
+        self.left = 2
+        self.env.reset(**arguments)
+        return self.env.step(0)[::4]
+
+
+class Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes each action twice, as a frame skip does."""
+
+    def step(self, action: Any) -> Any:
+        first = self.env.step(action)
+        return first if first[2] or first[3] else self.env.step(action)
+
+
+def rollouts(wrapper: str, *scripts: Script, **settings: Any) -> Iterator[Rollout]:
+    """The rollouts of one scripted environment in a wrapper."""
+    given = ({"name": f"{__name__}:{wrapper}"},)
+    made = wrappers.copies(lambda: ScriptedEnv(0, scripts, []), 1, given)
+    chosen = config(gamma=0.5, network="mlp", envs_per_worker=1, **settings)
+    policy = for_space(ACTIONS, chosen.network)
+    return Player(made, ScriptedActor(), policy, chosen, seed=1).rollouts()
+
+
+def games(played: Iterator[Rollout], num_rollouts: int) -> list[Episode]:
+    return [game for rollout in itertools.islice(played, num_rollouts) for game in rollout.episodes]
+
+
+def test_a_game_that_goes_on_after_an_end_for_learning_has_one_score() -> None:
+    played = rollouts("Lives", Script((5.0, -1.0, 7.0, 2.0)), rollout_length=3)
+    rollout = next(played)  # steps 0, 1, 3: step 2 is of the reset
+    assert rollout.discounts[:, 0].tolist() == [0.5, 0.0, 0.0]
+    assert rollout.rewards[:, 0].tolist() == [5.0, -1.0, 2.0]
+    assert rollout.episodes == [Episode(13.0, 3)]
+
+
+def test_a_game_that_a_wrapper_cuts_counts_up_to_there_from_its_own_first_step() -> None:
+    played = rollouts("Cut", Script((1.0, 10.0, 100.0, 1000.0)), rollout_length=2)
+    assert games(played, 3) == [Episode(111.0, 2)] * 3
+
+
+def test_rewards_that_a_wrapper_skips_count() -> None:
+    played = rollouts("Twice", Script((1.0, 10.0, 100.0)), rollout_length=4)
+    rollout = next(played)
+    assert rollout.rewards[:, 0].tolist() == [10.0, 100.0, 10.0, 100.0]
+    assert rollout.episodes == [Episode(111.0, 2)] * 2
+
+
+def test_the_example_gives_minus_1_0_or_1_and_the_scores_are_cartpoles() -> None:
+    settings = EnvConfig(env_id="CartPole-v1", wrapper=({"name": OUTCOME, "won": 2.0},))
+    with closing(envs.make("CartPole-v1", 2, 1, settings)) as made:
+        made.reset(seed=1)
+        done, learned, scored = np.zeros(2, bool), [], []
+        for _ in range(100):
+            _, rewards, done, _, info = made.step(np.ones(2, np.int64))
+            raw, ended = wrappers.raw(info, rewards, done)
+            assert (rewards == np.where(done, -1.0, 0.0)).all()
+            assert (ended == done).all()
+            scored.append(raw.sum())
+            learned.append(rewards.sum())
+    assert sum(scored) == 200.0
+    assert -30 < sum(learned) < -15
+    limit = {"name": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 3}
+    settings = EnvConfig(env_id="CartPole-v1", wrapper=(limit, settings.wrapper[0]))
+    with closing(envs.make("CartPole-v1", 1, 1, settings)) as made:
+        made.reset(seed=1)
+        rewards = [float(made.step(np.zeros(1, np.int64))[1][0]) for _ in range(6)]
+    assert rewards == [0.0, 0.0, 2.0] * 2, "the first wrapper is the innermost"
+
+
+def test_evaluation_and_load_wrap_too_and_their_scores_are_raw(tmp_path: Path) -> None:
+    limit = {"name": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 4}
+    settings = configure(env_id="CartPole-v1", wrapper=[limit, OUTCOME])
+    ground = Playground(settings, envs.make, model.build, 1)
+    with closing(ground.envs(2)) as made:
+        agent = ground.agent(made)
+        assert playground.play(made, agent, 6, seed=1) == [Episode(4.0, 4)] * 6
+    values = agent.parameters() | {"observation_statistics": np.zeros(agent.statistics_size)}
+    written = checkpoint.write(
+        tmp_path, manifest_of(settings, 7), lambda to: checkpoint.save_variables(to, values)
+    )
+    with closing(a3c.load(written).make_env()) as env:
+        env.reset(seed=1)
+        steps = [env.step(0)[1:4] for _ in range(4)]
+    assert steps == [(1.0, False, False)] * 3 + [(1.0, False, True)]
+
+
+@pytest.mark.parametrize("preprocessing", ["auto", "none"])
+def test_atari_games_are_wrapped_one_by_one(preprocessing: str) -> None:
+    wrong = {"name": "gymnasium.wrappers:TransformReward", "func": "no function"}
+    plain = EnvConfig(env_id="ALE/Pong-v5", preprocessing=preprocessing)  # type: ignore[arg-type]
+    shapes = []
+    for given in ((), ({"name": f"{__name__}:Negative"},)):
+        settings = EnvConfig(**{**vars(plain), "wrapper": given})
+        with closing(envs.make("ALE/Pong-v5", 1, 1, settings)) as made:
+            made.reset(seed=1)
+            total = raw_total = 0.0
+            for _ in range(90):
+                _, rewards, done, _, info = made.step(np.zeros(1, np.int64))
+                total += float(rewards[0])
+                raw_total += float(wrappers.raw(info, rewards, done)[0][0])
+            assert raw_total < 0
+            assert total == (-raw_total if given else raw_total)
+            shapes.append(made.single_observation_space)
+    assert shapes[0] == shapes[1]
+    with pytest.raises(UserError, match=r"^env_id ALE/Pong-v5 in gymnasium.wrappers:Tr\w+ failed"):
+        envs.check(EnvConfig(**{**vars(plain), "wrapper": (wrong,)}))
+
+
+class Negative(gymnasium.RewardWrapper[Any, Any]):
+    def reward(self, reward: Any) -> float:
+        return -float(reward)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "examples.reward_shaping:Outcom"}, "has no Outcom; give package.module:Wrapper"),
+        ({"name": "examples.shaping:Outcome"}, "No module named 'examples.shaping'"),
+        ({"name": OUTCOME, "lst": 3}, "got an unexpected keyword argument 'lst'; mend it"),
+        ({"name": "math:pi"}, "pi is an object of type float and no Wrapper; give package."),
+        ({"name": f"{__name__}:nothing"}, "gave None: let it be a gymnasium.Wrapper"),
+    ],
+)
+def test_a_wrapper_that_is_none_is_one_line(given: dict[str, Any], said: str) -> None:
+    start = f"wrapper {given['name']}"
+    with pytest.raises(UserError, match=f"^{re.escape(start)}.*{re.escape(said)}"):
+        envs.check(EnvConfig(env_id="CartPole-v1", wrapper=(given,)))
+
+
+def nothing(_env: Any) -> None:
+    return None
+
+
+def test_the_launcher_refuses_a_wrapper_before_anything_is_started(tmp_path: Path) -> None:
+    given = ("--env-id", "CartPole-v1", "--wrapper", OUTCOME, "--wrapper")
+    assert "--wrapper = " in refused("launch_cluster.py", *given, "Outcome", cwd=tmp_path)
+    table = '{"name": "examples.reward_shaping:Outcome", "lot": 1}'
+    said = refused("launch_cluster.py", *given, table, cwd=tmp_path)
+    assert "got an unexpected keyword argument 'lot'; mend it" in said
