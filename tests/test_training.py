@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,19 @@ def test_the_culprit_is_what_the_rest_follows_from(
     rollout.observations[1, 0, 2] = observation
     rollout.rewards[0, 1] = reward
     assert not_finite(rollout, np.array([1.0, weights])) == culprit
+
+
+def test_workers_may_log_each_game_and_now_and_then_the_policy(
+    work: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    work((1.0, 2.0, 4.0), log_games=True, log_policy_every=20, learning_rate=1e-9).run()
+    games = [line for line in caplog.messages if "ended" in line]
+    assert games == ["a game ended with a return of 7 after 3 env steps"] * 13
+    policies = [line for line in caplog.messages if line.startswith("step")]
+    assert [line.split(":")[0] for line in policies] == ["step 20", "step 40"]
+    found = re.fullmatch(r"step 20: policy ([\d. ]+)  V -?\d\.\d{3}", policies[0])
+    assert found
+    probabilities = list(map(float, found[1].split()))
+    assert len(probabilities) == ACTIONS.n
+    assert sum(probabilities) == pytest.approx(1.0, abs=5e-3)

@@ -277,6 +277,13 @@ class RunConfig:
     render: bool = option(
         False, "show a game in a window, where there is a display; starts the evaluator"
     )
+    log_games: bool = option(False, "workers log a line for each of their games that ends")
+    log_policy_every: int = option(
+        0,
+        "workers log the policy and the value in their first environment once in so many env "
+        "steps of it (0: never)",
+        within=(0, 10**9),
+    )
     log_interval_s: float = option(2.0, "seconds between rows of metrics", within=(0.05, 3600.0))
     evaluation_episodes: int = option(
         20,

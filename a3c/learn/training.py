@@ -24,6 +24,7 @@ from a3c.learn.chief import Chief, initial_weights, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import BlamingTheEnvironment, Player, Rollout, Stopwatch
+from a3c.net.distributions import Policy
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
@@ -121,6 +122,8 @@ class Worker:
         interval_s, watch = settings.run.log_interval_s, self._stopwatch
         self._rows = Rows(sinks, interval_s, self._learner, watch, self._reports, self._chief)
         listeners: list[Listener] = [self._reports, self._rows, self._limit_drops]
+        if settings.run.log_games or settings.run.log_policy_every:
+            listeners.append(Narrator(settings, agent.network.policy))
         if self._task.is_chief:
             board.graph(agent.graph_def())
             offer = Pictures(board, space).offer
@@ -282,6 +285,26 @@ class EpisodeReports:
         if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
             self.dropped += len(self._waiting)
         self._waiting.clear()
+
+
+class Narrator:
+    """Logs each game that ends, and now and then the policy and the value of a state."""
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        self._games, self._every = config.run.log_games, config.run.log_policy_every
+        self._policy = policy
+        self._steps = 0  # of the first environment
+
+    def __call__(self, rollout: Rollout, _update: Update) -> None:
+        """Log what this rollout holds of it."""
+        for game in rollout.episodes if self._games else ():
+            steps = count(game.length, "env step")
+            log.info("a game ended with a return of %g after %s", game.episode_return, steps)
+        for t in np.flatnonzero(rollout.mask[:, 0]) if self._every else ():
+            self._steps += 1
+            if self._steps % self._every == 0:
+                policy = self._policy.shown(rollout.policy_parameters[t, 0])
+                log.info("step %d: policy %s  V %.3f", self._steps, policy, rollout.values[t, 0])
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:

@@ -78,6 +78,10 @@ class Policy(abc.ABC):
     def describe(self) -> str:
         """The policy in a few words."""
 
+    def shown(self, parameters: np.ndarray) -> str:
+        """One row of parameters `[P]` as people read it."""
+        return " ".join(f"{number:.3f}" for number in parameters)
+
 
 def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
     """The policy for an action space; raises UserError for a space without a policy."""
@@ -151,6 +155,15 @@ class Categorical(Policy):
         """Minus the log of the number of combined actions, for all of them."""
         shape = tf.shape(actions)[:-1] if self.action_shape else tf.shape(actions)
         return tf.fill(shape, -sum(math.log(n) for n in self._sizes))
+
+    def probabilities(self, parameters: np.ndarray) -> list[np.ndarray]:
+        """The probabilities of each choice's actions, `[..., n]`, in float64."""
+        parts = np.split(parameters.astype(np.float64), np.cumsum(self._sizes)[:-1], axis=-1)
+        weights = [np.exp(logits - logits.max(axis=-1, keepdims=True)) for logits in parts]
+        return [each / each.sum(axis=-1, keepdims=True) for each in weights]
+
+    def shown(self, parameters: np.ndarray) -> str:
+        return ", ".join(map(super().shown, self.probabilities(parameters)))
 
     def describe(self) -> str:
         kind = "multi-categorical" if self.action_shape else "categorical"

@@ -24,7 +24,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from a3c.env import wrappers
 from a3c.errors import UserError
-from a3c.learn.agent import Action
+from a3c.net.distributions import Categorical
 from a3c.play import export
 from a3c.play.locate import Source, Which, find_checkpoint
 from a3c.play.playground import Envs, Playground
@@ -139,17 +139,13 @@ class LoadedAgent:
         if greedy:
             actions = self._agent.most_probable(chosen.policy_parameters)
         actions = self._policy.to_env(actions)
-        decision = Decision(actions, self._probabilities(chosen), chosen.values)
+        probabilities = None
+        if isinstance(self._policy, Categorical) and isinstance(self.action_space, Discrete):
+            (probabilities,) = self._policy.probabilities(chosen.policy_parameters)
+        decision = Decision(actions, probabilities, chosen.values)
         if not is_one:
             return decision
         return Decision(*(None if part is None else part[0] for part in decision))
-
-    def _probabilities(self, chosen: Action) -> np.ndarray | None:
-        if not isinstance(self.action_space, Discrete):
-            return None
-        logits = chosen.policy_parameters.astype(np.float64)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
 
     def export(self, path: str | Path, *, greedy: bool = True) -> Path:
         """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.

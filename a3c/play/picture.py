@@ -334,14 +334,11 @@ def view_policy(
     """One row for each choice or number; none for a policy of the user's own."""
     if isinstance(policy, Categorical):
         rows: list[PolicyRow] = []
-        sizes = space.nvec if isinstance(space, MultiDiscrete) else [len(parameters)]
-        bounds = np.cumsum(sizes)[:-1]
-        groups = np.split(np.array(names), bounds), np.split(parameters, bounds)
-        for group, logits, chosen in zip(*groups, np.atleast_1d(action), strict=True):
-            weights = np.exp(logits - logits.max(), dtype=np.float64)
-            choices = enumerate(zip(group, weights / weights.sum(), strict=True))
+        left = iter(names)
+        groups = policy.probabilities(parameters)
+        for group, chosen in zip(groups, np.atleast_1d(action), strict=True):
             rows += [
-                Choice(str(name), float(p), index == int(chosen)) for index, (name, p) in choices
+                Choice(next(left), float(p), index == int(chosen)) for index, p in enumerate(group)
             ]
         return rows
     if isinstance(policy, Gaussian) and isinstance(space, Box):
