@@ -46,6 +46,10 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.just([]) | rates
     if option.name in CERTAIN:
         return st.just(CERTAIN[option.name])
+    if option.name in ("minibatches", "epochs"):  # what more than one needs is elsewhere
+        return st.just(1)
+    if option.name == "optimizer_statistics":
+        return st.just("shared")
     if option.name == "ratio_limit_final":  # for a ratio limit only
         return st.none()
     if option.name == "heartbeat_timeout_s":

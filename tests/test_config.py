@@ -85,6 +85,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
             {"minibatches": 9, "envs_per_worker": 4, "rollout_length": 2},
             "minibatches 9 is more than a rollout has samples, 8",
         ),
+        ({"optimizer_statistics": "per-worker"}, "optimizer_statistics per-worker with samples"),
         ({"epochs": 2}, "epochs 2 without a ratio_limit"),
         ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),
         ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),

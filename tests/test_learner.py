@@ -41,6 +41,7 @@ SHAPED = small_config(
     entropy_weight=0.3,
     value_loss_weight=2.0,
 )
+APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.02})
 LIMITED = small_config(**{**PLAIN, "ratio_limit": 0.3})
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
@@ -168,7 +169,9 @@ def gradient_by_differences(
     return gradient
 
 
-@pytest.mark.parametrize("settings", [SGD, SHAPED, LIMITED], ids=["plain", "shaped", "limited"])
+@pytest.mark.parametrize(
+    "settings", [SGD, SHAPED, LIMITED, APART], ids=["plain", "shaped", "limited", "apart"]
+)
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side, _ = sides(settings)
     rollout = random_rollout(1)
@@ -178,10 +181,15 @@ def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Confi
     update = side.learner.update(rollout)
     after = side.named()
     assert norm > 0.01
-    shrink = min(1.0, (settings.learning.max_gradient_norm or np.inf) / norm)
+    own_limit = settings.learning.critic_max_gradient_norm
     for name, value in before.items():
         scale = settings.learning.critic_learning_rate_scale if "value" in name else 1.0
-        step = 0.5 * scale * shrink * gradient[name]
+        limit, clipped = settings.learning.max_gradient_norm, list(gradient)
+        if own_limit is not None:
+            clipped = [other for other in gradient if ("value" in other) == ("value" in name)]
+            limit = own_limit if "value" in name else limit
+        length = np.sqrt(sum((gradient[other] ** 2).sum() for other in clipped))
+        step = 0.5 * scale * min(1.0, (limit or np.inf) / length) * gradient[name]
         np.testing.assert_allclose(value - after[name], step, rtol=1e-3, atol=1e-6)
     assert update.metrics["train/gradient_norm"] == pytest.approx(norm, rel=1e-4)
     loss = loss_by_definition(before, rollout, settings)
@@ -327,6 +335,27 @@ def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> No
         side.learner.refresh()
         norms.append(side.learner.update(rollout).metrics["train/gradient_norm"])
     assert norms[1] == pytest.approx(norms[0], rel=0.03)
+
+
+def test_workers_may_have_statistics_of_their_own(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker's steps are those of its own gradients, and add up on the ps."""
+    kept: dict[str, Any] = {"optimizer": "rmsprop", "rmsprop_alpha": 0.5, "learning_rate": 0.1}
+    settings = small_config(**kept, optimizer_statistics="per-worker", hidden_sizes=[4])
+    workers = sides(settings)
+    before = np.concatenate([np.ravel(value) for value in workers[0].initial.values()])
+    gradients = [np.full(before.size, size, np.float32) for size in (1.0, 100.0, 2.0)]
+    squares, expected = [0.0, 0.0], before.astype(np.float64)
+    for gradient, worker in zip(gradients, (0, 1, 0), strict=True):
+        side = workers[worker]
+        given = Gradient(gradient, 1.0, {"loss/total": 0.0})
+        monkeypatch.setattr(side.agent, "gradient", lambda *_, given=given: given)
+        side.learner.update(random_rollout(1))
+        squares[worker] = 0.5 * squares[worker] + 0.5 * float(gradient[0]) ** 2
+        expected -= 0.1 * gradient / np.sqrt(squares[worker] + settings.learning.rmsprop_epsilon)
+    np.testing.assert_allclose(workers[1].learner.refresh().parameters, expected, rtol=1e-4)
+    assert not [name for name in workers[0].named() if "RMSProp" in name]
 
 
 # --- what is never pushed -----------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from a3c.config import LearningConfig
 from a3c.server import optimizers
+from a3c.server.optimizers import OwnStatistics
 
 Array = NDArray[np.floating]
 Kind = Literal["adam", "rmsprop", "sgd"]
@@ -130,6 +132,17 @@ def assert_matches_reference(
 def test_optimizer_steps_as_numpy_does(config: LearningConfig) -> None:
     gradients = make_gradients(num_steps=6)
     assert_matches_reference(config, train(config, gradients), gradients)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
+def test_a_worker_with_statistics_of_its_own_makes_the_same_steps(config: LearningConfig) -> None:
+    gradients = [np.concatenate([np.ravel(g) for g in s.values()]) for s in make_gradients(6)]
+    config = replace(config, optimizer_statistics="per-worker")
+    own, parameters = OwnStatistics(config, gradients[0].size), np.ones_like(gradients[0])
+    for gradient in gradients:
+        parameters -= own.step(gradient, LEARNING_RATE)
+    expected = REFERENCES[config.optimizer](config, gradients, LEARNING_RATE)
+    np.testing.assert_allclose(parameters, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -307,6 +307,21 @@ def test_a_push_of_enough_samples_is_clipped_by_the_norm_of_all_ps() -> None:
     np.testing.assert_allclose(reply.parameters, before - step, atol=1e-6)
 
 
+def test_value_only_weights_may_be_clipped_by_themselves() -> None:
+    """Two pushes of one direction, so that the estimate of the norm from two ps is exact."""
+    for num_ps in (1, 2):
+        limits = {"max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.01}
+        (store, _), before = gathering(num_ps, samples_per_step=2, **limits)
+        gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
+        store.push(push_of(gradient, 1, learning_rate=1.0))
+        reply = store.push(push_of(3 * gradient, 1, learning_rate=1.0))
+        first = min(shard.start for shard in store.layout.shards if shard.apart)
+        assert 0 < first < before.size
+        parts = zip(np.split(gradient, [first]), limits.values(), strict=True)
+        step = np.concatenate([limit * part / np.linalg.norm(part) for part, limit in parts])
+        np.testing.assert_allclose(reply.parameters, before - step, atol=1e-6)
+
+
 @pytest.mark.parametrize("num_ps", [1, 2])
 def test_no_push_is_lost_or_used_twice_however_many_come_at_once(num_ps: int) -> None:
     """Gradients of one at a rate of one: every number is minus the steps that there were."""

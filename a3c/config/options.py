@@ -199,20 +199,8 @@ def parse_text(option: Option, text: Any) -> Any:
 
 def validate(config: Config) -> Config:
     """Check settings against each other; returns `config` or raises UserError."""
-    learning, cluster, network = config.learning, config.cluster, config.network.network
-    rates = learning.learning_rate_range
-    if rates and (len(rates) != 2 or rates[0] > rates[1]):
-        raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
-    if learning.epochs > 1 and not learning.ratio_limit:
-        raise UserError(
-            f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "
-            "than once needs one, for example --ratio-limit 0.2"
-        )
-    if learning.ratio_limit_final is not None and not learning.ratio_limit:
-        raise UserError(
-            f"ratio_limit_final {learning.ratio_limit_final:g} without a ratio_limit to begin "
-            "with: give one, for example --ratio-limit 0.2"
-        )
+    cluster, network = config.cluster, config.network.network
+    _check_learning(config)
     check_minibatches(config, recurrent=network in networks() and networks()[network].recurrent)
     most = cluster.max_workers
     if most is not None and most < cluster.workers:
@@ -229,6 +217,29 @@ def validate(config: Config) -> Config:
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
+    return config
+
+
+def _check_learning(config: Config) -> None:
+    learning = config.learning
+    rates = learning.learning_rate_range
+    if rates and (len(rates) != 2 or rates[0] > rates[1]):
+        raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
+    if learning.epochs > 1 and not learning.ratio_limit:
+        raise UserError(
+            f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "
+            "than once needs one, for example --ratio-limit 0.2"
+        )
+    if learning.ratio_limit_final is not None and not learning.ratio_limit:
+        raise UserError(
+            f"ratio_limit_final {learning.ratio_limit_final:g} without a ratio_limit to begin "
+            "with: give one, for example --ratio-limit 0.2"
+        )
+    if learning.optimizer_statistics == "per-worker" and config.samples_per_step:
+        raise UserError(
+            f"optimizer_statistics per-worker with samples_per_step {config.samples_per_step}: "
+            "each push is a finished step of its worker; give --samples-per-step 0"
+        )
     for name, (start, end) in (
         ("anneal", config.annealing),
         ("epsilon_anneal", config.epsilon_annealing),
@@ -238,7 +249,6 @@ def validate(config: Config) -> Config:
                 f"{name}_start {start} is not below the end of the schedules, {end}: give less, or "
                 f"more --{name.replace('_', '-')}-steps"
             )
-    return config
 
 
 def check_minibatches(config: Config, *, recurrent: bool) -> None:

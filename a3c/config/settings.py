@@ -149,6 +149,11 @@ class LearningConfig:
     optimizer: Literal["adam", "rmsprop", "sgd"] = everyday(
         "adam", "optimizer, its statistics shared by all workers on the ps"
     )
+    optimizer_statistics: Literal["shared", "per-worker"] = option(
+        "shared",
+        "per-worker: each worker has statistics of its own and pushes finished steps; needs "
+        "--samples-per-step 0",
+    )
     learning_rate: float = everyday(3e-4, "learning rate", above=(0.0, 100.0))
     learning_rate_range: tuple[float, ...] = option(
         (), "draw the learning rate log-uniformly from LOW HIGH, once per run", above=(0.0, 100.0)
@@ -179,6 +184,12 @@ class LearningConfig:
     )
     max_gradient_norm: float = option(
         0.5, "clip gradients to this global norm (0: never)", within=(0.0, 1e9)
+    )
+    critic_max_gradient_norm: float | None = option(
+        None,
+        "clip the gradient of value-only weights to a norm of their own (with the others if unset; "
+        "0: never)",
+        within=(0.0, 1e9),
     )
     value_loss_weight: float = option(0.5, "weight of the value loss", within=(0.0, 1e6))
     entropy_weight: float = everyday(0.01, "weight of the policy's entropy", within=(0.0, 1e6))
@@ -232,6 +243,17 @@ class LearningConfig:
     epsilon_anneal_steps: int | None = option(
         None, "env steps at which it has fallen (--anneal-steps if unset)", within=(1, None)
     )
+
+    @property
+    def gradient_norms(self) -> tuple[float, ...]:
+        """The limit for all weights; or those for the policy's and for value-only weights."""
+        own = self.critic_max_gradient_norm
+        return (self.max_gradient_norm,) if own is None else (self.max_gradient_norm, own)
+
+    @property
+    def is_critic_apart(self) -> bool:
+        """Whether value-only weights have a learning rate or a clip of their own."""
+        return self.critic_learning_rate_scale != 1 or self.critic_max_gradient_norm is not None
 
 
 @dataclass(frozen=True)
@@ -463,6 +485,8 @@ def identity(config: Config) -> dict[str, Any]:
     for name in own:
         del tables["env"][name]
     optimizer = config.learning.optimizer
+    if config.learning.optimizer_statistics != "shared":  # then the ps holds none
+        optimizer += f" with {config.learning.optimizer_statistics} statistics"
     return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}
 
 

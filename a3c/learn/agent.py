@@ -83,7 +83,7 @@ class Agent:
             self._statistics = zeros("observation_statistics", [self.statistics_size], tf.float64)
             inputs, outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
-            if config.learning.critic_learning_rate_scale != 1:  # value-only parameters come last
+            if config.learning.is_critic_apart:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
             assign, assign_inputs = self._build_assignment()
             learn_inputs, learn_outputs = self._build_learning()
@@ -243,8 +243,18 @@ class Agent:
         gradients = tf.gradients(loss["total"], self._variables, unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
         # With gathered pushes the ps clips instead, because only the ps knows their mean.
-        gathers = self._config.samples_per_step > 0
-        flat, norm = optimizers.clip_flat(flat, 0.0 if gathers else learning.max_gradient_norm)
+        gathers, limits = self._config.samples_per_step > 0, learning.gradient_norms
+        if gathers or len(limits) == 1:
+            flat, norm = optimizers.clip_flat(flat, 0.0 if gathers else limits[0])
+        else:
+            sizes = [0, 0]
+            for variable in self._variables:
+                sizes[optimizers.is_value_only(_short_name(variable))] += (
+                    variable.shape.num_elements()
+                )
+            parts = zip(tf.split(flat, sizes), limits, strict=True)
+            clipped, norms = zip(*(optimizers.clip_flat(*part) for part in parts), strict=True)
+            flat, norm = tf.concat(clipped, axis=0), tf.norm(norms)
         self._part_names = tuple(f"loss/{name}" for name in loss)
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
         return [*batch, entropy_weight, ratio_limit], [flat, numbers]

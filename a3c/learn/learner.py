@@ -13,6 +13,7 @@ from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, gae, moments_update, normalize
 from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
+from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
 
 
@@ -37,6 +38,9 @@ class Learner:
         self._config = config
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
+        self._own: OwnStatistics | None = None
+        if config.learning.optimizer_statistics == "per-worker":
+            self._own = OwnStatistics(config.learning, store.layout.num_parameters)
         self._staleness = 0
         self._annealed: schedules.Annealed
         self.reply = self.refresh()
@@ -86,9 +90,12 @@ class Learner:
                 num_updates = self.reply.num_updates
                 if gradient.is_finite:
                     is_new = batch.mask * (epoch == 0)  # env steps count in the first epoch only
+                    flat, rate = gradient.flat, annealed.learning_rate
+                    if self._own:
+                        flat, rate = self._own.step(flat, rate), 1.0
                     push = Push(
-                        gradient=gradient.flat,
-                        learning_rate=annealed.learning_rate,
+                        gradient=flat,
+                        learning_rate=rate,
                         num_samples=int(np.count_nonzero(batch.mask)),
                         num_steps=int(np.count_nonzero(is_new)),
                         moments=self._agent.moments(batch.observations, is_new),

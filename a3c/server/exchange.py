@@ -31,7 +31,7 @@ from a3c.server.layout import Layout, Shard
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
-_NUMBERS = 10  # header entries before the observation moments
+_NUMBERS = 8  # header entries before the squared norms and the observation moments
 _PACKED_NORM = 1024.0
 _SMALLEST_NORM = 1e-30
 _Values = list[np.ndarray]
@@ -101,6 +101,7 @@ class Exchange:
     def __init__(self, shared: Shared, layout: Layout, config: Config, num_ps: int) -> None:
         self._shared = shared
         self._learning = config.learning
+        self._limits = config.learning.gradient_norms
         self._samples_per_step = config.samples_per_step
         self._wire_dtype = config.cluster.wire_dtype
         self._num_parameters = layout.num_parameters
@@ -123,11 +124,11 @@ class Exchange:
         if self._wire_dtype == "float16":
             unit = max(float(np.linalg.norm(packed)), _SMALLEST_NORM) / _PACKED_NORM
             packed = (packed / np.float32(unit)).astype(np.float16)
-        first = [push.learning_rate, push.num_steps, unit, push.num_samples]
+        numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
+        first = np.concatenate([numbers, push.advantage_update])
         fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
         for gradients, squares in zip(fed, self._squares(push.gradient), strict=True):
-            numbers = [*first, *squares, *push.advantage_update]
-            gradients.insert(0, np.concatenate([numbers, push.moments]))
+            gradients.insert(0, np.concatenate([first, squares, push.moments]))
         return self._reply(self._call(self._push, fed))
 
     def pull(self) -> Reply:
@@ -163,24 +164,38 @@ class Exchange:
             parameters, moments[3:], moments[:3], step, updates, bool(finished), bool(stepped)
         )
 
-    def _squares(self, gradient: np.ndarray) -> list[tuple[float, float]]:
+    def _squares(self, gradient: np.ndarray) -> list[list[float]]:
         """For each ps: the squared norm of the whole gradient, and of that ps's part of it.
+
+        If value-only weights are clipped by themselves, these are the two numbers of all others,
+        and then the two of theirs.
 
         A ps clips by the norm of the whole mean gradient, but holds only a part of it. It estimates
         the whole norm from its part, with the ratio of the two in the gradients that it gathered.
         With one ps the ratio is 1.
         """
         if len(self._parts) == 1:
-            return [(1.0, 1.0)]
-        cuts = [[gradient[s.start : s.stop] for s in part.shards] for part in self._parts]
-        squares = [sum(float(np.vdot(cut, cut)) for cut in shards) for shards in cuts]
-        return [(sum(squares), square) for square in squares]
+            return [[1.0, 1.0] * len(self._limits)]
+        norms: list[list[float]] = [[] for _ in self._parts]
+        for group in range(len(self._limits)):
+            cuts = [
+                [gradient[s.start : s.stop] for s in part.shards if self._group(s) == group]
+                for part in self._parts
+            ]
+            squares = [sum(float(np.vdot(cut, cut)) for cut in shards) for shards in cuts]
+            for each, square in zip(norms, squares, strict=True):
+                each += [sum(squares), square]
+        return norms
+
+    def _group(self, shard: Shard) -> int:
+        """The index of the limit that clips a shard's gradient."""
+        return int(shard.apart and len(self._limits) > 1)
 
     # --- the graph ------------------------------------------------------------------------------
 
     def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
-            size = _NUMBERS + self._shared.statistics.shape[0]
+            size = _NUMBERS + 2 * len(self._limits) + self._shared.statistics.shape[0]
             header = tf.compat.v1.placeholder(tf.float64, [size], "header")
             fed = gradients = [
                 tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
@@ -215,8 +230,9 @@ class Exchange:
         1 if there was a step, else 0, and on the first ps the counters after that.
         """
         sums = {s.name: zeros(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
-        # The totals are the samples, and both squared norms times the samples.
-        totals = zeros(f"{GATHERED}/totals_{ps}", [3], tf.float64)
+        # The totals are the samples, and all squared norms times the samples.
+        num_squares = 2 * len(self._limits)
+        totals = zeros(f"{GATHERED}/totals_{ps}", [1 + num_squares], tf.float64)
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
         counters: list[Any] = []
@@ -231,7 +247,8 @@ class Exchange:
                 )
                 for shard, gradient in zip(shards, gradients, strict=True)
             ]
-            more = tf.stack([samples, samples * header[4], samples * header[5]])
+            squares = header[_NUMBERS : _NUMBERS + num_squares]
+            more = samples * tf.concat([[1.0], squares], 0)
             added.append(totals.assign_add(more, read_value=False))
             with tf.control_dependencies(added):
                 gathered = totals.read_value()
@@ -260,13 +277,17 @@ class Exchange:
     ) -> Any:
         """Make one step with the clipped mean of the gathered gradients; returns 1 after it."""
         numbers = tf.cast(gathered, tf.float32)
-        squares = tf.add_n([2 * tf.nn.l2_loss(sums[shard.name].read_value()) for shard in shards])
-        whole = tf.math.divide_no_nan(squares * numbers[1], numbers[2])
-        scale = optimizers.clipped(tf.sqrt(whole) / numbers[0], self._learning.max_gradient_norm)
-        steps = [
-            self._step(shard, sums[shard.name].read_value() * (scale / numbers[0]), header)
-            for shard in shards
-        ]
+        steps = []
+        for group, limit in enumerate(self._limits):
+            members = [shard for shard in shards if self._group(shard) == group]
+            squares = [2 * tf.nn.l2_loss(sums[shard.name].read_value()) for shard in members]
+            all_norms, own_norms = numbers[1 + 2 * group], numbers[2 + 2 * group]
+            whole = tf.math.divide_no_nan(sum(squares) * all_norms, own_norms)
+            scale = optimizers.clipped(tf.sqrt(whole) / numbers[0], limit)
+            steps += [
+                self._step(shard, sums[shard.name].read_value() * (scale / numbers[0]), header)
+                for shard in members
+            ]
         with tf.control_dependencies(steps):
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in sums.values()]
             cleared.append(totals.assign(tf.zeros_like(totals), read_value=False))
@@ -285,12 +306,14 @@ class Exchange:
         """Count a push and the step that it made; returns the counters after that."""
         shared = self._shared
         with tf.control_dependencies([stepped]):
-            moments = shared.advantage_moments.read_value() * header[6] + header[7:_NUMBERS]
+            moments = shared.advantage_moments.read_value() * header[4] + header[5:_NUMBERS]
             counts = [
                 shared.advantage_moments.assign(moments, read_value=False),
                 shared.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
                 shared.num_updates.assign_add(stepped, read_value=False),
-                shared.statistics.assign_add(header[_NUMBERS:], read_value=False),
+                shared.statistics.assign_add(
+                    header[_NUMBERS + 2 * len(self._limits) :], read_value=False
+                ),
             ]
         with tf.control_dependencies(counts):
             return self._counters(stepped)

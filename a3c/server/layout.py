@@ -34,7 +34,7 @@ class Shard:
     ps: int
     start: int
     stop: int
-    apart: bool  # holds the parameters with their own learning rate
+    apart: bool  # holds the parameters with their own learning rate or clip
 
     @property
     def size(self) -> int:

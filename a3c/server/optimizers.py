@@ -11,8 +11,10 @@ ordered.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from a3c.config import LearningConfig
@@ -24,13 +26,15 @@ def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: An
 
     All of it, counters too, is on the variable's device, so nothing travels between ps.
     """
+    # With `OwnStatistics` the worker has made the step.
+    kind = config.optimizer if config.optimizer_statistics == "shared" else "sgd"
     with tf.device(variable.device):
-        if config.optimizer == "rmsprop":
+        if kind == "rmsprop":
             return _rmsprop_step(config, learning_rate, gradient, variable)
         # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
             optimizer: Any = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
-            if config.optimizer == "adam":
+            if kind == "adam":
                 optimizer = tf.compat.v1.train.AdamOptimizer(
                     learning_rate,
                     beta1=config.adam_beta1,
@@ -70,6 +74,36 @@ def _rmsprop_step(config: LearningConfig, learning_rate: Any, gradient: Any, var
         epsilon=config.rmsprop_epsilon,
         grad=gradient,
     )
+
+
+class OwnStatistics:
+    """A worker's own statistics: "RMSProp" instead of "Shared RMSProp" in Mnih et al. 2016.
+
+    The worker makes the optimizer's step in a vector of zeros and pushes what this adds to them, as
+    a gradient for plain descent at a rate of 1. The statistics end with the process.
+    """
+
+    def __init__(self, config: LearningConfig, size: int) -> None:
+        config = dataclasses.replace(config, optimizer_statistics="shared")
+        with tf.Graph().as_default() as graph:
+            self._gradient = tf.compat.v1.placeholder(tf.float32, [size])
+            self._learning_rate = tf.compat.v1.placeholder(tf.float32, [])
+            change = tf.compat.v1.get_variable(
+                "change", initializer=tf.zeros([size]), use_resource=True
+            )
+            with tf.control_dependencies([change.assign(tf.zeros([size]), read_value=False)]):
+                made = step(config, self._learning_rate, self._gradient, change)
+            with tf.control_dependencies([made]):
+                self._step = -change.read_value()
+            initialize = tf.compat.v1.global_variables_initializer()
+        on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1)
+        self._session = tf.compat.v1.Session(graph=graph, config=on_cpu)
+        self._session.run(initialize)
+
+    def step(self, gradient: np.ndarray, learning_rate: float) -> np.ndarray:
+        """The optimizer's step for a gradient `[P]`, to subtract from the parameters."""
+        fed = {self._gradient: gradient, self._learning_rate: learning_rate}
+        return self._session.run(self._step, fed)
 
 
 def is_value_only(name: str) -> bool:

@@ -87,8 +87,8 @@ class Store:
         self._task = task
         self._timeout_s = config.cluster.connect_timeout_s
         num_ps = len(cluster.ps)
-        has_own_rates = config.learning.critic_learning_rate_scale != 1
-        self.layout = cut(shapes, num_ps, is_value_only if has_own_rates else lambda _: False)
+        is_apart = is_value_only if config.learning.is_critic_apart else lambda _: False
+        self.layout = cut(shapes, num_ps, is_apart)
         shards = self.layout.shards
         place = {shard.name: shard.ps for shard in shards}  # all else is on the first ps
         setter = tf.compat.v1.train.replica_device_setter(
