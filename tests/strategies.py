@@ -28,7 +28,13 @@ JSON_TABLES = st.dictionaries(
 
 
 # More minibatches and epochs need other settings; schedules must end after they start.
-CERTAIN = {"minibatches": 1, "epochs": 1, "anneal_start": 0, "epsilon_anneal_start": 0}
+CERTAIN: dict[str, Any] = {
+    "minibatches": 1,
+    "epochs": 1,
+    "anneal_start": 0,
+    "epsilon_anneal_start": 0,
+    "optimizer_statistics": "shared",
+}
 
 
 def number(option: Option, kind: type) -> st.SearchStrategy[Any]:
@@ -46,10 +52,6 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.just([]) | rates
     if option.name in CERTAIN:
         return st.just(CERTAIN[option.name])
-    if option.name in ("minibatches", "epochs"):  # what more than one needs is elsewhere
-        return st.just(1)
-    if option.name == "optimizer_statistics":
-        return st.just("shared")
     if option.name == "ratio_limit_final":  # for a ratio limit only
         return st.none()
     if option.name == "heartbeat_timeout_s":

@@ -484,7 +484,7 @@ def identity(config: Config) -> dict[str, Any]:
     own = ("envs", "envs_per_worker", "episodic_life", "episodic_points", "max_episode_steps")
     for name in own:
         del tables["env"][name]
-    optimizer = config.learning.optimizer
+    optimizer: str = config.learning.optimizer
     if config.learning.optimizer_statistics != "shared":  # then the ps holds none
         optimizer += f" with {config.learning.optimizer_statistics} statistics"
     return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}
