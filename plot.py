@@ -1,4 +1,4 @@
-"""Draw a run's metrics, and what a network has learned, as PNG files.
+"""Draw a run's metrics, and what a network has learned, as PNG or SVG files.
 
 python plot.py                               # the newest run, into its plots/
 python plot.py runs/a runs/b --what return   # several: curves, and bands over seeds
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,12 +56,21 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--smooth", type=int, default=None, metavar="N", help="games or rows")
     parser.add_argument("--x", choices=("steps", "wall"), default=None, help="only this axis")
+    parser.add_argument(
+        "--average",
+        choices=("mean", "iqm"),
+        default=None,
+        help="return, of runs that differ in their seed: mean (the default) or interquartile mean",
+    )
+    parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the files")
     arguments = parser.parse_args(argv)
     if arguments.smooth is not None and arguments.smooth < 1:
         parser.error(f"--smooth {arguments.smooth} is refused: give at least 1")
     for flag in ("smooth", "x"):
         if getattr(arguments, flag) is not None and not set(arguments.what) - set(LOOKS):
             parser.error(f"--{flag} is of curves: leave it out for {' and '.join(arguments.what)}")
+    if arguments.average and not {"all", "return"} & set(arguments.what):
+        parser.error("--average is of the picture return: leave it out for others")
     if arguments.output and arguments.output.suffix.lower() in FILES:
         parser.error(
             f"--output {arguments.output}: pictures have names of their own: give a folder"
@@ -95,7 +105,7 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
     if arguments.output is None and len(histories) == 1:
         folder = histories[0].path / "plots"
     figures: dict[str, Any] = {
-        "return": charts.return_figure,
+        "return": functools.partial(charts.return_figure, average=arguments.average or "mean"),
         "losses": charts.losses_figure,
         "throughput": charts.throughput_figure,
         "staleness": charts.staleness_figure,
@@ -109,9 +119,9 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
         except NothingToDrawError as error:
             if not everything:
                 raise
-            sys.stderr.write(f"{PROG}: no {name}.png: {console.one_line(str(error))}\n")
+            sys.stderr.write(f"{PROG}: no picture {name}: {console.one_line(str(error))}\n")
         else:
-            paths.append(pictures.save(figure, folder / f"{name}.png"))
+            paths.append(pictures.save(figure, folder / f"{name}.{arguments.format}"))
     return paths
 
 
@@ -134,7 +144,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
         agent = ground.agent(played, source.path)
         for name in names:
             figure = network_pictures.draw(name, ground, played, agent, source.manifest.step)
-            yield pictures.save(figure, folder / f"{name}.png")
+            yield pictures.save(figure, folder / f"{name}.{arguments.format}")
 
 
 if __name__ == "__main__":

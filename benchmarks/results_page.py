@@ -128,7 +128,7 @@ def figure(curves: Mapping[str, Sequence[Series]]) -> Figure:
     num_rows = -(-len(curves) // COLUMNS)
     size = (14.0, pictures.HEADER + 3.4 * num_rows)
     page = pictures.page(
-        "Mean return of the last 100 games", "thin: seeds · band: lowest to highest seed", size
+        "Mean return of the last 100 games", "thin: seeds · band: 95 % interval of the mean", size
     )
     grid = page.subplots(num_rows, min(COLUMNS, len(curves)), squeeze=False)
     for axes in grid.flat[len(curves) :]:

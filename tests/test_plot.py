@@ -14,8 +14,19 @@ from matplotlib import image
 
 from a3c import config as settings
 from a3c.plot import curves
-from a3c.plot.curves import Series, across_seeds, bin_means, group, interpolate, smooth
+from a3c.plot.curves import (
+    Series,
+    across_seeds,
+    bin_means,
+    group,
+    interpolate,
+    interval,
+    iqm,
+    mean,
+    smooth,
+)
 from a3c.watch.dashboard import Curve
+from plot import main
 from tests.clusters import REPOSITORY, config
 from tests.fake_runs import FakeRun
 
@@ -72,6 +83,21 @@ def test_several_runs_share_a_picture(tmp_path: Path) -> None:
     done = plot(*runs, "--what", "return", "--output", tmp_path / "here")
     assert done.returncode == 0, done.stderr
     assert is_drawn(tmp_path / "here" / "return.png")
+
+
+def test_an_svg_compares_groups_of_seeds_by_the_chosen_average(tmp_path: Path) -> None:
+    runs = [
+        fake_run(tmp_path / f"{rate}-{seed}", seed=seed, learning_rate=rate, games=20)
+        for rate in (1e-3, 1e-4)
+        for seed in (1, 2, 3)
+    ]
+    flags = ("--what", "return", "--format", "svg", "--average", "iqm", "--x", "wall")
+    assert main([*map(str, runs), *flags, "--output", str(tmp_path)]) == 0
+    text = (tmp_path / "return.svg").read_text()  # each text is a comment above its shapes
+    for label in ("learning rate 0.0001 (3 seeds)", "wall time (s)"):
+        assert f"<!-- {label} -->" in text
+    assert "interquartile mean of seeds, with its 95 % interval" in text
+    assert "<!-- env steps -->" not in text
 
 
 def test_curves_of_a_resumed_run_leave_out_the_past_that_was_lost(tmp_path: Path) -> None:
@@ -133,6 +159,23 @@ def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
     assert over.x[-1] == 5.0
     np.testing.assert_allclose(over.mean, over.x + 1.0)
     np.testing.assert_allclose((over.low, over.high), (over.x, over.x + 2.0))
+
+
+def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter() -> None:
+    values = np.array([[90.0], [1.0], [3.0], [-80.0], [2.0], [4.0], [0.0], [5.0]])
+    assert iqm(values).tolist() == [2.5]  # of 1, 2, 3 and 4
+    assert iqm(values[:3]).tolist() == [values[:3].mean()], "of three runs nothing is left out"
+
+
+@pytest.mark.parametrize("average", [mean, iqm])
+def test_an_interval_covers_what_other_samples_of_runs_give(average: Any) -> None:
+    rng = np.random.default_rng(5)
+    hits = []
+    for _ in range(40):
+        low, high = interval(rng.normal(7.0, 2.0, (12, 3)), average)
+        hits += list((low <= 7.0) & (high >= 7.0))
+    assert 0.8 < np.mean(hits) < 1.0
+    np.testing.assert_array_equal(interval(np.full((5, 1), 3.0), average), [[3.0], [3.0]])
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:

@@ -27,7 +27,7 @@ from a3c.plot.curves import (
     NothingToDrawError,
     Scale,
 )
-from a3c.plot.pictures import COLOURS, FAINT, line_style
+from a3c.plot.pictures import COLOURS, FAINT, GREY, line_style
 from a3c.process.console import count
 from a3c.run.metrics import METRICS, WINDOW
 
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 MAX_GAMES = 20_000  # at most, drawn as points
 NUM_POINTS = 200  # of a grid
+MAX_NAMED = len(COLOURS)  # groups with a colour and a place in the legend
+AVERAGES = {"mean": "mean", "iqm": "interquartile mean"}
 
 LOSSES = {
     "loss/policy": "Policy loss",
@@ -57,15 +59,25 @@ SHARES = {
 
 
 def return_figure(
-    histories: Sequence[History], axis: str | None = None, window: int = WINDOW
+    histories: Sequence[History],
+    axis: str | None = None,
+    window: int = WINDOW,
+    average: str = "mean",
 ) -> Figure:
-    """Returns of games and the mean of the last `window` games, by default over both axes."""
+    """Returns of games and the mean of the last `window` games, by default over both axes.
+
+    Of runs that differ in their seed the `average` is drawn, with its 95 % interval.
+    """
     histories = _with_data(
         histories,
         lambda run: len(run.curve(EPISODES, "return", STEPS).x) > 0 or bool(run.evaluators),
         "has no finished game: metrics/episodes.jsonl, which worker 0 writes, is missing or empty",
     )
-    figure = _page("Return per game", histories)
+    groups = curves.group(histories)
+    note = f"lines: mean of the last {window:,} games"
+    if any(len(found.histories) > 1 for found in groups):
+        note += f" · thick: {AVERAGES[average]} of seeds, with its 95 % interval"
+    figure = _page("Return per game", histories, note)
     axes = [axis] if axis else ["steps", "wall"]
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
@@ -74,7 +86,7 @@ def return_figure(
         if len(histories) == 1:
             _draw_games(panel, histories[0], scale, window)
         else:
-            _draw_groups(panel, curves.group(histories), scale, window)
+            _draw_groups(panel, groups, scale, window, average)
         if len(targets) == 1:
             (target,) = targets
             _draw_mark(panel, target, f"solved at {pictures.short(target)}")
@@ -88,38 +100,53 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
     games = history.curve(EPISODES, "return", scale)
     shown = slice(None, None, -(-len(games.x) // MAX_GAMES) or 1)
     alpha = float(np.clip(60 / max(len(games.x), 1) ** 0.7, 0.06, 0.5))
-    points: dict[str, Any] = {"s": 9, "color": COLOURS[5], "alpha": alpha, "linewidths": 0}
+    points: dict[str, Any] = {
+        "s": 9,
+        "color": COLOURS[5],
+        "alpha": alpha,
+        "linewidths": 0,
+        "rasterized": True,
+    }
     axes.scatter(games.x[shown], games.y[shown], label="one game", **points)
     label = f"mean of the last {window:,} games"
     axes.plot(*curves.smooth(games, window), color=COLOURS[0], linewidth=2.4, label=label)
     _draw_evaluations(axes, history, scale, COLOURS[1], bars=True)
 
 
-def _draw_groups(axes: Axes, groups: Sequence[Group], scale: Scale, window: int) -> None:
-    """A curve per group: of several seeds thin lines, and a thick mean with its band."""
-    banded = False
+def _draw_groups(
+    axes: Axes, groups: Sequence[Group], scale: Scale, window: int, average: str
+) -> None:
+    """A curve per group: of several seeds thin lines, and a thick average with its band.
+
+    Beyond the first groups, which have a colour each, the others are grey.
+    """
+    others = len(groups) - MAX_NAMED
     for index, (label, histories) in enumerate(groups):
-        style = line_style(index)
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "zorder": 3}
+        if index >= MAX_NAMED:
+            style = {"color": GREY, "zorder": 1}
+            label = f"{count(others, 'other')}" if index == MAX_NAMED else ""
         games = [history.curve(EPISODES, "return", scale) for history in histories]
         means = [curves.smooth(points, window) for points in games if len(points.x)]
         if len(means) == 1:
-            axes.plot(*means[0], linewidth=2.2, label=label, **style)
+            width = 2.2 if index < MAX_NAMED else 1.2
+            axes.plot(*means[0], linewidth=width, label=label, **style)
         elif means:
             for mean in means:
-                axes.plot(*mean, color=style["color"], linewidth=0.8, alpha=0.45)
-            seeds = {history.setting("run", "seed") for history in histories}
-            number = len(histories)
-            spread = f"{number} {'seeds' if len(seeds) == number else 'runs'}"
-            label = spread if len(groups) == 1 else f"{label} ({spread})"
-            over = curves.across_seeds(means, NUM_POINTS)
-            axes.plot(over.x, over.mean, linewidth=2.6, label=f"mean of {label}", **style)
+                axes.plot(*mean, linewidth=0.8, alpha=0.45, **style)
+            alone = f"{AVERAGES[average]} of {_seeds(histories)}"
+            label = alone if len(groups) == 1 else label and f"{label} ({_seeds(histories)})"
+            over = curves.across_seeds(means, NUM_POINTS, average)
+            axes.plot(over.x, over.mean, linewidth=2.6, label=label, **style)
             _draw_band(axes, over, style["color"])
-            banded |= len(over.x) > 0
         for history in histories:
             _draw_evaluations(axes, history, scale, style["color"], bars=False)
-    axes.plot([], [], " ", label=f"lines: mean of the last {window:,} games")
-    if banded:
-        _explain_band(axes, "band: lowest to highest seed, where all have data")
+
+
+def _seeds(histories: Sequence[History]) -> str:
+    """The size of a group in words."""
+    seeds = {history.setting("run", "seed") for history in histories}
+    return count(len(histories), "seed" if len(seeds) == len(histories) else "run")
 
 
 def _draw_evaluations(
@@ -327,13 +354,13 @@ def _scale(histories: Sequence[History], axis: str, places: list[tuple[str, str]
     return Scale(f"wall time ({unit.name})", unit.seconds)
 
 
-def _page(title: str, histories: Sequence[History]) -> Figure:
-    """A page whose heading names the game and the runs."""
+def _page(title: str, histories: Sequence[History], note: str = "") -> Figure:
+    """A page whose heading names the game, and the runs or what is drawn of several."""
     games = {history.setting("env", "env_id") for history in histories} - {None}
     title = f"{title}: {games.pop()}" if len(games) == 1 else title
     if len(histories) > 1:
-        names = ", ".join(history.name for history in histories)
-        return pictures.page(title, f"{len(histories)} runs: {names}")
+        note = note or ", ".join(history.name for history in histories)
+        return pictures.page(title, f"{len(histories)} runs · {note}")
     (run,) = histories
     parts = [run.name]
     if workers := run.setting("cluster", "workers"):

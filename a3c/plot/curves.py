@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +41,8 @@ _NOT_COMPARED = frozenset(
     }
 )
 _MAX_LABEL = 60  # characters
+_RESAMPLES = 2000  # of the bootstrap
+_LIMITS = (0.025, 0.975)
 
 
 class NothingToDrawError(UserError):
@@ -206,7 +208,10 @@ def group(histories: Sequence[History]) -> list[Group]:
         keys = sorted({key for settings in compared for key in settings})
         differing = [key for key in keys if len({_shown(s.get(key)) for s in compared}) > 1]
         labels = [
-            ", ".join(f"{key.split('.', 1)[1]} {_shown(settings.get(key))}" for key in differing)
+            ", ".join(
+                f"{key.split('.', 1)[1].replace('_', ' ')} {_shown(settings.get(key))}"
+                for key in differing
+            )
             for settings in compared
         ]
     if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
@@ -233,7 +238,7 @@ def _shown(value: Any) -> str:
 
 
 class Band(NamedTuple):
-    """Several curves on one grid: their mean, and their lowest and highest values."""
+    """Several curves on one grid: their mean, and how far they spread."""
 
     x: np.ndarray  # [N]
     mean: np.ndarray  # [N]
@@ -287,12 +292,40 @@ def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
     return _band(curves, wide_grid(curves, num_points)) if curves else None
 
 
-def across_seeds(curves: Sequence[Series], num_points: int) -> Band:
-    """The band over the range that all curves cover, empty if they don't overlap.
+def mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the first axis."""
+    return values.mean(axis=0)
 
-    Beyond this range the mean would jump to the mean of the remaining runs, which are the slow ones
+
+def iqm(values: np.ndarray) -> np.ndarray:
+    """The mean over the first axis without its lowest and its highest quarter (Agarwal 2021)."""
+    cut = len(values) // 4
+    return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
+
+
+AVERAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"mean": mean, "iqm": iqm}
+
+
+def interval(values: np.ndarray, average: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The 95 % percentile bootstrap interval of an average of `[runs, N]` values: `[2, N]`.
+
+    Whole runs are drawn, always the same. Agarwal et al. 2021 draw the runs of each task apart
+    (stratified); the runs here are of one task, which is one stratum.
+    """
+    rng = np.random.default_rng(0)
+    draws = rng.integers(len(values), size=(_RESAMPLES, len(values)))
+    found: np.ndarray = np.quantile([average(values[draw]) for draw in draws], _LIMITS, axis=0)
+    return found
+
+
+def across_seeds(curves: Sequence[Series], num_points: int, average: str = "mean") -> Band:
+    """The average of runs with its 95 % interval over the range that all cover, which may be empty.
+
+    Beyond this range the average would jump to that of the remaining runs, which are the slow ones
     if runs end when they are solved.
     """
     start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     num_points = 0 if end < start else 1 if end == start else num_points
-    return _band(curves, np.linspace(start, end, num_points))
+    grid = np.linspace(start, end, num_points)
+    values = np.stack([interpolate(curve, grid) for curve in curves])  # [runs, N]
+    return Band(grid, AVERAGES[average](values), *interval(values, AVERAGES[average]))

@@ -1,4 +1,4 @@
-"""The common style of all pictures: page, axes, colours, numbers, and the PNG file."""
+"""The common style of all pictures: page, axes, colours, numbers, and the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from a3c.errors import UserError
 
-INK, FAINT, GRID = "#24292f", "#57606a", "#d8dee4"
+INK, FAINT, GREY, GRID = "#24292f", "#57606a", "#afb8c1", "#d8dee4"
 # Okabe and Ito's colours, which colour-blind people can distinguish too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
 DASHES = ("-", "--", ":", "-.")
@@ -116,10 +116,10 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def save(figure: Figure, path: Path, dpi: float = DPI) -> Path:
-    """Write a PNG file; UserError if it can't be written."""
+    """Write a PNG or SVG file, as its name says; UserError if it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=dpi)
+        figure.savefig(path, dpi=dpi)
     except OSError as error:
         raise UserError(
             f"picture {path} can't be written ({error.strerror}): choose another --output"
