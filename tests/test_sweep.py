@@ -8,6 +8,9 @@ import math
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 import launch_cluster
 from a3c.errors import UserError
 from a3c.launch import sweep
+from tests.fake_runs import FakeRun, configure
 from tests.runs import REPOSITORY, wait_until
 
 SHORT = """
@@ -101,7 +105,8 @@ def test_seeds_that_are_none_are_refused(text: str) -> None:
 
 
 def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path: Path) -> None:
-    file = written(tmp_path, SHORT + "[vary]\nmax_env_steps = [3000, 100000000]\n")
+    fixed = SHORT.replace("max_env_steps = 4000\n", "")
+    file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 20000]\n")
     folder = tmp_path / "out"
     process = launch("sweep", str(file), "--output", str(folder))
     wait_until(lambda: (folder / "001" / "metrics" / "worker-0.jsonl").exists(), "the second trial")
@@ -111,9 +116,6 @@ def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path:
     assert (process.returncode, first["state"]) == (130, "done")
     before = (folder / "000" / "summary.json").stat().st_mtime_ns
 
-    config = json.loads((folder / "001" / "config.json").read_text())
-    config["config"]["run"]["max_env_steps"] = 5000
-    (folder / "001" / "config.json").write_text(json.dumps(config))
     process = launch("sweep", str(file), "--output", str(folder))
     said, _ = process.communicate(timeout=180)
     assert process.returncode == 0, said
@@ -124,21 +126,81 @@ def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path:
     assert (folder / "return.png").exists()
 
 
-def test_one_flag_trains_several_seeds(tmp_path: Path) -> None:
-    flags = ("--env-id", "CartPole-v1", "--workers", "1", "--max-env-steps", "3000")
-    process = launch(*flags, "--seeds", "4-5", "--run-dir", str(tmp_path / "out"))
-    said, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, said
+class Trained:
+    """Stands for the launcher: notes what is trained at the same time, and how it ended."""
+
+    def __init__(self) -> None:
+        self.failing: tuple[str, ...] = ()
+        self.mean: Callable[[sweep.Values], float] = lambda _: 5.0
+        self.flags: list[list[str]] = []
+        self.now: set[str] = set()
+        self.most = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, trainer: sweep.Trainer, trial: sweep.Trial, _said: Path, **_: bool) -> int:
+        with self.lock:
+            self.flags.append(list(trainer._flags))
+            self.now.add(trial.path.name)
+            self.most = max(self.most, len(self.now))
+        time.sleep(0.05)
+        state = "failed" if trial.path.name in self.failing else "done"
+        made = FakeRun(trial.path, configure(**trial.values))
+        summary = {"solved": False, "env_steps": 10, "wall_s": 1.0}
+        summary["mean_return_100"] = self.mean(trial.values)
+        made.run.summary.write_text(json.dumps({"state": state, **summary}))
+        self.now.remove(trial.path.name)
+        return 70 if state == "failed" else 0
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
+    """No trial is really trained; the table isn't shown, and this process keeps its signals."""
+    made = Trained()
+    monkeypatch.setattr(sweep.Trainer, "_launch", lambda *a, **k: made(*a, **k))
+    monkeypatch.setattr(sweep, "_show", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return made
+
+
+def test_as_many_trials_are_trained_at_a_time_as_asked_and_one_that_fails_ends_no_other(
+    tmp_path: Path, trained: Trained, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    trained.failing = ("002",)
+    vary = "[vary]\nseed = [1, 2, 3, 4, 5, 6, 7]\n"
+    assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 3) == 70
+    assert trained.most == 3
+    assert "002 failed: see" in caplog.text
+    assert "6 of 7 trials" in caplog.text
+    found = rows(tmp_path / "out")
+    assert [row["trial"] for row in found][-1] == "002"
+    assert [row["seed"] for row in found] == ["1", "2", "4", "5", "6", "7", "3"]
+
+    other = sweep.read(written(tmp_path, vary.replace("1, 2", "1, 9")))
+    with pytest.raises(UserError, match="001 was trained with seed 2, not 9: give another"):
+        sweep.run(other, tmp_path / "out", (), 1)
+
+
+def test_one_flag_trains_several_seeds(tmp_path: Path, trained: Trained) -> None:
+    flags = ("--env-id", "CartPole-v1", "--workers", "1")
+    out = str(tmp_path / "out")
+    assert launch_cluster.main([*flags, "--seeds", "4-5", "--run-dir", out]) == 0
     assert sorted(row["seed"] for row in rows(tmp_path / "out")) == ["4", "5"]
-    assert "the best first" in said
+    assert trained.flags == [list(flags), list(flags)]
 
 
-def test_optuna_chooses_by_the_results_and_goes_on_with_its_storage(tmp_path: Path) -> None:
-    vary = "[vary]\nlearning_rate = { low = 1e-4, high = 1e-2, log = true }\n"
-    for trials in (1, 2):
-        file = written(tmp_path, f"optuna = true\ntrials = {trials}\n{SHORT}{vary}")
-        process = launch("sweep", str(file), "--output", str(tmp_path / "out"))
-        said, _ = process.communicate(timeout=180)
-        assert process.returncode == 0, said
-        assert len({row["learning_rate"] for row in rows(tmp_path / "out")}) == trials
+def test_optuna_chooses_by_the_results_and_goes_on_with_its_storage(
+    tmp_path: Path, trained: Trained
+) -> None:
+    """The return is best where the learning rate is 1e-3."""
+    trained.mean = lambda values: -abs(math.log10(values["learning_rate"]) + 3)
+    vary = "optuna = true\n[vary]\nlearning_rate = { low = 1e-6, high = 1, log = true }\n"
+    for trials, at_once in ((4, 2), (30, 1)):
+        made = sweep.read(written(tmp_path, f"trials = {trials}\n{vary}"))
+        assert sweep.run(made, tmp_path / "out", (), at_once) == 0
+        found = sorted(rows(tmp_path / "out"), key=lambda row: row["trial"])
+        assert len({row["learning_rate"] for row in found}) == trials
+    assert len(trained.flags) == 30, "none is trained twice"
+    means = [float(row["mean_return"]) for row in found]
+    assert sum(means[20:]) / 10 > sum(means[:10]) / 10 + 0.3, "later draws are better ones"
     assert (tmp_path / "out" / "optuna.db").exists()

@@ -16,8 +16,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,10 @@ from typing import Any
 from a3c.config import command_line
 from a3c.config.command_line import OPTIONS
 from a3c.config.options import coerce, shown
-from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
-from a3c.run.rundir import REPOSITORY, RUNS
+from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
+from a3c.process.console import count
+from a3c.run import rundir
+from a3c.run.rundir import REPOSITORY, RUNS, RunDir
 
 log = logging.getLogger(__name__)
 
@@ -170,39 +173,49 @@ class Trainer:
     def __init__(self, sweep: Sweep, flags: Sequence[str]) -> None:
         self._sweep, self._flags = sweep, flags
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._stopped = False
+        self.is_stopped = False
 
-    def stop(self, number: int, _frame: object) -> None:
+    def stop(self, number: int, _frame: object = None) -> None:
         """Pass a signal on to the runs, and start no more; a second one ends them at once."""
-        self._stopped = True
+        self.is_stopped = True
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(number)
 
-    def train(self, trial: Trial) -> bool:
-        """Train a trial unless it has ended; returns whether it ended by itself."""
+    def train(self, trial: Trial) -> None:
+        """Train a trial unless it has ended; its summary is set if it has then."""
         summary, said = trial.path / "summary.json", trial.path.with_suffix(".log")
-        if _state(summary) != "done" and not self._stopped:
+        is_new = not (trial.path / "config.json").exists()
+        if not is_new:
+            self._refuse_another(trial)
+        if _state(summary) != "done" and not self.is_stopped:
             log.info("%s: %s", trial.path.name, _words(trial.values))
-            code = self._launch(trial, said)
+            code = self._launch(trial, said, is_new=is_new)
             if code == EXIT_USAGE:
                 raise UserError(f"{trial.path.name}: {said.read_text().splitlines()[-1]}")
-        if _state(summary) != "done":
+        state = _state(summary)
+        if state == "done":
+            trial.summary = json.loads(summary.read_bytes())
+        elif state == "failed":
+            log.error("%s failed: see %s; the same command tries it again", trial.path.name, said)
+        else:
             log.warning("%s has not ended: the same command goes on with it", trial.path.name)
-            return False
-        trial.summary = json.loads(summary.read_bytes())
-        row = trial.row
-        word = "solved" if row["solved"] else "done"
-        log.info(
-            "%s: %s after %s env steps, mean return %s",
-            *(trial.path.name, word, f"{row['env_steps']:,}", row["mean_return"]),
-        )
-        return True
 
-    def _launch(self, trial: Trial, said: Path) -> int:
+    def _refuse_another(self, trial: Trial) -> None:
+        """Raise UserError if the trial's folder holds a run with other settings than the trial."""
+        known = rundir.read_config(RunDir(trial.path))
+        for name, value in {**self._sweep.fixed, **trial.values}.items():
+            there = getattr(getattr(known, OPTIONS[name].section), name)
+            if there != value:
+                raise UserError(
+                    f"{trial.path} was trained with {name} {command_line.plain(there)}, not "
+                    f"{command_line.plain(value)}: give another --output, or the file as it was"
+                )
+
+    def _launch(self, trial: Trial, said: Path, *, is_new: bool) -> int:
         sweep = self._sweep
         chosen = ["--resume"]
-        if not (trial.path / "config.json").exists():
+        if is_new:
             values = {**sweep.fixed, **trial.values}
             chosen = [f"--preset={sweep.preset}", *command_line.flags_of(values), *self._flags]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
@@ -224,21 +237,51 @@ def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
     trainer = Trainer(sweep, flags)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, trainer.stop)
+    settings = list(sweep.settings())
+    waiting = enumerate(settings)
+    study = _Study(sweep, folder, at_once) if sweep.optuna else None
     trials: list[Trial] = []
-    if sweep.optuna:
-        for trial, tell in _of_optuna(sweep, folder):
-            trials.append(trial)
-            if not trainer.train(trial):
-                break
-            tell(trial)
-    else:
-        trials = [Trial(folder / f"{n:03}", values) for n, values in enumerate(sweep.settings())]
-        with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(trainer.train, trials))
+    turn = threading.Lock()
+
+    def work() -> None:
+        try:
+            while not trainer.is_stopped:
+                with turn:
+                    number, values = next(waiting, (None, {}))
+                    if number is None:
+                        return
+                    values = study.choose(number) if study else values
+                    trial = Trial(folder / f"{number:03}", values)
+                    trials.append(trial)
+                trainer.train(trial)
+                with turn:
+                    _report(trial, trials, len(settings))
+                    if study and trial.summary:
+                        study.tell(number, trial)
+        except BaseException:
+            trainer.stop(signal.SIGTERM)
+            raise
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for worker in [pool.submit(work) for _ in range(at_once)]:
+            worker.result()
     trials.sort(key=lambda trial: trial.rank)
     _write_table(folder / TABLE, trials)
     _show(trials, folder)
-    return EXIT_OK if all(trial.summary for trial in trials) else 128 + signal.SIGINT
+    if trainer.is_stopped:
+        return 128 + signal.SIGINT
+    return EXIT_OK if all(trial.summary for trial in trials) else EXIT_FATAL
+
+
+def _report(trial: Trial, trials: Sequence[Trial], number: int) -> None:
+    """Log how a trial ended, and how many of `number` trials have ended."""
+    if trial.summary is None:
+        return
+    row = trial.row
+    word = "solved" if row["solved"] else "done"
+    steps, mean = f"{row['env_steps']:,}", row["mean_return"]
+    log.info("%s: %s after %s env steps, mean return %s", trial.path.name, word, steps, mean)
+    log.info("%d of %s", sum(bool(t.summary) for t in trials), count(number, "trial"))
 
 
 def _state(summary: Path) -> str | None:
@@ -284,38 +327,39 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else command_line.plain(value)
 
 
-def _of_optuna(sweep: Sweep, folder: Path) -> Iterator[tuple[Trial, Callable[[Trial], None]]]:
-    """Trials that Optuna chooses one after the other, and how to tell it their results."""
-    try:
-        import optuna
-    except ImportError:
-        raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        study_name="sweep",
-        storage=f"sqlite:///{(folder / 'optuna.db').absolute()}",
-        load_if_exists=True,
-    )
-    study.sampler = optuna.samplers.TPESampler(seed=sweep.draw_seed + len(study.trials))
-    running = optuna.trial.TrialState.RUNNING
-    for number in range(sweep.trials):
-        known = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
-        if number in known:
-            values, trial_id = dict(known[number].params), number
-            is_open = known[number].state == running
-        else:
-            asked = study.ask()
-            for name, limits in sweep.ranges.items():
-                suggest = asked.suggest_int if OPTIONS[name].kind is int else asked.suggest_float
-                suggest(name, limits["low"], limits["high"], log=limits["log"])
-            values, trial_id, is_open = dict(asked.params), asked.number, True
+class _Study:
+    """Optuna, which chooses the draws by the results so far; its storage is in the folder."""
 
-        def tell(trial: Trial, number: int = trial_id, is_open: bool = is_open) -> None:
-            if is_open:  # fewer env steps are better, and any solved trial than one that isn't
-                kind, value = trial.rank
-                study.tell(number, value + kind * 1e12)
+    def __init__(self, sweep: Sweep, folder: Path, at_once: int) -> None:
+        try:
+            import optuna
+        except ImportError:
+            raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._ranges, self._running = sweep.ranges, optuna.trial.TrialState.RUNNING
+        self._study = optuna.create_study(
+            study_name="sweep",
+            storage=f"sqlite:///{(folder / 'optuna.db').absolute()}",
+            load_if_exists=True,
+        )
+        seed = sweep.draw_seed + len(self._study.trials)
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
 
-        yield Trial(folder / f"{number:03}", values), tell
+    def choose(self, number: int) -> Values:
+        """The settings of a trial, the same ones again after an interruption."""
+        if number < len(known := self._study.get_trials(deepcopy=False)):
+            return dict(known[number].params)
+        asked = self._study.ask()
+        for name, limits in self._ranges.items():
+            suggest = asked.suggest_int if OPTIONS[name].kind is int else asked.suggest_float
+            suggest(name, limits["low"], limits["high"], log=limits["log"])
+        return dict(asked.params)
+
+    def tell(self, number: int, trial: Trial) -> None:
+        """Report a result once, as a number that is lower for a better rank."""
+        if self._study.get_trials(deepcopy=False)[number].state == self._running:
+            kind, value = trial.rank
+            self._study.tell(number, value + kind * 1e12)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
