@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test chaos bench check format lock clean
+.PHONY: help setup train test chaos bench check next format lock clean
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ check: setup ## lint, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+next: ## try the newest libraries that pyproject allows, in .venv-next; ARGS=--beyond: newer ones too
+	$(PYTHON) tests/newest.py $(ARGS)
+
 format: setup ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,4 +57,4 @@ lock: ## take the newest versions that pyproject.toml allows into requirements.l
 	rm -rf .venv-lock
 
 clean: ## remove what can be made again (not runs/)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-next .mypy_cache .ruff_cache .pytest_cache .hypothesis
