@@ -20,7 +20,7 @@ from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.net.distributions import for_space
 from a3c.run.metrics import METRICS
 from a3c.server.exchange import Reply
-from tests.clusters import OBSERVATIONS, InProcessCluster, agent, small_config
+from tests.clusters import OBSERVATIONS, InProcessCluster, agent, push_of, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
 
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
@@ -335,6 +335,20 @@ def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> No
         side.learner.refresh()
         norms.append(side.learner.update(rollout).metrics["train/gradient_norm"])
     assert norms[1] == pytest.approx(norms[0], rel=0.03)
+
+
+def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
+    """Then the update is that of the rows whose N steps are there, with returns of N steps."""
+    other, side = sides(small_config(**PLAIN, return_steps=7))
+    full = np.ones((5, 3), np.float32)
+    first, second = (random_rollout(seed)._replace(mask=full) for seed in (1, 2))
+    second = second._replace(epsilon=first.epsilon)
+    waiting = side.learner.update(first)
+    assert (waiting.num_pushes, waiting.pushed, waiting.metrics) == (0, True, {})
+    other.store.push(push_of(np.ones_like(waiting.reply.parameters), 9))
+    assert side.learner.update(first).reply.global_step == 9 + 4 * 3
+    assert side.learner.update(second).num_pushes == 1
+    assert side.learner.reply.global_step == 9 + 4 * 3 + 5 * 3
 
 
 def test_workers_may_have_statistics_of_their_own(

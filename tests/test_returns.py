@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from a3c.learn.returns import bootstrap_truncations, gae, moments_update, normalize
+from a3c.learn.returns import bootstrap_truncations, gae, moments_update, n_step, normalize
 
 Array = NDArray[np.floating]
 
@@ -129,6 +129,21 @@ def test_nothing_after_an_episode_changes_what_came_before(
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old[: end + 1, env], new[: end + 1, env])
         np.testing.assert_array_equal(old[:, others], new[:, others])
+
+
+@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, lambda_=FRACTIONS, steps=st.integers(1, 9))
+def test_returns_of_n_steps_are_those_of_n_rows_with_the_value_after_them(
+    seed: int, num_steps: int, num_envs: int, lambda_: float, steps: int
+) -> None:
+    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs)
+    found = n_step(rewards, values, bootstrap_value, discounts, lambda_, steps)
+    assert [len(each) for each in found] == [max(0, num_steps - steps + 1)] * 2
+    after = np.concatenate([values, bootstrap_value[None]])
+    for t in range(len(found[0])):
+        rows = slice(t, t + steps)
+        one = gae(rewards[rows], values[rows], after[t + steps], discounts[rows], lambda_)
+        for here, there in zip(found, one, strict=True):
+            np.testing.assert_array_equal(here[t], there[0])
 
 
 def test_gae_of_a_hand_worked_rollout() -> None:

@@ -254,9 +254,15 @@ def _check_learning(config: Config) -> None:
 def check_minibatches(config: Config, *, recurrent: bool) -> None:
     """Refuse too many minibatches: at most one per sample, or per environment if recurrent.
 
-    Whether a user's own network is recurrent is known only when it is built.
+    Refuse sliding returns too if recurrent. Whether a user's own network is recurrent is known only
+    when it is built.
     """
     minibatches, share = config.learning.minibatches or 1, config.share
+    if recurrent and config.learning.return_steps is not None:
+        raise UserError(
+            f"return_steps {config.learning.return_steps}: samples of several rollouts are mixed, "
+            "so the network must have no memory; leave it out, or choose another --network"
+        )
     if recurrent and minibatches > share.envs:
         raise UserError(
             f"minibatches {minibatches} is more than envs_per_worker {share.envs}: each "

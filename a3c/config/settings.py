@@ -146,6 +146,17 @@ class LearningConfig:
     gae_lambda: float = option(
         1.0, "lambda of generalised advantage estimation (1: n-step returns)", within=(0.0, 1.0)
     )
+    return_steps: int | None = option(
+        None,
+        "returns of exactly so many env steps, also beyond the rollout's end (to its end if unset)",
+        within=(1, 100_000),
+    )
+    return_min_samples: int = option(
+        1,
+        "with --return-steps: samples with complete returns that a worker waits for before it "
+        "learns",
+        within=(1, 10**9),
+    )
     optimizer: Literal["adam", "rmsprop", "sgd"] = everyday(
         "adam", "optimizer, its statistics shared by all workers on the ps"
     )

@@ -12,6 +12,7 @@ from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, gae, moments_update, normalize
 from a3c.learn.rollout import Player, Rollout, Stopwatch
+from a3c.learn.sliding import Sliding
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -41,6 +42,7 @@ class Learner:
         self._own: OwnStatistics | None = None
         if config.learning.optimizer_statistics == "per-worker":
             self._own = OwnStatistics(config.learning, store.layout.num_parameters)
+        self._sliding = Sliding(config.learning) if config.learning.return_steps else None
         self._staleness = 0
         self._annealed: schedules.Annealed
         self.reply = self.refresh()
@@ -53,6 +55,8 @@ class Learner:
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""
         gradients = list(self.pushes(rollout))
+        if not gradients:  # no sample was complete
+            return Update(self.refresh(), True, 0, {})
         rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
         metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         metrics["train/staleness"] = self._staleness
@@ -70,9 +74,14 @@ class Learner:
         learning, share = self._config.learning, self._config.share
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
         bootstrap, discounts = rollout.bootstrap_value, rollout.discounts
-        advantages, returns = gae(
-            rollout.rewards, rollout.values, bootstrap, discounts, learning.gae_lambda
-        )
+        if self._sliding:
+            rollout, advantages, returns = self._sliding.complete(rollout)
+            if not len(returns):
+                return
+        else:
+            advantages, returns = gae(
+                rollout.rewards, rollout.values, bootstrap, discounts, learning.gae_lambda
+            )
         news = NO_UPDATE
         if learning.advantage_horizon:
             news = moments_update(advantages, rollout.mask, learning.advantage_horizon)
@@ -136,6 +145,7 @@ def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[
             yield Batch(**parts, state=whole.state[chosen])
     else:
         flat = {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in steps.items()}
-        for chosen in np.array_split(rng.permutation(whole.mask.size), count):
+        size = whole.mask.size
+        for chosen in np.array_split(rng.permutation(size), min(count, size)):
             parts = {name: rows[None, chosen] for name, rows in flat.items()}
             yield Batch(**parts, state=np.zeros((len(chosen), 0), np.float32))

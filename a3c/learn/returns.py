@@ -62,6 +62,36 @@ def gae(
         return advantages.astype(np.float32), returns.astype(np.float32)
 
 
+def n_step(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    bootstrap_value: ArrayLike,
+    discounts: ArrayLike,
+    lambda_: float,
+    steps: int,
+) -> tuple[FloatArray, FloatArray]:
+    """`gae` in which each sample looks exactly `steps` ahead, or to its episode's end.
+
+    The results are of the first T - `steps` + 1 samples only, or of none; the others lack steps.
+    With λ = 1 the returns are R_t = r_t + ... + γ^(N-1) r_{t+N-1} + γ^N V_{t+N}.
+    """
+    v, v_end = np.asarray(values), np.asarray(bootstrap_value)
+    count, num_envs = max(0, len(v) - steps + 1), len(v_end)
+    if not count:
+        return np.empty((0, num_envs), np.float32), np.empty((0, num_envs), np.float32)
+    # The samples stand beside each other as columns of a rollout of `steps` rows each.
+    windows = [
+        np.lib.stride_tricks.sliding_window_view(array, steps, axis=0)  # [count, B, steps]
+        .transpose(2, 0, 1)
+        .reshape(steps, count * num_envs)
+        for array in (np.asarray(rewards), v, np.asarray(discounts))
+    ]
+    after = np.concatenate([v, v_end[None]])[steps:].ravel()
+    r, v, d = windows
+    advantages, returns = gae(r, v, after, d, lambda_)
+    return advantages[0].reshape(count, num_envs), returns[0].reshape(count, num_envs)
+
+
 def bootstrap_truncations(
     rewards: ArrayLike, truncated: ArrayLike, final_values: ArrayLike, gamma: float
 ) -> FloatArray:

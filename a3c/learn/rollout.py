@@ -44,7 +44,7 @@ class Rollout(NamedTuple):
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
-    epsilon: float  # the probability of a uniformly random action
+    epsilon: float | np.ndarray  # the probability of a uniformly random action; or [T, B]
     episodes: list[Episode]  # games that ended in this rollout
 
     @property
