@@ -34,6 +34,8 @@ CERTAIN: dict[str, Any] = {
     "anneal_start": 0,
     "epsilon_anneal_start": 0,
     "optimizer_statistics": "shared",
+    "return_steps": None,
+    "push_winner": False,
 }
 
 

@@ -18,7 +18,7 @@ from a3c.learn.learner import Learner
 from a3c.learn.returns import gae
 from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.net.distributions import for_space
-from a3c.run.metrics import METRICS
+from a3c.run.metrics import METRICS, Episode
 from a3c.server.exchange import Reply
 from tests.clusters import OBSERVATIONS, InProcessCluster, agent, push_of, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
@@ -349,6 +349,26 @@ def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
     assert side.learner.update(first).reply.global_step == 9 + 4 * 3
     assert side.learner.update(second).num_pushes == 1
     assert side.learner.reply.global_step == 9 + 4 * 3 + 5 * 3
+
+
+def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -> None:
+    goal = {"push_winner": True, "stop_at_return": 10.0, "stop_worker_games": 3}
+    one, two = sides(small_config(**PLAIN, **goal))
+    played = one.learner.reply.parameters
+    nothing = random_rollout(1)._replace(mask=np.zeros((5, 3), np.float32))
+    moved, kept = [], []
+    for returns in ([9.0, 10.0], [10.0], [30.0], [30.0], [1.0]):
+        two.learner.update(random_rollout(2))
+        on_ps = two.learner.reply.parameters
+        games = [Episode(each, 5) for each in returns]
+        before = one.learner.reply.parameters
+        now = one.learner.update(nothing._replace(episodes=games)).reply.parameters
+        kept.append(bool((now == on_ps).all()))
+        moved.append(bool((now == before).all()))
+    # 9, 10, 10 miss the goal; 10, 10, 30 reach it; then three games more are needed.
+    assert kept == [True, True, False, True, True]
+    assert moved == [False, False, True, False, False]
+    assert not (one.learner.reply.parameters == played).all()
 
 
 def test_workers_may_have_statistics_of_their_own(

@@ -215,6 +215,8 @@ def validate(config: Config) -> Config:
         )
     if not config.network.hidden_sizes and network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
+    if config.run.push_winner and config.run.stop_at_return is None:
+        raise UserError("push_winner without a goal to win: give --stop-at-return")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
     return config

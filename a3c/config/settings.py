@@ -295,6 +295,11 @@ class RunConfig:
         "instead, one worker's games whose mean must reach --stop-at-return first",
         within=(1, 100),
     )
+    push_winner: bool = option(
+        False,
+        "a worker whose own last games reach --stop-at-return puts the weights that it played with "
+        "on the ps",
+    )
     patience: int | None = option(
         None,
         "end when so many evaluations in a row were no better than the best; starts the evaluator",

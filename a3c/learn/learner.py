@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from a3c.config import Config
+from a3c.config import Config, RunConfig
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, gae, moments_update, normalize
 from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.learn.sliding import Sliding
+from a3c.run.metrics import Episode
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
+
+log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple):
@@ -25,6 +30,23 @@ class Update(NamedTuple):
     pushed: bool  # true if no minibatch was dropped
     num_pushes: int
     metrics: dict[str, float]  # means over its minibatches
+
+
+class Winner:
+    """Tells when a worker's own last games reach the run's goal."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self._goal = run.stop_at_return
+        self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
+
+    def wins(self, episodes: Sequence[Episode]) -> bool:
+        """Whether the last games reach the goal with these; it then begins to count again."""
+        self._returns.extend(episode.episode_return for episode in episodes)
+        is_full = len(self._returns) == self._returns.maxlen
+        if self._goal is None or not is_full or np.mean(self._returns) < self._goal:
+            return False
+        self._returns.clear()
+        return True
 
 
 class Learner:
@@ -42,6 +64,7 @@ class Learner:
         self._own: OwnStatistics | None = None
         if config.learning.optimizer_statistics == "per-worker":
             self._own = OwnStatistics(config.learning, store.layout.num_parameters)
+        self._winner = Winner(config.run) if config.run.push_winner else None
         self._sliding = Sliding(config.learning) if config.learning.return_steps else None
         self._staleness = 0
         self._annealed: schedules.Annealed
@@ -54,6 +77,9 @@ class Learner:
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""
+        if self._winner and self._winner.wins(rollout.episodes):
+            self._store.take_over(self.reply.parameters)
+            log.info("the last games of this worker reach the goal: the ps take over its weights")
         gradients = list(self.pushes(rollout))
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})

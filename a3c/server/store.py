@@ -191,6 +191,13 @@ class Store:
         with self._watched(), or_lost():
             return self._exchange.push(push)
 
+    def take_over(self, parameters: np.ndarray) -> None:
+        """Replace the parameters on the ps; counters and the optimizer's statistics stay."""
+        shards = self.layout.shards
+        fed = {self._inputs[s.name]: parameters[s.start : s.stop] for s in shards}
+        with self._watched():
+            self._run([self._assigns[shard.name] for shard in shards], fed)
+
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
         return bool(self._run(self._enqueue, {self._reports_in: episodes}))
