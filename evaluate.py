@@ -156,19 +156,26 @@ def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen 
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
         rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
-        report(source, ground, ground.play(source.path, arguments.episodes), arguments.json)
+        with console.Progress() as progress:
+            games = ground.play(source.path, arguments.episodes, progress)
+        report(source, ground, games, arguments.json)
         if rendered is not None:
             from a3c.play.show import record
 
-            path = record(
-                ground,
-                rendered,
-                ground.agent(rendered, source.path),
-                arguments.record,
-                step=source.manifest.step,
-                file_format=arguments.format,
-                seconds=arguments.seconds,
-            )
+            with console.Progress() as progress:
+                path = record(
+                    ground,
+                    rendered,
+                    ground.agent(rendered, source.path),
+                    arguments.record,
+                    step=source.manifest.step,
+                    file_format=arguments.format,
+                    seconds=arguments.seconds,
+                    on_decision=lambda decision: progress.say(
+                        f"recording: {console.count(int(decision.lengths[0]), 'env step')}, "
+                        f"return {decision.returns[0]:g}; then the {arguments.format} is written"
+                    ),
+                )
             if arguments.video is not None:
                 path = path.rename(arguments.video)
             sys.stderr.write(f"video: {path}\n")
@@ -240,7 +247,8 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
     """Print the scores of the games as a table or as JSON."""
     step = source.manifest.step
     if as_json:
-        result = {"checkpoint": str(source.path), **ground.scores(step, games)}
+        best_by = {"best_by": source.best_by} if source.best_by else {}
+        result = {"checkpoint": str(source.path), **best_by, **ground.scores(step, games)}
         returns, lengths = [g.episode_return for g in games], [g.length for g in games]
         print(json.dumps(result | {"returns": returns, "lengths": lengths}))
         return
@@ -251,6 +259,7 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
 
     found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
+    title += f"\nthe best of its run by the {source.best_by}" if source.best_by else ""
     error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")

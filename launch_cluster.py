@@ -159,6 +159,9 @@ def keep_here(arguments: list[str]) -> int:
 def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
     config, chosen, changes = _parse(arguments)
+    if not arguments:
+        cartpole = f"{console.command(PROG)} --env-id CartPole-v1"
+        log.info("this starts %s; for CartPole, a minute's work: %s", config.env.env_id, cartpole)
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     if chosen.seeds:
         return _train_seeds(arguments, chosen, path)
@@ -190,8 +193,6 @@ def start(arguments: list[str]) -> int:
         log.info("%s", run_summary.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))
-        if not arguments:
-            log.info("for CartPole: %s --env-id CartPole-v1", console.command(PROG))
         if not in_tmux:
             keepers = ChildKeepers(run, planned.processes)
             return run_summary.supervise(planned, keepers, run, config)

@@ -40,7 +40,7 @@ def test_the_best_outlives_the_pruning_of_its_checkpoint_even_while_it_is_played
     assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
     path = best.keep(run, candidate, manifest, summarise([Episode(7.0, 5)])).path
     assert checkpoint.verify(path).step == 100
-    assert best.find(run) == (path, 100, 7.0)
+    assert best.find(run) == (path, 100, 7.0, 1)
 
 
 def test_only_the_last_one_kept_stays(run: RunDir) -> None:
@@ -53,9 +53,12 @@ def test_only_the_last_one_kept_stays(run: RunDir) -> None:
 
 def test_which_best_means_the_evaluators_best(run: RunDir) -> None:
     snapshots.write(run.checkpoints, 300, mean_return_100=99.0)
-    assert find_checkpoint(str(run.path), "best").manifest.step == 300
+    found = find_checkpoint(str(run.path), "best")
+    assert found.manifest.step == 300
+    assert found.best_by == "mean return of the last 100 games in training, 99.00"
     kept(run, 100, 7.0)
     found = find_checkpoint(str(run.path), "best")
+    assert found.best_by == "mean return of the evaluator's 1 game, 7.00"
     assert found.path == run.path / "best" / "100"
     assert find_checkpoint(str(found.path)).manifest.step == 100
 

@@ -6,6 +6,7 @@ import pytest
 
 import launch_cluster
 from a3c.config import command_line
+from a3c.errors import UserError
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
@@ -56,3 +57,17 @@ def test_help_shows_defaults_and_the_values_of_the_chosen_preset(
     assert "discount factor (preset: 0.9)" in help_of("--preset", "pendulum", "--help")
     assert "learning rate (preset: 0.002)" in help_of("--help", "--env-id", "CartPole-v1")
     assert "multiply rewards by this before clipping" in help_of("--help-all")
+
+
+def test_a_bare_start_says_first_what_it_trains_and_how_to_train_cartpole(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UserError("it goes no further here")
+
+    monkeypatch.setattr(launch_cluster, "_check", refuse)
+    caplog.set_level("INFO")
+    assert launch_cluster.main([]) == 2
+    (line,) = caplog.messages
+    assert line.startswith("this starts ALE/Pong-v5; for CartPole, a minute's work: ")
+    assert line.endswith("launch_cluster.py --env-id CartPole-v1")

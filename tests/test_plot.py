@@ -25,7 +25,7 @@ from a3c.plot.curves import (
     mean,
     smooth,
 )
-from a3c.watch.dashboard import Curve
+from a3c.watch.curve import Curve
 from plot import main
 from tests.clusters import REPOSITORY, config
 from tests.fake_runs import FakeRun

@@ -206,7 +206,39 @@ def test_a_run_that_moves_has_a_line_for_its_progress_alone(
     speaker.poll()
     (line,) = said
     assert "1,000 env steps" in line
-    assert "mean return 12.5" in line
+    assert "mean return 12.5  " in line
+
+
+def test_the_line_says_how_long_the_way_to_the_mark_is(tmp_path: Path, said: list[str]) -> None:
+    chosen = {"workers": 1, "stop_at_return": 475.0, "max_env_steps": 100_000}
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", **chosen))
+    made.process("worker-0")
+    speaker = run_summary.Progress(made.run)
+    made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
+    speaker.poll()
+    assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
+    made.rows("worker-0", [made.chief_row(9000 + n, 40.0 - n, 75.0 + n) for n in range(1, 41)])
+    speaker.poll()
+    assert said.pop().endswith("mean return 115.0 of 475.0  running, goal in about 6 min")
+
+
+def test_the_last_games_say_how_far_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, max_env_steps=900))
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    scores = json.dumps(SCORES | {"returns": [0.0] * 50_000})  # more than a pipe holds
+    (tmp_path / "evaluate.py").write_text(
+        "import sys\n"
+        f"print({scores!r})\n"
+        "sys.stderr.write('some warning\\nplayed 5 of 20 games, about 9 s left\\n')\n"
+    )
+    (tmp_path / "plot.py").touch()
+    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)
+    assert conclude(made) == EXIT_OK
+    assert "played 5 of 20 games, about 9 s left" in said
+    assert "some warning" not in "".join(said)
+    assert json.loads(made.run.summary.read_text())["evaluation"]["mean"] == SCORES["mean"]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
@@ -24,11 +25,12 @@ from a3c.hosts import elsewhere
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import best
 from a3c.process import process_records
-from a3c.process.console import beside, command, count, discard, from_here
+from a3c.process.console import PLAYED, beside, command, count, discard, from_here
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import Follower, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.watch.curve import Curve, time_left
 from a3c.watch.snapshot import Status, one_line
 from a3c.watch.status import Reader
 
@@ -113,6 +115,7 @@ class Progress:
         self._states: dict[str, tuple[str, int]] = {}
         self._reader = Reader(run)
         self._last_step = self._reader.read().global_step  # what a resumed run had done before
+        self._curve = Curve(run.metrics("worker-0"))
         self._link: str | None = None
         self._waits: set[str] = set()
         losses = run.metrics("losses")
@@ -146,7 +149,8 @@ class Progress:
         """Log the progress; if there is none, log once which processes wait for which peer."""
         if status.global_step != self._last_step:
             self._last_step = status.global_step
-            log.info("%s", one_line(status))
+            self._curve.update()
+            log.info("%s", one_line(status, time_left(status, self._curve.points)))
             return
         for line in status.warnings:
             if " waiting for " in line and line not in self._waits:
@@ -194,16 +198,21 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
     """Run one of our scripts; return its output, or None if it fails or a signal has arrived."""
     if interruption.came():
         return None
-    process = subprocess.Popen(
+    said = [""]
+    with subprocess.Popen(
         [sys.executable, str(REPOSITORY / script), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    interruption.script = process
-    if interruption.came():  # the signal came while the script was starting
-        process.terminate()
-    printed, said = process.communicate()
+    ) as process:
+        assert process.stdout is not None
+        interruption.script = process
+        if interruption.came():  # the signal came while the script was starting
+            process.terminate()
+        listener = threading.Thread(target=_pass_on_progress, args=(process.stderr, said))
+        listener.start()
+        printed = process.stdout.read()
+        listener.join()
     interruption.script = None
     if interruption.came():
         name = signal.Signals(interruption.signal).name
@@ -211,9 +220,16 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
         return None
     if process.returncode == 0:
         return printed
-    lines = said.strip().splitlines()
-    log.error("%s failed with %d: %s", script, process.returncode, lines[-1] if lines else "")
+    log.error("%s failed with %d: %s", script, process.returncode, said[-1])
     return None
+
+
+def _pass_on_progress(stream: IO[str], said: list[str]) -> None:
+    """Collect the lines of a stream, and log those about games that have been played."""
+    for line in map(str.strip, stream):
+        said += [line] if line else []
+        if line.startswith(PLAYED):
+            log.info("%s", line)
 
 
 def newest_checkpoint(run: RunDir) -> tuple[Path, Manifest] | None:
@@ -290,7 +306,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
     if summary["best"]:
         kept = summary["best"]
-        rows.append(("best", f"{from_here(Path(kept['path']))} (evaluated: {kept['mean']:.1f})"))
+        by = f"the evaluator's mean, {kept['mean']:.1f}"
+        rows.append(("best", f"{from_here(Path(kept['path']))} by {by}"))
     if (before := summary.get("before")) and before["solved"]:
         rows.append(("before", f"solved at {before['env_steps']:,} env steps"))
     if summary["video"]:

@@ -27,6 +27,7 @@ class Best(NamedTuple):
     path: Path
     step: int
     mean: float
+    episodes: int
 
 
 def folder(run: RunDir) -> Path:
@@ -39,8 +40,8 @@ def find(run: RunDir) -> Best | None:
     found = []
     for path in checkpoint.steps(folder(run)):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            mean = float(json.loads((path / SCORE).read_bytes())["mean"])
-            found.append(Best(path, int(path.name), mean))
+            score = json.loads((path / SCORE).read_bytes())
+            found.append(Best(path, int(path.name), float(score["mean"]), int(score["episodes"])))
     return max((b for b in found if math.isfinite(b.mean)), key=lambda b: b.mean, default=None)
 
 
@@ -66,13 +67,13 @@ def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
 
 def keep(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
     """Make a candidate the best checkpoint, then remove the former best."""
-    score = {"step": manifest.step, **summary._asdict()}
+    score = {"step": manifest.step, "best_by": "mean", **summary._asdict()}
     (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
     path = folder(run) / str(manifest.step)
     shutil.rmtree(path, ignore_errors=True)
     candidate.rename(path)
     clear(run, spare=path)
-    return Best(path, manifest.step, summary.mean)
+    return Best(path, manifest.step, summary.mean, summary.episodes)
 
 
 def clear(run: RunDir, spare: Path | None = None) -> None:

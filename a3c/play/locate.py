@@ -33,6 +33,7 @@ class Source:
     path: Path
     manifest: Manifest
     run: RunDir | None
+    best_by: str | None = None  # by what it is the best of its run, if that was asked for
 
     @property
     def config(self) -> Config:
@@ -63,7 +64,11 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
             raise UserError(
                 f"run {run.path} has no checkpoint with 100 games behind it yet: use --which newest"
             )
-        return Source(path, _verified(path, "use --which newest"), run)
+        manifest = _verified(path, "use --which newest")
+        by, mean = "the last 100 games in training", manifest.mean_return_100
+        if kept:
+            by, mean = f"the evaluator's {console.count(kept.episodes, 'game')}", kept.mean
+        return Source(path, manifest, run, f"mean return of {by}, {mean:,.2f}")
     newest = checkpoint.newest_valid(run.checkpoints)
     if newest is None:
         found = status.read(run)

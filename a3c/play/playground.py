@@ -30,7 +30,7 @@ from a3c.errors import UserError
 from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Autoreset
 from a3c.net.network import Network
-from a3c.process.console import count
+from a3c.process.console import Progress, count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
@@ -74,10 +74,21 @@ class Playground:
         config = self._whole_games
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
-    def play(self, directory: Path, episodes: int) -> list[Episode]:
-        """Play whole games with a checkpoint, several at once."""
+    def play(
+        self, directory: Path, episodes: int, progress: Progress | None = None
+    ) -> list[Episode]:
+        """Play whole games with a checkpoint, several at once, and show the progress."""
+        env_steps = 0
+
+        def say(decision: Decision) -> None:
+            nonlocal env_steps
+            env_steps += len(decision.lengths)
+            if progress is not None:
+                progress.played(decision.num_ended, episodes, env_steps)
+
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
-            return play(envs, self.agent(envs, directory), episodes, seed=self.seed)
+            agent = self.agent(envs, directory)
+            return play(envs, agent, episodes, seed=self.seed, on_decision=say)
 
     def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
         """The scores of games with the weights of env step `step`, and how they were played."""
@@ -207,6 +218,7 @@ class Decision(NamedTuple):
     action: Action
     returns: np.ndarray  # [B], of the games so far
     lengths: np.ndarray  # [B], env steps so far
+    num_ended: int = 0  # games that have ended before
 
 
 def play(
@@ -232,7 +244,7 @@ def decisions(envs: Envs, agent: Agent, games: Games, *, seed: int) -> Iterator[
     while not games.over:
         action = agent.act(observations, state, reset.starts)
         score = games.returns.copy(), games.lengths.copy()
-        yield Decision(observations, state, reset.starts, action, *score)
+        yield Decision(observations, state, reset.starts, action, *score, games.num_ended)
         actions = agent.network.policy.to_env(action.actions)
         observations, rewards, terminated, truncated, info = envs.step(actions)
         done = (terminated | truncated) & ~reset.dead

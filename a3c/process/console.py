@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -16,6 +19,8 @@ _SCRIPTS = Path(__file__).resolve().parents[2]
 _INSTALLED = {"launch_cluster.py": "a3c", "evaluate.py": "a3c-evaluate", "plot.py": "a3c-plot"}
 MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
 MOST_DECIMALS = 6  # of a mean
+PROGRESS_INTERVAL_S = 10.0
+PLAYED = "played "
 
 
 def prepare() -> None:
@@ -79,6 +84,50 @@ def beside(mean: float, mark: float | None) -> str:
     ):
         decimals += 1
     return f"{mean:,.{decimals}f}"
+
+
+class Progress:
+    """Shows on stderr how far long work is: a terminal in one line, other streams in a few.
+
+    A context manager; on a terminal it removes its line at the end.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._is_terminal = self._stream.isatty()
+        self._interval_s = 0.5 if self._is_terminal else PROGRESS_INTERVAL_S
+        self._began_at = self._said_at = clock()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_terminal:
+            self._write("\r\x1b[K")
+
+    def say(self, text: str) -> None:
+        """Show a text, unless the last one is too recent."""
+        now = self._clock()
+        if now - self._said_at >= self._interval_s:
+            self._said_at = now
+            columns = shutil.get_terminal_size().columns
+            self._write(f"\r{text[: columns - 1]}\x1b[K" if self._is_terminal else f"{text}\n")
+
+    def played(self, ended: int, games: int, env_steps: int) -> None:
+        """Show how many games have ended, and about how long the others will take."""
+        text = f"{PLAYED}{ended:,} of {count(games, 'game')}, {count(env_steps, 'env step')}"
+        if ended:
+            left_s = (self._clock() - self._began_at) / ended * (games - ended)
+            text += f", about {left_s:,.0f} s left"
+        self.say(text)
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal was closed; the work goes on
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def one_line(text: str) -> str:

@@ -7,26 +7,21 @@ import logging
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
 
 from a3c.errors import A3CError
-from a3c.run.rows import Follower, Row, parse_row
 from a3c.run.rundir import RunDir
-from a3c.watch.dashboard_view import Point, View
+from a3c.watch.curve import Curve, time_left
+from a3c.watch.dashboard_view import View
 from a3c.watch.snapshot import Status, lines, one_line
 from a3c.watch.status import Reader
 
 INTERVAL_S = 1.0
 _PLAIN_INTERVAL_S = 5.0
 _NUM_NOTES = 2
-_FIRST_POINTS = 240  # of a file that is larger than
-_WHOLE_BYTES = 1 << 20
-_MAX_POINTS = 2000
-_MEAN_RETURN = "cluster/mean_return_100"
 
 
 class Dashboard:
@@ -53,6 +48,10 @@ class Dashboard:
 
     def renderable(self) -> View:
         return View(self.status, self._curve.points, tuple(self._notes))
+
+    def line(self) -> str:
+        """The state in one line."""
+        return one_line(self.status, time_left(self.status, self._curve.points))
 
     def note(self, text: str) -> None:
         """Show a line at the bottom; only the last two notes are shown."""
@@ -109,37 +108,6 @@ class Dashboard:
             self.note(str(error))
 
 
-class Curve:
-    """The cluster's mean return over a whole run, oldest first, read incrementally."""
-
-    def __init__(self, path: Path) -> None:
-        self.points: list[Point] = []
-        self._follower = Follower(path)
-        size = path.stat().st_size if path.exists() else 0
-        self.update(spacing=size // _FIRST_POINTS if size > _WHOLE_BYTES else 0)
-
-    def update(self, spacing: int = 0) -> None:
-        """Add the new rows; with `spacing`, only a row every so many bytes, and all rollbacks."""
-        due = read = 0
-        for line in self._follower.lines():
-            read += len(line)
-            if read >= due or b'"event"' in line:
-                due = read + spacing
-                self._add(parse_row(line) or {})
-        if len(self.points) > _MAX_POINTS:
-            self.points[:-1] = self.points[:-1:2]
-
-    def _add(self, row: Row) -> None:
-        """Add a point; after a rollback, first remove the points of later env steps."""
-        steps, value, at = row.get("env_steps"), row.get(_MEAN_RETURN), row.get("time")
-        if not (isinstance(steps, int) and isinstance(at, int | float)):
-            return
-        while self.points and self.points[-1].env_steps > steps:
-            self.points.pop()
-        if isinstance(value, int | float):
-            self.points.append(Point(steps, float(at), float(value)))
-
-
 def watch(run: RunDir, stream: TextIO | None = None) -> Status:
     """Show a run until it ends or Ctrl-C; if not on a terminal, a line every 5 s, then the end."""
     stream = stream or sys.stdout
@@ -154,7 +122,7 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
             dashboard.refresh()
             if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
                 printed_at = time.monotonic()
-                stream.write(one_line(dashboard.status) + "\n")
+                stream.write(dashboard.line() + "\n")
                 stream.flush()
             time.sleep(INTERVAL_S)
         if not dashboard.is_on_screen:

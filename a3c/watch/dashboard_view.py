@@ -7,17 +7,16 @@ columns of cells, or only the failing ones), then the curve.
 from __future__ import annotations
 
 import bisect
-import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from a3c.process.console import count
+from a3c.watch.curve import Point, roughly, seconds_to_end, seconds_to_goal
 from a3c.watch.snapshot import (
     CELLS,
     NOTHING,
@@ -47,17 +46,8 @@ _LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_CHART_ROWS, _MAX_CHART_ROWS = 3, 8
 _MAX_WARNINGS = 4
-_FAR_S = 100 * 3600.0
 _GAP = 2
 _ASCII = str.maketrans("●○━╸─▁▂▃▄▅▆▇█·↻≤…│", "*o=>-...:::##-r<~|")
-
-
-class Point(NamedTuple):
-    """The mean return of the last 100 games at one moment."""
-
-    env_steps: int
-    time: float
-    value: float
 
 
 @dataclass(frozen=True)
@@ -129,9 +119,8 @@ def bars(view: View, width: int) -> list[Text]:
     share = min(1.0, status.global_step / status.max_env_steps)
     words = f"{_short(status.global_step)} of {_short(status.max_env_steps)}"
     left = ""
-    if status.state == RUNNING and status.env_steps_per_s:
-        seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
-        left = f"{duration(seconds)} left" if 0 <= seconds < 100 * _FAR_S else ""
+    if (seconds := seconds_to_end(status)) is not None:
+        left = f"{duration(seconds)} left"
     lines = [("env steps", share, words, left)]
     if status.stop_at_return is not None:
         goal, mean = status.stop_at_return, status.mean_return_100
@@ -170,11 +159,8 @@ def _goal_progress(view: View, goal: float, mean: float | None) -> tuple[float, 
     share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
     if view.status.state != RUNNING:
         return share, ""
-    slope = trend(view.points)
-    seconds = (goal - mean) / slope if slope and slope > 0 else _FAR_S
-    step = 5 if seconds < 60 else 60 if seconds < 3600 else 600  # the estimate isn't precise
-    about = duration(max(step, round(seconds / step) * step))
-    return share, f"about {about}" if seconds < _FAR_S else "no trend"
+    seconds = seconds_to_goal(goal, mean, view.points)
+    return share, "no trend" if seconds is None else f"about {roughly(seconds)}"
 
 
 def figures(status: Status, width: int) -> list[Text]:
@@ -345,12 +331,3 @@ def resample(points: Sequence[Point], count: int) -> list[float]:
         share = min(1.0, max(0.0, (at - start) / max(1, end - start)))
         values.append(low + share * (high - low))
     return values
-
-
-def trend(points: Sequence[Point]) -> float | None:
-    """The slope per second, by least squares over the last third; None with too few points."""
-    recent = points[-max(8, len(points) // 3) :]
-    times = [p.time for p in recent]
-    if len(recent) < 8 or min(times) == max(times):
-        return None
-    return statistics.linear_regression(times, [p.value for p in recent]).slope

@@ -204,11 +204,15 @@ CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
 _LISTED = [title for title in CELLS if title not in ("up for", "address")]
 
 
-def one_line(status: Status) -> str:
+def one_line(status: Status, left: str = "") -> str:
+    """The state in one line; `left` says how long it may still take."""
+    mark = status.stop_at_return
+    goal = f" of {score(mark, mark)}" if mark is not None else ""
     return (
         f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
         f"  {rate(status.env_steps_per_s):>7}/s"
-        f"  mean return {score(status.mean_return_100, status.stop_at_return)}  {status.state}"
+        f"  mean return {score(status.mean_return_100, mark)}{goal}"
+        f"  {status.state}{f', {left}' if left else ''}"
     )
 
 
