@@ -68,7 +68,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 def result(*arguments: str) -> dict[str, Any]:
     done = run("evaluate.py", *arguments, "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert all(line.startswith("played ") for line in done.stderr.splitlines()), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -161,6 +161,7 @@ def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> N
     assert checkpoint.verify(kept).step == best["env_steps"] == int(kept.name)
     found = result(str(trained), "--which", "best", "--episodes", "2")
     assert found["checkpoint"] == str(kept)
+    assert found["best_by"].startswith("mean return of the evaluator's 3 games, ")
     assert result(str(kept), "--episodes", "2")["returns"] == found["returns"]
 
 
