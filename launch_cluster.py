@@ -27,7 +27,7 @@ from a3c.launch import hosts, preflight, run_summary, sweep, verbs
 from a3c.launch.supervisor import ChildKeepers
 from a3c.play import locate
 from a3c.process import console
-from a3c.run import checkpoint, rundir
+from a3c.run import callbacks, checkpoint, rundir
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
@@ -268,6 +268,8 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     import envs  # imports Gymnasium: too slow for the verbs, which don't need it
 
     observations, actions = envs.check(config.env)
+    for own in config.run.callback:
+        callbacks.find(own["name"])
     preflight.check_left_over(RunDir(path.absolute()))
     rundir.check_free(path, resume=chosen.resume)
     if chosen.resume:

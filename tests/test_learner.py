@@ -111,6 +111,7 @@ def random_rollout(
         policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
         epsilon=0.25,
         episodes=[],
+        info={},
     )
 
 

@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from PIL import Image
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
 
 import model
 from a3c.learn.agent import Agent
 from a3c.run.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
 from tests.clusters import agent, small_config
+from tests.fake_runs import configure
 
 FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
@@ -93,6 +101,35 @@ def test_a_resumed_run_does_not_write_its_graph_again(tmp_path: Path) -> None:
     sizes = sorted(path.stat().st_size for path in tmp_path.iterdir())
     assert len(sizes) == 2
     assert sizes[0] < 200 < sizes[1]
+
+
+def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_path: Path) -> None:
+    for number, rate in enumerate((0.001, 0.002)):
+        settings = configure(learning_rate=rate, info_metrics=["coins"], hidden_sizes=[32, 16])
+        for life in (1, 2):  # a resumed run doesn't write them again
+            sink = TensorBoardSink(tmp_path / f"run-{number}" / "events" / "worker-0")
+            sink.restart(0)
+            sink.settings(settings, f"run-{number}")
+            row = {"cluster/mean_return_100": 10.0 * life + number, "info/coins": 3.0}
+            sink.write(100 * life, row)
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path))))
+    asked = api_pb2.ListSessionGroupsRequest(
+        allowed_statuses=[api_pb2.STATUS_UNKNOWN], slice_size=9
+    )
+    groups = Handler(RequestContext(), context, "", asked).run().session_groups
+    assert [group.name for group in groups] == ["run-0", "run-1"]
+    for number, group in enumerate(groups):
+        values = group.hparams
+        assert values["learning_rate"].number_value == pytest.approx(0.001 * (number + 1))
+        assert values["env_id"].string_value == "ALE/Pong-v5"
+        assert values["hidden_sizes"].string_value == "32 16"
+        assert values["episodic_life"].bool_value is False
+        assert "stop_at_return" not in values, "it is unset"
+        last = {value.name.tag: (value.value, value.training_step) for value in group.metric_values}
+        assert last["cluster/mean_return_100"] == (20.0 + number, 200)
+        assert last["info/coins"] == (3.0, 200)
 
 
 def test_a_picture_of_the_input_comes_at_once_and_then_a_minute_later(tmp_path: Path) -> None:

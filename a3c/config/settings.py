@@ -323,6 +323,14 @@ class RunConfig:
         within=(0, 10**9),
     )
     log_interval_s: float = option(2.0, "seconds between rows of metrics", within=(0.05, 3600.0))
+    info_metrics: tuple[str, ...] = option(
+        (), "numbers in the environment's info that become metrics, info/NAME; repeatable"
+    )
+    callback: tuple[dict[str, Any], ...] = option(
+        (),
+        "worker-0 calls package.module:function, or a JSON object with this name and arguments, "
+        "with each row of its metrics; repeatable",
+    )
     evaluation_episodes: int = option(
         20,
         "whole games that confirm that a run is solved, or are played at its end (0: none)",

@@ -46,6 +46,7 @@ class Rollout(NamedTuple):
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
     epsilon: float | np.ndarray  # the probability of a uniformly random action; or [T, B]
     episodes: list[Episode]  # games that ended in this rollout
+    info: dict[str, list[float]]  # the numbers of `--info-metrics` in it
 
     @property
     def num_env_steps(self) -> int:
@@ -107,6 +108,28 @@ class BlamingTheEnvironment:
             raise PlayError(f"the environment raised an error: {describe(error)}") from error
 
 
+def numbers(
+    info: dict[str, Any], name: str, done: np.ndarray, played: np.ndarray
+) -> Iterator[float]:
+    """The finite numbers of that name in the info of a step that was played; `a/b` is b in a.
+
+    An environment that ended and was reset in the same step has them in `final_info`.
+    """
+    *tables, key = name.split("/")
+    final = info.get("final_info")
+    places = [(info, played)] if final is None else [(final, done), (info, played & ~done)]
+    for source, rows in places:
+        for table in tables:
+            inner = source.get(table)
+            source = inner if isinstance(inner, dict) else {}
+        values, has_it = source.get(key), source.get(f"_{key}", True)
+        if isinstance(values, np.ndarray) and values.shape == rows.shape:
+            for value in values[rows & has_it]:
+                is_number = isinstance(value, int | float | np.integer | np.floating | np.bool_)
+                if is_number and np.isfinite(value):
+                    yield float(value)
+
+
 class Player:
     """Plays environments continuously; the weights may change between two rollouts."""
 
@@ -133,6 +156,7 @@ class Player:
         self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
         self._episodic_points = config.env.episodic_points
+        self._info_metrics = config.run.info_metrics
         self._epsilon = epsilon
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
@@ -156,6 +180,7 @@ class Player:
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
             buffer.state[:] = self._state
             buffer.episodes.clear()
+            buffer.info.clear()
             epsilon = self._epsilon()
             for t in range(self._length):
                 self._step(buffer, t, epsilon)
@@ -194,6 +219,7 @@ class Player:
             policy_parameters=np.empty((*steps, self._policy.num_parameters), np.float32),
             epsilon=0.0,
             episodes=[],
+            info={},
         )
 
     def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:
@@ -213,6 +239,8 @@ class Player:
         self._stopwatch.lap("env")
         done = terminated | truncated
         self._count_episodes(*wrappers.raw(info, rewards, done), buffer.episodes)
+        for name in self._info_metrics:
+            buffer.info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost one ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)

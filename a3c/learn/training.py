@@ -28,6 +28,7 @@ from a3c.net.distributions import Policy
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
+from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, Sink, WorkerTracker
 from a3c.run.resume import Life, restart_point
 from a3c.run.tensorboard import Pictures, TensorBoardSink
@@ -106,6 +107,8 @@ class Worker:
         )
         self._reports = EpisodeReports(store, task.index)
         self._dropped_in_a_row = 0
+        self._unseen = set(config.run.info_metrics)
+        self._callbacks = Callbacks(config.run.callback if task.is_chief else (), run_dir)
         self._listeners = self._open_listeners(run_dir, life, agent, space)
 
     def _open_listeners(
@@ -120,12 +123,14 @@ class Worker:
         for sink in sinks:
             sink.restart(where, ps_life=life.number, now=now)
         interval_s, watch = settings.run.log_interval_s, self._stopwatch
-        self._rows = Rows(sinks, interval_s, self._learner, watch, self._reports, self._chief)
-        listeners: list[Listener] = [self._reports, self._rows, self._limit_drops]
+        called, learner, reports = self._callbacks, self._learner, self._reports
+        self._rows = Rows(sinks, called, interval_s, learner, watch, reports, self._chief)
+        listeners: list[Listener] = [self._reports, self._rows, self._limit_drops, self._miss_info]
         if settings.run.log_games or settings.run.log_policy_every:
             listeners.append(Narrator(settings, agent.network.policy))
         if self._task.is_chief:
             board.graph(agent.graph_def())
+            board.settings(settings, run_dir.name)
             offer = Pictures(board, space).offer
             listeners.append(
                 lambda rollout, update: offer(update.reply.global_step, rollout.observations)
@@ -164,6 +169,14 @@ class Worker:
             f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the {culprit} "
             f"were not finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
         )
+
+    def _miss_info(self, rollout: Rollout, _update: Update) -> None:
+        """Warn once about names of --info-metrics that are not in the info of a whole game."""
+        self._unseen -= {name for name, values in rollout.info.items() if values}
+        if rollout.episodes and self._unseen:
+            names = ", ".join(sorted(self._unseen))
+            log.warning("info_metrics %s: a whole game had no such number in its info", names)
+            self._unseen = set()
 
     def _beat(self) -> bool:
         """Send a heartbeat; returns whether this worker may play on."""
@@ -257,6 +270,7 @@ class Worker:
                 self._chief.give_up_confirmation()
                 self._chief.save_for_leaving()
         self._store.detach()
+        self._callbacks.close()
 
 
 # --- listeners: called with every rollout and its update ------------------------------------------
@@ -322,13 +336,14 @@ class Rows:
     def __init__(
         self,
         sinks: Sequence[Sink],
+        callbacks: Callbacks,
         interval_s: float,
         learner: Learner,
         stopwatch: Stopwatch,
         reports: EpisodeReports,
         chief: Chief | None,
     ) -> None:
-        self._sinks, self._interval_s = sinks, interval_s
+        self._sinks, self._callbacks, self._interval_s = sinks, callbacks, interval_s
         self._learner, self._stopwatch = learner, stopwatch
         self._reports, self._chief = reports, chief
         self._written = time.monotonic()
@@ -337,7 +352,8 @@ class Rows:
     def __call__(self, rollout: Rollout, update: Update) -> None:
         """Count a rollout and its update; write a row if one is due."""
         steps, games, metrics = rollout.num_env_steps, rollout.episodes, update.metrics
-        self._tracker.add(metrics, steps, update.pushed, games, update.num_pushes)
+        pushes, info = update.num_pushes, rollout.info
+        self._tracker.add(metrics, steps, update.pushed, games, pushes, info)
         self.write_if_due()
 
     def write_if_due(self) -> None:
@@ -355,6 +371,8 @@ class Rows:
             row |= self._chief.row(reply)
         for sink in self._sinks:
             sink.write(reply.global_step, row)
+        if whole_cluster:
+            self._callbacks(reply.global_step, row)
         parts = [f"env steps {reply.global_step:,}"]
         for label, name, form in (
             ("cluster/s", "cluster/env_steps_per_s", ",.0f"),

@@ -32,6 +32,8 @@ _NOT_COMPARED = frozenset(
         "run.checkpoint_interval_s",
         "run.keep_checkpoints",
         "run.log_interval_s",
+        "run.info_metrics",
+        "run.callback",
         "run.evaluation_episodes",
         "cluster.base_port",
         "cluster.connect_timeout_s",

@@ -12,8 +12,9 @@ import math
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -145,8 +146,12 @@ class WorkerTracker:
         pushed: bool,
         episodes: Iterable[Episode],
         num_updates: int = 1,
+        info: Mapping[str, Sequence[float]] = MappingProxyType({}),
     ) -> None:
         """Count the finished games, and the updates of one rollout unless a part was dropped."""
+        for name, values in info.items():
+            if values:
+                self._samples[f"info/{name}"] += values
         for episode in episodes:
             self._samples["episode/return"].append(episode.episode_return)
             self._samples["episode/length"].append(episode.length)

@@ -14,12 +14,19 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
 
+from a3c.config import Config
+from a3c.config.command_line import plain
+from a3c.config.options import OPTIONS
 from a3c.net import observations
 from a3c.net.observations import as_given
 
 log = logging.getLogger(__name__)
 
 PICTURE_INTERVAL_S = 60.0
+RESULTS = (
+    *("cluster/mean_return_100", "cluster/episodes", "cluster/env_steps_per_s"),
+    *("episode/return", "episode/length"),
+)
 
 
 class TensorBoardSink:
@@ -31,6 +38,7 @@ class TensorBoardSink:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._is_new = not any(directory.glob("*tfevents*"))
         self._writer: Any = None
         self._failing = False
 
@@ -49,8 +57,27 @@ class TensorBoardSink:
 
     def graph(self, graph_def: Any) -> None:
         """Write the graph unless the run has event files already: TensorBoard shows one per run."""
-        if not any(self._directory.glob("*tfevents*")):
+        if self._is_new:
             self._append(graph_def=graph_def.SerializeToString())
+
+    def settings(self, config: Config, run_name: str) -> None:
+        """Write all settings for the HPARAMS tab, which shows the last values of RESULTS beside."""
+        from tensorboard.plugins.hparams import api_pb2, summary
+
+        kinds = {bool: api_pb2.DATA_TYPE_BOOL, str: api_pb2.DATA_TYPE_STRING}
+        infos, values = [], {}
+        for option in OPTIONS.values():
+            value = getattr(getattr(config, option.section), option.name)
+            is_number = option.kind in (int, float) and not option.is_list
+            kind = api_pb2.DATA_TYPE_FLOAT64 if is_number else kinds.get(option.kind, kinds[str])
+            infos.append(api_pb2.HParamInfo(name=option.name, type=kind))
+            if value is not None:
+                values[option.name] = value if is_number or option.kind is bool else plain(value)
+        tags = (*RESULTS, *(f"info/{name}" for name in config.run.info_metrics))
+        shown = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in tags]
+        if self._is_new:
+            self._append(summary=summary.experiment_pb(infos, shown))
+            self._append(summary=summary.session_start_pb(values, group_name=run_name))
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
         """Write an image, uint8 `[height, width, 1 or 3]`."""

@@ -1,0 +1,90 @@
+"""The user's callbacks: the chief calls them with every row of metrics.
+
+An error in a callback is logged, and training goes on: watching a run must not end it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from a3c.config import own_code
+from a3c.errors import UserError
+from a3c.process.listeners import has_loopback_only
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+def find(name: str) -> Callable[..., Any]:
+    """Import a callback; UserError, one line, where there is none."""
+    return own_code.find(name, f"callback {name}")
+
+
+def settings_of(run_dir: Path) -> Row:
+    """The settings of a run by name, from its config.json; empty if it was started by hand."""
+    try:
+        tables = json.loads((run_dir / "config.json").read_bytes())["config"]
+    except FileNotFoundError:
+        return {}
+    return {name: value for values in tables.values() for name, value in values.items()}
+
+
+class Callbacks:
+    """Calls each callback with `row, run_dir`; a class is made first, with its arguments."""
+
+    def __init__(self, given: Sequence[dict[str, Any]], run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._callbacks = [(own["name"], _make(**own)) for own in given]
+        self._failing: set[int] = set()
+
+    def __call__(self, env_steps: int, row: Mapping[str, float]) -> None:
+        """Call all of them with a row."""
+        for index, (name, callback) in enumerate(self._callbacks):
+            whole = {"time": time.time(), "env_steps": env_steps, **row}
+            if self._attempt(name, callback, whole, self._run_dir, again=index in self._failing):
+                self._failing.discard(index)
+            else:
+                self._failing.add(index)
+
+    def close(self) -> None:
+        """Call `close` of those that have it."""
+        for name, callback in self._callbacks:
+            if close := getattr(callback, "close", None):
+                self._attempt(f"{name}.close", close)
+
+    def _attempt(
+        self, name: str, function: Callable[..., Any], *arguments: Any, again: bool = False
+    ) -> bool:
+        """Call and return whether it worked; the first error in a row is logged."""
+        try:
+            function(*arguments)
+        except (Exception, SystemExit) as error:
+            if not again:
+                hint = ""
+                if isinstance(error, OSError) and has_loopback_only(os.getpid()):
+                    hint = " (isolated: where it needs a network, give --isolation off)"
+                said = own_code.describe(error)
+                log.error("callback %s failed: %s; training goes on%s", name, said, hint)
+            return False
+        return True
+
+
+def _make(name: str, **arguments: Any) -> Callable[..., Any]:
+    """The function with its arguments, or the object that a class makes of them."""
+    found = find(name)
+    if not inspect.isclass(found):
+        return functools.partial(found, **arguments)
+    try:
+        made: Any = found(**arguments)
+    except Exception as error:
+        raise UserError(f"callback {name}: {own_code.describe(error)}; mend it") from error
+    return made

@@ -1,0 +1,186 @@
+"""Callbacks and numbers of `info`: through a whole life of a chief, and on their own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from a3c.errors import UserError
+from a3c.learn.rollout import numbers
+from a3c.learn.training import Worker
+from a3c.run import callbacks
+from a3c.run.callbacks import Callbacks
+from examples.callback import keep_highest
+from tests.scripted import Script, ScriptedEnv
+from tests.test_bad_input import refused
+from tests.test_training import rows, work
+
+assert work  # the fixture
+
+HERE = __name__
+ALL = np.ones(1, bool)
+
+
+class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells the step within the game, and at the end of a game how it was."""
+
+    t = 0
+
+    def reset(self, **arguments: Any) -> Any:
+        self.t = 0
+        return self.env.reset(**arguments)[0], {"at": 100, "inner": {"won": False}}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        *results, _ = self.env.step(action)
+        told = {"at": self.t, "name": "x", "broken": float("nan"), "inner": {}}
+        if results[2]:
+            told["inner"] = {"won": True, "points": np.float32(0.5)}
+        return *results, told
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_numbers_are_those_of_the_steps_that_were_played(mode: AutoresetMode) -> None:
+    envs = SyncVectorEnv(
+        [lambda: Telling(ScriptedEnv(0, [Script((1.0, 2.0))], []))], autoreset_mode=mode
+    )
+    envs.reset()
+    found: dict[str, list[float]] = {}
+    dead = ~ALL
+    for _ in range(5):
+        _, _, terminated, _, info = envs.step(np.zeros(1, np.int64))
+        for name in ("at", "inner/points", "inner/won", "name", "broken", "no/where", "at/x"):
+            found.setdefault(name, []).extend(numbers(info, name, terminated, ~dead))
+        if mode is AutoresetMode.NEXT_STEP:
+            dead = terminated
+        elif mode is AutoresetMode.DISABLED and terminated.any():
+            envs.reset(options={"reset_mask": terminated})
+    assert found.pop("inner/points") == [0.5, 0.5]
+    assert found.pop("inner/won") == [1.0, 1.0]
+    resets = mode is AutoresetMode.NEXT_STEP  # in one of the five steps
+    assert found.pop("at") == [1, 2, 1, 2, 1][: 4 if resets else 5]
+    assert not any(found.values())
+
+
+class Seen:
+    """A callback with a state: remembers its rows, and fails in the second."""
+
+    made: list[Seen]
+
+    def __init__(self, word: str = "") -> None:
+        self.word, self.rows, self.is_closed = word, list[dict[str, Any]](), False
+        self.made.append(self)
+
+    def __call__(self, row: dict[str, Any], run_dir: Path) -> None:
+        assert (run_dir / "metrics").is_dir()
+        self.rows.append(row)
+        if len(self.rows) in (2, 3):
+            raise KeyError("lost")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_chief_calls_with_each_row_and_tells_info_and_settings(
+    work: Callable[..., Worker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made: list[Seen] = []
+    monkeypatch.setattr(Seen, "made", made, raising=False)
+    games = [lambda: Telling(ScriptedEnv(0, [Script((1.0, 3.0))], []))]
+    with caplog.at_level(logging.WARNING):
+        work(
+            make=lambda *_: SyncVectorEnv(games, autoreset_mode=AutoresetMode.SAME_STEP),
+            info_metrics=["at", "inner/points", "coins"],
+            callback=[{"name": f"{HERE}:Seen", "word": "hello"}, "examples.callback:keep_highest"],
+            log_interval_s=0.05,
+            max_env_steps=400,
+        ).run()
+    (seen,) = made
+    assert (seen.word, seen.is_closed) == ("hello", True)
+    written = [row for row in rows(tmp_path) if "loss/total" in row]
+    assert len(written) == len(seen.rows) > 3
+    for ours, row in zip(seen.rows, written, strict=True):
+        assert ours.keys() == row.keys() - {"ps_life"}
+        assert ours["env_steps"] == row["env_steps"]
+        assert ours["info/at"] == pytest.approx(row["info/at"])
+        assert ours["info/at"] == pytest.approx(1.5, abs=0.5)
+        assert ours.get("info/inner/points", 0.5) == 0.5
+    highest = json.loads((tmp_path / "highest.json").read_text())
+    assert highest["cluster/mean_return_100"] == 4.0
+    said = [record.getMessage() for record in caplog.records]
+    (failed,) = [line for line in said if "callback" in line]
+    assert re.search(r"Seen failed: .*callbacks.py:\d+: KeyError: 'lost'; training goes", failed)
+    assert "info_metrics coins: a whole game had no such number in its info" in said
+
+    shown = EventAccumulator(str(tmp_path / "events" / "worker-0"))
+    shown.Reload()
+    assert shown.Scalars("info/inner/points")[0].value == 0.5
+    assert shown.PluginTagToContent("hparams").keys() == {
+        "_hparams_/experiment",
+        "_hparams_/session_start_info",
+    }
+    assert shown.Graph().node, "the graph is there although a mark of the start came first"
+
+
+def test_the_example_keeps_the_highest(tmp_path: Path) -> None:
+    for step, value in enumerate((1.0, 5.0, 3.0)):
+        keep_highest({"env_steps": step, "cluster/mean_return_100": value}, tmp_path)
+    keep_highest({"env_steps": 9}, tmp_path)
+    kept = json.loads((tmp_path / "highest.json").read_text())
+    assert kept == {"cluster/mean_return_100": 5.0, "env_steps": 1}
+
+
+def leave(row: dict[str, Any], run_dir: Path) -> None:
+    raise SystemExit(3)
+
+
+def refuse(row: dict[str, Any], run_dir: Path) -> None:
+    raise ConnectionRefusedError("no server")
+
+
+def test_nothing_that_a_callback_raises_ends_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "has_loopback_only", lambda _pid: True)
+    called = Callbacks(({"name": f"{HERE}:leave"}, {"name": f"{HERE}:refuse"}), tmp_path)
+    for _ in range(3):
+        called(1, {})
+    first, second = [record.getMessage() for record in caplog.records]
+    assert "SystemExit: 3; training goes on" in first
+    assert second.endswith("goes on (isolated: where it needs a network, give --isolation off)")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.at:all", "No module named 'nowhere'"),
+        ("examples.callback:nothing", "has no nothing; give package.module:function"),
+        ("json:__name__", "is an object of type str and no function"),
+    ],
+)
+def test_a_callback_that_is_none_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^callback {name}: .*{said}"):
+        Callbacks(({"name": name},), tmp_path)
+    with pytest.raises(UserError, match=r"callback .*: TypeError: .*'wrod'; mend it"):
+        Callbacks(({"name": f"{HERE}:Seen", "wrod": 1},), tmp_path)
+
+
+def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
+    line = refused(
+        *("launch_cluster.py", "--env-id", "CartPole-v1", "--callback", "examples.callback:keep"),
+        cwd=tmp_path,
+    )
+    assert "callback examples.callback:keep: examples.callback has no keep" in line
