@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test chaos bench check next format lock clean
+.PHONY: help setup train test chaos bench check next docs format lock clean
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,15 @@ check: setup ## lint, formatting, types
 next: ## try the newest libraries that pyproject allows, in .venv-next; ARGS=--beyond: newer ones too
 	$(PYTHON) tests/newest.py $(ARGS)
 
+docs: setup .venv-docs/.made-from-lock ## build the documentation site, .docs/site/index.html
+	$(BIN)/python docs/pages.py
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+.venv-docs/.made-from-lock: docs/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
 format: setup ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -57,4 +66,4 @@ lock: ## take the newest versions that pyproject.toml allows into requirements.l
 	rm -rf .venv-lock
 
 clean: ## remove what can be made again (not runs/)
-	rm -rf $(VENV) .venv-next .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-next .venv-docs .docs .mypy_cache .ruff_cache .pytest_cache .hypothesis

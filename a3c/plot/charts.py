@@ -181,7 +181,7 @@ def losses_figure(histories: Sequence[History], axis: str | None = None, window:
         _draw_workers(axes, curves.group(histories), metric, scale, window)
         _fit_loss_axis(axes, metric, histories)
         axes.set_xlim(left=0)
-        pictures.dress(axes, scale.label if axes in panels[-1] else "", METRICS[metric], title)
+        pictures.dress(axes, scale.label if axes in panels[-1] else "", METRICS[metric].unit, title)
     _explain_workers(panels[0, 0], histories)
     pictures.legend_below(figure, list(panels.flat))
     return figure

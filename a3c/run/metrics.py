@@ -1,7 +1,7 @@
 """The table of all metrics, and the trackers that compute them.
 
 The same rows go to the console, to `metrics/<role>-<i>.jsonl` and to TensorBoard. Every metric is
-defined in `docs/metrics.md`; a test compares the two.
+defined in `metrics.toml` beside this file; `docs/metrics.md` shows it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import time
+import tomllib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,50 +25,21 @@ log = logging.getLogger(__name__)
 
 WINDOW = 100  # episodes in the mean return of the charts
 
-METRICS = {  # the unit of each
-    "episode/return": "points",
-    "episode/length": "env steps",
-    "cluster/mean_return_100": "points",
-    "cluster/episodes": "games",
-    "cluster/env_steps_per_s": "env steps/s",
-    "cluster/updates_per_s": "updates/s",
-    "cluster/failed_saves": "saves",
-    "cluster/workers": "workers",
-    "worker/env_steps_per_s": "env steps/s",
-    "worker/updates_per_s": "pushes/s",
-    "loss/total": "",
-    "loss/policy": "",
-    "loss/value": "points²",
-    "loss/entropy": "nats",
-    "loss/mean_advantage": "points",
-    "loss/advantage_deviation": "points",
-    "loss/mean_value": "points",
-    "loss/mean_return": "points",
-    "loss/clipped_share": "",
-    "loss/divergence": "nats",
-    "loss/explained_variance": "",
-    "loss/num_samples": "samples",
-    "train/gradient_norm": "",
-    "train/parameter_norm": "",
-    "train/learning_rate": "",
-    "train/entropy_weight": "",
-    "train/ratio_limit": "",
-    "train/epsilon": "",
-    "train/staleness": "updates",
-    "time/act": "share",
-    "time/env": "share",
-    "time/learn": "share",
-    "time/exchange": "share",
-    "time/other": "share",
-    "drops/rollouts": "rollouts",
-    "drops/reports": "games",
-    "evaluation/mean": "points",
-    "evaluation/stderr": "points",
-    "evaluation/min": "points",
-    "evaluation/max": "points",
-    "evaluation/episodes": "games",
-    "process/rss_mb": "MB",
+
+class Metric(NamedTuple):
+    """What a metric is, for charts and for docs/metrics.md."""
+
+    unit: str
+    definition: str
+    reading: str  # how to read it
+
+
+# By section of the page, then by name.
+SECTIONS: dict[str, dict[str, Metric]] = {
+    title: {name: Metric(*texts) for name, texts in rows.items()}
+    for title, rows in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
+METRICS = {name: metric for rows in SECTIONS.values() for name, metric in rows.items()}
 
 
 class Sink(Protocol):
