@@ -84,16 +84,23 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
             start_eager_runtime()
             from a3c.learn.training import Worker
 
+            make_envs, show = envs.make, None
+            if config.run.render_worker == task.index:
+                from a3c.play import live
+
+                make_envs, show = live.prepare(config, envs.make, model.build)
+
             Worker(
                 cluster,
                 task,
                 config,
                 run_dir,
-                make_envs=envs.make,
+                make_envs=make_envs,
                 build_network=model.build,
                 stop=stop,
                 heartbeat=heartbeat,
                 games=games,
+                show=show,
             ).run()
     except RetryableError:
         if stop.signal is None:  # after a signal the process exits anyway

@@ -36,6 +36,7 @@ CERTAIN: dict[str, Any] = {
     "optimizer_statistics": "shared",
     "return_steps": None,
     "push_winner": False,
+    "render_worker": None,
 }
 
 

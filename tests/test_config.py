@@ -87,6 +87,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ),
         ({"optimizer_statistics": "per-worker"}, "optimizer_statistics per-worker with samples"),
         ({"return_steps": 5, "network": "a3c-lstm"}, "return_steps 5: samples of several rollouts"),
+        ({"render_worker": 2, "workers": 2}, "render_worker 2: there is none, the last one is 1"),
         ({"push_winner": True}, "push_winner without a goal"),
         ({"epochs": 2}, "epochs 2 without a ratio_limit"),
         ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
-from a3c.play.playground import Decision
+from a3c.learn.rollout import Decision
 from a3c.plot.network_pictures import (
     POLICY,
     FirstLayer,

@@ -215,6 +215,12 @@ def validate(config: Config) -> Config:
         )
     if not config.network.hidden_sizes and network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
+    shown = config.run.render_worker
+    if shown is not None and shown >= cluster.addresses:
+        raise UserError(
+            f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}; give "
+            "another, or more --workers"
+        )
     if config.run.push_winner and config.run.stop_at_return is None:
         raise UserError("push_winner without a goal to win: give --stop-at-return")
     if len(set(config.env.actions)) != len(config.env.actions):

@@ -315,6 +315,11 @@ class RunConfig:
     render: bool = option(
         False, "show a game in a window, where there is a display; starts the evaluator"
     )
+    render_worker: int | None = option(
+        None,
+        "show a game of training of this worker in a window, where there is a display",
+        within=(0, 99_999),
+    )
     log_games: bool = option(False, "workers log a line for each of their games that ends")
     log_policy_every: int = option(
         0,

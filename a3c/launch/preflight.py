@@ -88,8 +88,10 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
             f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
             "checkpoints and metrics of a long run may not fit"
         )
-    if config.run.render and facts.no_display is not None:
-        lines.append(f"--render: {facts.no_display}: training goes on without the window")
+    run = config.run
+    flag = "--render" if run.render else "--render-worker"
+    if (run.render or run.render_worker is not None) and facts.no_display is not None:
+        lines.append(f"{flag}: {facts.no_display}: training goes on without the window")
     return lines
 
 

@@ -54,6 +54,18 @@ class Rollout(NamedTuple):
         return int(np.count_nonzero(self.mask))
 
 
+class Decision(NamedTuple):
+    """One step of all games: the observations, the actions chosen, and the scores so far."""
+
+    observations: np.ndarray  # [B, ...]
+    state: np.ndarray  # [B, S], the recurrent state before the observations
+    starts: np.ndarray  # [B], true at the first observation of a game
+    action: Any  # an Action
+    returns: np.ndarray  # [B], of the games so far
+    lengths: np.ndarray  # [B], env steps so far
+    num_ended: int = 0  # games that have ended before
+
+
 class Stopwatch:
     """Adds up the loop's time by name."""
 
@@ -144,9 +156,11 @@ class Player:
         epsilon: Callable[[], float] = lambda: 0.0,
         stopwatch: Stopwatch | None = None,
         go_on: Callable[[], bool] = lambda: True,
+        on_decision: Callable[[Decision], object] | None = None,
     ) -> None:
         """`go_on` is called after every env step; if it returns False, the rollout is dropped."""
         self._envs = envs
+        self._on_decision = on_decision
         self._go_on = go_on
         assert isinstance(envs.single_observation_space, Box)
         self._space = envs.single_observation_space
@@ -231,6 +245,10 @@ class Player:
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.policy_parameters[t] = action.policy_parameters
         buffer.starts[t], buffer.mask[t] = reset.starts, ~reset.dead
+        if self._on_decision:
+            before, taken = (self._observations, self._state), action._replace(actions=actions)
+            scores = self._returns, self._lengths
+            self._on_decision(Decision(*before, reset.starts, taken, *scores))
         self._stopwatch.lap("act")
         with self._blaming:
             observations, rewards, terminated, truncated, info = self._envs.step(

@@ -23,7 +23,7 @@ from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, initial_weights, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
-from a3c.learn.rollout import BlamingTheEnvironment, Player, Rollout, Stopwatch
+from a3c.learn.rollout import BlamingTheEnvironment, Decision, Player, Rollout, Stopwatch
 from a3c.net.distributions import Policy
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
@@ -68,7 +68,9 @@ class Worker:
         stop: StopRequest,
         heartbeat: Heartbeat,
         games: Games | None = None,
+        show: Callable[[Any, Agent], Callable[[Decision], object]] | None = None,
     ) -> None:
+        """`show` makes what shows this worker's games."""
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
@@ -104,6 +106,7 @@ class Worker:
             epsilon=lambda: schedules.after(config, self._learner.reply.global_step).epsilon,
             stopwatch=self._stopwatch,
             go_on=self._beat,
+            on_decision=show(envs, agent) if show else None,
         )
         self._reports = EpisodeReports(store, task.index)
         self._dropped_in_a_row = 0

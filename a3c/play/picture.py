@@ -19,8 +19,9 @@ from PIL import Image, ImageDraw, ImageFont
 from a3c.config import EnvConfig
 from a3c.env import atari
 from a3c.learn.agent import Agent
+from a3c.learn.rollout import Decision
 from a3c.net.distributions import Categorical, Gaussian, Policy
-from a3c.play.playground import Decision, Envs, Playground, screen
+from a3c.play.playground import Envs, Playground, screen
 from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304

@@ -27,8 +27,8 @@ from a3c.config.own_code import describe
 from a3c.env import atari, seeding, wrappers
 from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.errors import UserError
-from a3c.learn.agent import Action, Agent
-from a3c.learn.rollout import Autoreset
+from a3c.learn.agent import Agent
+from a3c.learn.rollout import Autoreset, Decision
 from a3c.net.network import Network
 from a3c.process.console import Progress, count
 from a3c.process.environment import adopt_environment
@@ -201,24 +201,12 @@ def frames_per_second(envs: Envs, config: EnvConfig) -> float:
 
 def _not_renderable(env_id: str, reason: str) -> UserError:
     return UserError(
-        f"env_id {env_id} can't be shown: {reason}; leave out --record and --watch, "
-        "or give the environment that render mode"
+        f"env_id {env_id} can't be shown: {reason}; leave out --record, --watch and "
+        "--render-worker, or give the environment that render mode"
     )
 
 
 # --- games and their scores -----------------------------------------------------------------------
-
-
-class Decision(NamedTuple):
-    """One step of all games: the observations, the actions chosen, and the scores so far."""
-
-    observations: np.ndarray  # [B, ...]
-    state: np.ndarray  # [B, S], the recurrent state before the observations
-    starts: np.ndarray  # [B], true at the first observation of a game
-    action: Action
-    returns: np.ndarray  # [B], of the games so far
-    lengths: np.ndarray  # [B], env steps so far
-    num_ended: int = 0  # games that have ended before
 
 
 def play(

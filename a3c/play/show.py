@@ -20,9 +20,9 @@ from PIL import Image
 from a3c.config.own_code import describe
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
+from a3c.learn.rollout import Decision
 from a3c.play.picture import Camera, game_name, score_text
 from a3c.play.playground import (
-    Decision,
     Envs,
     Games,
     Playground,

@@ -1,0 +1,105 @@
+"""A training worker's own game in a window, and training without one."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import envs
+import model
+from a3c.learn.rollout import Player
+from a3c.play import live
+from a3c.play.playground import Playground
+from tests.clusters import small_config
+
+CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
+
+
+class Screen:
+    """Keeps the pictures; the user closes it after so many."""
+
+    def __init__(self, patience: int) -> None:
+        self.pictures: list[Image.Image] = []
+        self.sizes: list[tuple[int, int]] = []
+        self.titles: list[str] = []
+        self.closed, self._patience = 0, patience
+
+    def __call__(self, title: str, size: tuple[int, int]) -> Screen:
+        self.titles.append(title)
+        self.sizes.append(size)
+        return self
+
+    def show(self, picture: Image.Image) -> None:
+        self.pictures.append(picture)
+
+    def is_open(self) -> bool:
+        return len(self.pictures) < self._patience
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def train(open_screen: Any, clock: Callable[[], float], rollouts: int = 2) -> int:
+    """Play as a worker that is shown; returns the env steps."""
+    make_envs, show = live.prepare(CONFIG, envs.make, model.build, open_screen)
+    assert show is not None
+    games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
+    agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
+    shown = show(games, agent)
+    shown._clock = clock
+    policy = agent.network.policy
+    player = Player(games, agent, policy, CONFIG, seed=1, on_decision=shown)
+    steps = sum(r.num_env_steps for r in itertools.islice(player.rollouts(), rollouts))
+    games.close()
+    return steps
+
+
+def test_the_first_game_is_shown_as_it_goes_but_not_more_often_than_a_screen_can() -> None:
+    ticks, screen = itertools.count(), Screen(patience=1000)
+    assert train(screen, lambda: next(ticks) * 0.011) == 120
+    assert len(screen.pictures) == 20  # every third of 60 steps
+    assert screen.titles == ["CartPole · training"]
+    assert {picture.size for picture in screen.pictures} == set(screen.sizes)
+    first, last = screen.pictures[0], screen.pictures[-1]
+    assert first.tobytes() != last.tobytes()
+    width = screen.sizes[0][0] - 304
+    games = [picture.crop((0, 0, width, picture.height)).tobytes() for picture in screen.pictures]
+    assert len(set(games)) > 10
+
+
+def test_training_goes_on_when_the_window_is_closed_or_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    screen = Screen(patience=3)
+    assert train(screen, itertools.count().__next__) == 120
+    assert (len(screen.pictures), screen.closed) == (3, 1)
+
+    def fail(*_: Any) -> Any:
+        raise OSError("no memory")
+
+    assert train(fail, itertools.count().__next__) == 120
+    closed, failed = caplog.messages
+    assert closed == "the window is closed; training goes on without it"
+    assert "OSError: no memory; training goes on" in failed
+
+
+def test_a_worker_plays_as_always_where_nothing_can_be_shown(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    assert live.prepare(CONFIG, envs.make, model.build) == (envs.make, None)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ValueError("not drawn")
+
+    assert live.prepare(CONFIG, refuse, model.build, Screen(1)) == (refuse, None)
+    without_display, not_drawn = caplog.messages
+    assert without_display.startswith("no window: there is no display here")
+    assert "not drawn" in not_drawn
