@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments a
     from a3c.play.show import OpenScreen
     from a3c.run.metrics import Episode
 
-PROG = "evaluate.py"
+PROG = console.program("evaluate.py")
 VIDEOS = (".mp4", ".gif")
 OTHER_FILMS = (".webm", ".mkv", ".avi", ".mov", ".m4v", ".apng", ".png", ".webp")
 MAX_EPISODES = 100_000

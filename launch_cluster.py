@@ -32,7 +32,7 @@ from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
 
-PROG = "launch_cluster.py"
+PROG = console.program("launch_cluster.py")
 USAGE = f"{PROG} [start] [setting ...]\n       {PROG} VERB [argument ...]"
 DESCRIPTION = "\n".join(
     [
@@ -160,7 +160,7 @@ def start(arguments: list[str]) -> int:
     """Parse, check, plan, start, wait, report."""
     config, chosen, changes = _parse(arguments)
     if not arguments:
-        cartpole = f"{console.command(PROG)} --env-id CartPole-v1"
+        cartpole = f"{console.command('launch_cluster.py')} --env-id CartPole-v1"
         log.info("this starts %s; for CartPole, a minute's work: %s", config.env.env_id, cartpole)
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
     if chosen.seeds:

@@ -22,7 +22,7 @@ from a3c.process import console
 from a3c.process.environment import adopt_environment
 from a3c.process.startup import import_tensorflow
 
-PROG = "plot.py"
+PROG = console.program("plot.py")
 PICTURES = ("return", "losses", "throughput", "staleness")
 FILES = (".png", ".jpg", ".jpeg", ".svg", ".pdf", ".gif")
 LOOKS = ("filters", "saliency")  # drawn only on request: they need TensorFlow

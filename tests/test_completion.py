@@ -21,9 +21,11 @@ from tests.fake_runs import FakeRun, configure, living
 LAUNCHER = REPOSITORY / "launch_cluster.py"
 
 
-def follow(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def follow(
+    line: str, capsys: pytest.CaptureFixture[str], command: str = "python launch_cluster.py"
+) -> list[str]:
     """What the launcher offers at the end of a line."""
-    line = f"python launch_cluster.py {line}"
+    line = f"{command} {line}"
     assert launch_cluster.complete(line + " not this", str(len(line))) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -59,6 +61,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_may_follow(line: str, offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert follow(line, capsys) == offered
+    assert follow(line, capsys, "venv/bin/a3c") == offered
+    assert follow(line, capsys, "other-a3c") == []
 
 
 def test_every_flag_and_verb_is_offered(capsys: pytest.CaptureFixture[str]) -> None:

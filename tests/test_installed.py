@@ -6,10 +6,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+import a3c
 from tests.runs import REPOSITORY
 
 
@@ -49,12 +53,13 @@ def said(installed: Path, folder: Path, *command: str) -> tuple[int, str]:
 
 def test_a_run_is_trained_looked_at_and_evaluated(installed: Path, tmp_path: Path) -> None:
     flags = ("--mode", "child", "--env-id", "CartPole-v1", "--workers", "1")
-    code, out = said(installed, tmp_path, "a3c", *flags, "--max-env-steps", "2000")
+    code, out = said(installed, tmp_path, "a3c", "start", *flags, "--max-env-steps", "2000")
     assert code == 0, out
     assert "preset cartpole" in out
     assert f"go on with   {installed}/a3c --resume" in out
     assert ": done" in said(installed, tmp_path, "a3c", "status")[1]
     assert "CartPole-v1 after" in said(installed, tmp_path, "a3c-evaluate", "--episodes", "1")[1]
+    assert ": done" in said(installed, tmp_path, "a3c", "watch")[1]
     assert "return.png" in said(installed, tmp_path, "a3c-plot", "--what", "return")[1]
     assert "mean return" in said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole")[1]
 
@@ -63,3 +68,32 @@ def test_what_needs_a_clone_says_so(installed: Path, tmp_path: Path) -> None:
     code, out = said(installed, tmp_path, "a3c", "--mode", "compose")
     assert (code, len(out.splitlines())) == (2, 1)
     assert "builds an image of a clone" in out
+
+
+def test_the_wheel_holds_every_module_and_preset_and_says_that_it_is_typed(installed: Path) -> None:
+    (wheel,) = installed.parent.parent.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    files = ["a3c/py.typed", *(str(path.relative_to(REPOSITORY)) for path in data_files())]
+    assert held >= set(files)
+
+
+def data_files() -> Iterator[Path]:
+    """The files of the clone that an installation needs besides the scripts."""
+    yield from (REPOSITORY / "a3c").rglob("*.py")
+    yield from (REPOSITORY / "presets").glob("*.toml")
+    yield from (REPOSITORY / "zoo").glob("*/*")
+
+
+def test_its_commands_speak_of_themselves(installed: Path, tmp_path: Path) -> None:
+    code, out = said(installed, tmp_path, "a3c", "stat")
+    assert (code, out) == (2, "a3c: unknown verb stat: did you mean start or status?\n")
+    assert said(installed, tmp_path, "a3c-plot", "--help")[1].startswith("usage: a3c-plot ")
+    refused = said(installed, tmp_path, "a3c-evaluate", "nothing")
+    assert refused[1].startswith("a3c-evaluate: no run or checkpoint 'nothing'")
+    assert "cartpole" in said(installed, tmp_path, "a3c", "presets")[1]
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert (cited["title"], cited["version"]) == ("a3c-cluster", a3c.__version__)
+    assert {"cff-version", "message", "authors"} <= set(cited)

@@ -17,18 +17,19 @@ from a3c.errors import UserError
 from a3c.process import process_records
 from a3c.run import rundir
 
-# The function runs only `python launch_cluster.py` or `launch_cluster.py`, never another command.
+# The function runs only `python launch_cluster.py`, `launch_cluster.py` or `a3c`, nothing else.
 BASH = r"""_a3c_complete() {
     local command=("${COMP_WORDS[0]}") IFS=$'\n'
-    [[ ${command[0]} == *launch_cluster.py ]] || command+=("${COMP_WORDS[1]}")
-    [[ ${command[${#command[@]} - 1]} == *launch_cluster.py ]] || return
+    [[ ${command[0]} =~ (launch_cluster\.py|(^|/)a3c)$ ]] || command+=("${COMP_WORDS[1]}")
+    [[ ${command[${#command[@]} - 1]} =~ (launch_cluster\.py|(^|/)a3c)$ ]] || return
     [[ $COMP_CWORD -ge ${#command[@]} ]] || return
     COMPREPLY=($(COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" \
         "${command[@]/#\~/$HOME}" complete 2>/dev/null))
 }
-complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluster.py
+complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluster.py a3c
 """
 
+_OURS = re.compile(r"launch_cluster\.py$|(^|/)a3c$")
 _BREAKS = re.compile(r".*[=:]", re.DOTALL)  # bash completes only the part after = or :
 _NOT_PLAIN = re.compile(r"([^\w@%+=:,./-])", re.ASCII)
 
@@ -40,7 +41,7 @@ def answer(line: str, parsers: dict[str, argparse.ArgumentParser]) -> list[str]:
     except ValueError:  # an open quote
         return []
     current = words.pop() if words and not line[-1:].isspace() else ""
-    scripts = [i for i, word in enumerate(words[:2]) if word.endswith("launch_cluster.py")]
+    scripts = [i for i, word in enumerate(words[:2]) if _OURS.search(word)]
     found = candidates(words[scripts[0] + 1 :], current, parsers) if scripts else []
     typed = _BREAKS.match(current)
     return [

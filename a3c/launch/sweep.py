@@ -118,7 +118,7 @@ def read(path: Path) -> Sweep:
         raise UserError(f"{source}: give a table [vary] of settings, for example seed = [1, 2, 3]")
     unknown = [name for name in (*fixed, *vary) if name not in OPTIONS]
     if unknown:
-        raise UserError(f"{source}: unknown setting {unknown[0]}: see `launch_cluster.py config`")
+        raise UserError(f"{source}: unknown setting {unknown[0]}: see the verb config")
     fixed = {name: _checked(name, value, source) for name, value in fixed.items()}
     lists = {n: v for n, v in vary.items() if isinstance(v, list) and v}
     lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}

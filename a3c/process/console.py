@@ -50,12 +50,17 @@ def discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+def program(script: str) -> str:
+    """The name of a script of ours: `launch_cluster.py`, or `a3c` in an installed package."""
+    is_installed = _SCRIPTS.is_relative_to(sys.prefix) and _SCRIPTS.name == "site-packages"
+    return _INSTALLED.get(script, script) if is_installed else script
+
+
 def command(name: str) -> str:
     """The command for a script of ours, or for a program installed beside this Python."""
     python = Path(sys.executable)
     is_on_path = shutil.which("python") == sys.executable
-    if _SCRIPTS.is_relative_to(sys.prefix) and _SCRIPTS.name == "site-packages":
-        name = _INSTALLED.get(name, name)
+    name = program(name)
     if not name.endswith(".py"):
         return name if is_on_path else from_here(python.parent / name)
     return f"{'python' if is_on_path else from_here(python)} {from_here(_SCRIPTS / name)}"
