@@ -259,7 +259,6 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
 
     found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
-    title += f"\nthe best of its run by the {source.best_by}" if source.best_by else ""
     error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")
@@ -272,6 +271,8 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
     table.add_row("median", f"{found.median:,.2f}")
     table.add_row("lowest and highest", f"{found.min:,.2f} and {found.max:,.2f}")
     table.add_row("mean length", f"{found.mean_length:,.1f} env steps")
+    if source.best_by:
+        Console().print(f"the best of its run by the {source.best_by}", highlight=False)
     Console().print(table)
 
 

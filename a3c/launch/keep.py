@@ -76,6 +76,9 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
     )
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too")
+    limit = getattr(chosen, "config.max_env_steps", "")
+    if limit.startswith("+"):
+        raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
     config, planned, names = make_plan(config, chosen)
     if chosen.dry_run:
         sys.stdout.write(planned.show(as_json=chosen.json) + "\n")
