@@ -64,6 +64,13 @@ epochs = { low = 1, high = 4 }
     assert {decades.count(d) > 10 for d in (-5, -4, -3, -2)} == {True}
 
 
+def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "launcher.md").read_text()
+    _, _, rest = page.partition("```toml\n")
+    read = sweep.read(written(tmp_path, rest.partition("```")[0]))
+    assert (len(list(read.settings())), sorted(read.ranges)) == (60, ["epochs", "learning_rate"])
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
