@@ -178,7 +178,7 @@ def test_as_many_trials_are_trained_at_a_time_as_asked_and_one_that_fails_ends_n
     assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 3) == 70
     assert trained.most == 3
     assert "002 failed: see" in caplog.text
-    assert "6 of 7 trials" in caplog.text
+    assert "6 of 7 trials, about 5 s left" in caplog.text
     found = rows(tmp_path / "out")
     assert [row["trial"] for row in found][-1] == "002"
     assert [row["seed"] for row in found] == ["1", "2", "4", "5", "6", "7", "3"]

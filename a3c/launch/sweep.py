@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.process.console import count
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
+from a3c.watch.curve import roughly
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +176,8 @@ class Trainer:
         self._sweep, self._flags = sweep, flags
         self._processes: list[subprocess.Popen[bytes]] = []
         self.is_stopped = False
+        self.began_at = time.monotonic()
+        self.num_trained = 0  # of those that have not ended before
 
     def stop(self, number: int, _frame: object = None) -> None:
         """Pass a signal on to the runs, and start no more; a second one ends them at once."""
@@ -191,6 +195,7 @@ class Trainer:
         if _state(summary) != "done" and not self.is_stopped:
             log.info("%s: %s", trial.path.name, _words(trial.values))
             code = self._launch(trial, said, is_new=is_new)
+            self.num_trained += 1
             if code == EXIT_USAGE:
                 raise UserError(f"{trial.path.name}: {said.read_text().splitlines()[-1]}")
         state = _state(summary)
@@ -255,7 +260,7 @@ def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
                     trials.append(trial)
                 trainer.train(trial)
                 with turn:
-                    _report(trial, trials, len(settings))
+                    _report(trial, trials, len(settings), trainer)
                     if study and trial.summary:
                         study.tell(number, trial)
         except BaseException:
@@ -273,15 +278,20 @@ def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
     return EXIT_OK if all(trial.summary for trial in trials) else EXIT_FATAL
 
 
-def _report(trial: Trial, trials: Sequence[Trial], number: int) -> None:
-    """Log how a trial ended, and how many of `number` trials have ended."""
+def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer) -> None:
+    """Log how a trial ended, how many of `number` have ended, and how long the others may take."""
     if trial.summary is None:
         return
     row = trial.row
     word = "solved" if row["solved"] else "done"
     steps, mean = f"{row['env_steps']:,}", row["mean_return"]
     log.info("%s: %s after %s env steps, mean return %s", trial.path.name, word, steps, mean)
-    log.info("%d of %s", sum(bool(t.summary) for t in trials), count(number, "trial"))
+    ended = sum(bool(trial.summary) for trial in trials)
+    left = ""
+    if trainer.num_trained and ended < number:
+        each_s = (time.monotonic() - trainer.began_at) / trainer.num_trained
+        left = f", about {roughly(each_s * (number - ended))} left"
+    log.info("%d of %s%s", ended, count(number, "trial"), left)
 
 
 def _state(summary: Path) -> str | None:
