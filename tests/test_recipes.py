@@ -18,7 +18,7 @@ from tests.runs import REPOSITORY
 PAGE = (REPOSITORY / "docs" / "recipes.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 CHANGES = re.findall(r"```diff\n--- (\S+)\n(.*?)```", PAGE, re.DOTALL)
-COMMANDS = re.findall(r"^    \.venv/bin/python (.*)", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^    \.venv/bin/python (.*)", PAGE.replace("\\\n", ""), re.MULTILINE)
 TOUR = [command for command in COMMANDS if "line-walk" in command]
 
 

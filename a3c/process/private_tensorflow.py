@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 log = logging.getLogger(__name__)
 
 # TensorFlow's last import, needed only to save Keras models; if it fails, TensorFlow continues
@@ -83,12 +81,12 @@ def _callable_options() -> Any:
 
 def _public_callable(
     session: Any, inputs: Sequence[Any], outputs: Sequence[Any], targets: Sequence[Any]
-) -> Callable[..., list[np.ndarray]]:
+) -> Callable[..., Any]:
     import tensorflow
 
     options = tensorflow.compat.v1.RunOptions(inter_op_thread_pool=_CALLERS_THREAD)
 
-    def call(*values: np.ndarray) -> list[np.ndarray]:
+    def call(*values: Any) -> Any:
         feeds = dict(zip(inputs, values, strict=True))
         return session.run([list(outputs), list(targets)], feeds, options)[0]
 
