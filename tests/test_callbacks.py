@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import re
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,9 +162,28 @@ def test_nothing_that_a_callback_raises_ends_training(
     called = Callbacks(({"name": f"{HERE}:leave"}, {"name": f"{HERE}:refuse"}), tmp_path)
     for _ in range(3):
         called(1, {})
+    called.close()
     first, second = [record.getMessage() for record in caplog.records]
     assert "SystemExit: 3; training goes on" in first
     assert second.endswith("goes on (isolated: where it needs a network, give --isolation off)")
+
+
+def hang(row: dict[str, Any], run_dir: Path) -> None:
+    threading.Event().wait(60)
+
+
+def test_a_callback_that_hangs_delays_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "CLOSE_WITHIN_S", 0.1)
+    monkeypatch.setattr(callbacks, "MAX_WAITING", 3)
+    called, began = Callbacks(({"name": f"{HERE}:hang"},), tmp_path), time.monotonic()
+    for step in range(10):
+        called(step, {})
+    called.close()
+    assert time.monotonic() - began < 30
+    (record,) = caplog.records
+    assert record.getMessage() == "callbacks are still busy after 0.1 s: leaving without them"
 
 
 @pytest.mark.parametrize(
@@ -176,6 +199,15 @@ def test_a_callback_that_is_none_is_refused(name: str, said: str, tmp_path: Path
         Callbacks(({"name": name},), tmp_path)
     with pytest.raises(UserError, match=r"callback .*: TypeError: .*'wrod'; mend it"):
         Callbacks(({"name": f"{HERE}:Seen", "wrod": 1},), tmp_path)
+
+
+def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    for module, package in (("a3c.run.wandb", "wandb"), ("a3c.run.mlflow", "mlflow")):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        said = rf"No module named '{package}'; install it \(\S*pip install {package}\)"
+        with pytest.raises(UserError, match=said):
+            callbacks.find(f"{module}:Any")
 
 
 def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> None:

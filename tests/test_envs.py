@@ -292,7 +292,7 @@ def test_an_id_like_none_other_says_what_ids_look_like(env_id: str) -> None:
     [
         (
             "import nonsense_that_is_missing",
-            r": someones_world.py:1: ModuleNotFoundError: No module named 'nonsense.*; mend it",
+            r": someones_world.py:1: ModuleNotFoundError: No module named 'nonsense.*; install it",
         ),
         ("raise SystemExit(3)", "someones_world.py:1: SystemExit: 3; mend it"),
     ],

@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import sys
 import sysconfig
 import traceback
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from a3c.errors import UserError
+from a3c.process import console
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = _REPOSITORY / "model.py"
@@ -94,9 +96,19 @@ def article(thing: object) -> str:
     return "None" if thing is None else f"an object of type {type(thing).__name__}"
 
 
+def require(package: str) -> None:
+    """Raise ModuleNotFoundError if a package is missing; importing it might take seconds."""
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
 def _refusal(name: str, subject: str, error: BaseException) -> UserError:
-    missing = isinstance(error, ModuleNotFoundError) and name.startswith(error.name or " ")
-    remedy = f"give a module that Python finds from {Path.cwd()}" if missing else "mend it"
+    remedy = "mend it"
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        remedy = f"install it ({console.command('pip')} install {package}), or mend the import"
+        if name.startswith(error.name or " "):
+            remedy = f"give a module that Python finds from {Path.cwd()}"
     return UserError(f"{subject}: importing {name} failed: {describe(error)}; {remedy}")
 
 

@@ -1,15 +1,18 @@
 """The user's callbacks: the chief calls them with every row of metrics.
 
-An error in a callback is logged, and training goes on: watching a run must not end it.
+An error in a callback is logged, and training goes on, because watching a run must not end it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
 import logging
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +23,9 @@ from a3c.errors import UserError
 from a3c.process.listeners import has_loopback_only
 
 log = logging.getLogger(__name__)
+
+MAX_WAITING = 1000  # rows
+CLOSE_WITHIN_S = 20.0  # after a signal the process leaves sooner
 
 Row = dict[str, Any]
 
@@ -39,24 +45,44 @@ def settings_of(run_dir: Path) -> Row:
 
 
 class Callbacks:
-    """Calls each callback with `row, run_dir`; a class is made first, with its arguments."""
+    """Calls each callback with `row, run_dir`; a class is made first, with its arguments.
+
+    They are called in a thread of their own, so a slow server delays nothing.
+    """
 
     def __init__(self, given: Sequence[dict[str, Any]], run_dir: Path) -> None:
         self._run_dir = run_dir
         self._callbacks = [(own["name"], _make(**own)) for own in given]
         self._failing: set[int] = set()
+        self._rows: queue.Queue[Row | None] = queue.Queue(MAX_WAITING)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        if given:
+            self._thread.start()
 
     def __call__(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Call all of them with a row."""
-        for index, (name, callback) in enumerate(self._callbacks):
-            whole = {"time": time.time(), "env_steps": env_steps, **row}
-            if self._attempt(name, callback, whole, self._run_dir, again=index in self._failing):
-                self._failing.discard(index)
-            else:
-                self._failing.add(index)
+        """Queue a row; where too many wait, because a callback hangs, it is left out."""
+        if self._callbacks:
+            with contextlib.suppress(queue.Full):
+                self._rows.put_nowait({"time": time.time(), "env_steps": env_steps, **row})
 
     def close(self) -> None:
-        """Call `close` of those that have it."""
+        """Wait for the rows that are queued, and for `close` of the callbacks that have it."""
+        if not self._callbacks:
+            return
+        with contextlib.suppress(queue.Full):
+            self._rows.put(None, timeout=CLOSE_WITHIN_S)
+        self._thread.join(CLOSE_WITHIN_S)
+        if self._thread.is_alive():
+            log.error("callbacks are still busy after %g s: leaving without them", CLOSE_WITHIN_S)
+
+    def _serve(self) -> None:
+        while (row := self._rows.get()) is not None:
+            for index, (name, callback) in enumerate(self._callbacks):
+                again = index in self._failing
+                if self._attempt(name, callback, dict(row), self._run_dir, again=again):
+                    self._failing.discard(index)
+                else:
+                    self._failing.add(index)
         for name, callback in self._callbacks:
             if close := getattr(callback, "close", None):
                 self._attempt(f"{name}.close", close)

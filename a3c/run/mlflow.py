@@ -1,0 +1,60 @@
+"""A callback that sends rows to MLflow: `--callback a3c.run.mlflow:MLflow`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from a3c.config import own_code
+from a3c.run.callbacks import Row, settings_of
+
+own_code.require("mlflow")
+
+
+class MLflow:
+    """Makes one MLflow run per run, in `experiment` of the server or database at `uri`.
+
+    By default these are MLFLOW_TRACKING_URI, else mlflow.db in the run's directory, and a3c. A
+    restarted worker 0 and a resumed run go on with the MLflow run, by its id in that directory.
+    """
+
+    def __init__(self, uri: str | None = None, experiment: str = "a3c") -> None:
+        self._uri, self._experiment = uri, experiment
+        self._client: Any = None
+        self._run_id = ""
+
+    def __call__(self, row: Row, run_dir: Path) -> None:
+        """Log the finite numbers of a row at its env step."""
+        from mlflow.entities import Metric
+
+        if self._client is None:
+            self._begin(run_dir)
+        at, step = round(row["time"] * 1000), row["env_steps"]
+        metrics = [Metric(k, float(v), at, step) for k, v in row.items() if math.isfinite(v)]
+        self._client.log_batch(self._run_id, metrics)
+
+    def close(self) -> None:
+        """End the MLflow run as finished."""
+        if self._client is not None:
+            self._client.set_terminated(self._run_id)
+
+    def _begin(self, run_dir: Path) -> None:
+        import mlflow
+        from mlflow.entities import Param
+
+        own = f"sqlite:///{run_dir / 'mlflow.db'}"
+        is_set = mlflow.environment_variables.MLFLOW_TRACKING_URI.is_set()
+        client = mlflow.MlflowClient(self._uri or (None if is_set else own))
+        file = run_dir / "mlflow-id"
+        if file.exists():
+            self._run_id = file.read_text()
+            client.update_run(self._run_id, "RUNNING")
+        else:
+            found = client.get_experiment_by_name(self._experiment)
+            at = found.experiment_id if found else client.create_experiment(self._experiment)
+            self._run_id = client.create_run(at, run_name=run_dir.name).info.run_id
+            file.write_text(self._run_id)
+            params = [Param(key, str(value)) for key, value in settings_of(run_dir).items()]
+            client.log_batch(self._run_id, params=params)
+        self._client = client
