@@ -83,7 +83,7 @@ def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
         ("vary = 3", "give a table [vary]"),
         ("trials = 0\n[vary]\nseed = [1]", "trials = 0 is refused"),
         ("preset = 'x'\n[vary]\nseed = [1]", "--preset x is unknown"),
-        ("optuna = true\n[vary]\nseed = [1]", "optuna chooses from ranges"),
+        ("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]", "optuna can't choose hidden_sizes"),
         ("runs = 1", "unknown key 'runs'"),
         ("= 1", "is not valid TOML"),
     ],
@@ -199,9 +199,12 @@ def test_one_flag_trains_several_seeds(tmp_path: Path, trained: Trained) -> None
 def test_optuna_chooses_by_the_results_and_goes_on_with_its_storage(
     tmp_path: Path, trained: Trained
 ) -> None:
-    """The return is best where the learning rate is 1e-3."""
-    trained.mean = lambda values: -abs(math.log10(values["learning_rate"]) + 3)
+    """The return is best where the learning rate is 1e-3 and the optimizer is Adam."""
+    trained.mean = lambda values: (
+        2.0 * (values["optimizer"] == "adam") - abs(math.log10(values["learning_rate"]) + 3)
+    )
     vary = "optuna = true\n[vary]\nlearning_rate = { low = 1e-6, high = 1, log = true }\n"
+    vary += 'optimizer = ["sgd", "adam"]\n'
     for trials, at_once in ((4, 2), (30, 1)):
         made = sweep.read(written(tmp_path, f"trials = {trials}\n{vary}"))
         assert sweep.run(made, tmp_path / "out", (), at_once) == 0

@@ -126,8 +126,8 @@ def read(path: Path) -> Sweep:
     lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}
     ranges = {name: _range(name, vary[name], source) for name in vary if name not in lists}
     optuna = bool(tables.get("optuna", False))
-    if optuna and (lists or not ranges):
-        raise UserError(f"{source}: optuna chooses from ranges: give only these in [vary]")
+    if optuna and (name := next((n for n in lists if OPTIONS[n].is_list), None)):
+        raise UserError(f"{source}: optuna can't choose {name}, a list itself: put it in [fixed]")
     seed = tables.get("draw_seed", 1)
     return Sweep(preset, trials, seed, optuna, fixed, lists, ranges)
 
@@ -242,7 +242,7 @@ def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
     trainer = Trainer(sweep, flags)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, trainer.stop)
-    settings = list(sweep.settings())
+    settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
     waiting = enumerate(settings)
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
     trials: list[Trial] = []
@@ -346,7 +346,7 @@ class _Study:
         except ImportError:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._ranges, self._running = sweep.ranges, optuna.trial.TrialState.RUNNING
+        self._sweep, self._running = sweep, optuna.trial.TrialState.RUNNING
         self._study = optuna.create_study(
             study_name="sweep",
             storage=f"sqlite:///{(folder / 'optuna.db').absolute()}",
@@ -360,7 +360,9 @@ class _Study:
         if number < len(known := self._study.get_trials(deepcopy=False)):
             return dict(known[number].params)
         asked = self._study.ask()
-        for name, limits in self._ranges.items():
+        for name, values in self._sweep.lists.items():
+            asked.suggest_categorical(name, values)
+        for name, limits in self._sweep.ranges.items():
             suggest = asked.suggest_int if OPTIONS[name].kind is int else asked.suggest_float
             suggest(name, limits["low"], limits["high"], log=limits["log"])
         return dict(asked.params)
