@@ -32,6 +32,7 @@ from a3c.net.distributions import for_space
 from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import check_side, is_image, prepared_shape
 from a3c.process import console
+from a3c.process.environment import adopt_environment
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
 
@@ -164,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, arguments = parse_config(
         argv, "model.py", "Print and draw the network of a configuration.", _add_arguments
     )
+    adopt_environment(1, gpu=config.cluster.uses_gpu("worker"))
     try:
         if arguments.output and arguments.output.suffix.lower() != ".png":
             raise UserError(f"--output {arguments.output}: the diagram is a PNG file: name it so")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,8 +18,10 @@ from a3c.config.options import check_minibatches
 from a3c.config.own_code import article
 from a3c.errors import A3CError, UserError
 from a3c.learn.agent import Agent, Batch
+from a3c.net import keras_model
 from a3c.net.distributions import Policy
 from a3c.net.network import Network, NetworkOutput
+from a3c.process.startup import start_eager_runtime
 
 _SIGNATURE = "(observation_space, action_space, config)"
 _FORWARD = "(observations, state, starts)"
@@ -31,8 +34,12 @@ def build(
     """Build the network with the function at `package.module:function`; raises UserError."""
     function = own_code.find(place, f"network {place}")
     _check_signature(place, function, _SIGNATURE)
+    if "keras" in sys.modules:  # it makes weights in the eager runtime
+        start_eager_runtime()
     with _blaming(place):
         network = function(observation_space, action_space, config)
+        if keras_model.is_model(network):
+            network = keras_model.network(network, observation_space, action_space, config)
     _check_network(place, network)
     return dataclasses.replace(network, forward=_checked(place, network))
 
@@ -52,7 +59,7 @@ def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> N
 
 
 def _check_network(place: str, network: Any) -> None:
-    remedy, wrong = "return a3c.net.network.Network(forward, policy)", ""
+    remedy, wrong = "return a3c.net.network.Network(forward, policy) or a keras.Model", ""
     names = ("forward", "policy", "state_size")
     forward, policy, size = (getattr(network, name, None) for name in names)
     if not isinstance(network, Network):
