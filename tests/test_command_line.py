@@ -77,7 +77,13 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # what others than the default want beside them
-NEEDS = dict.fromkeys(("epochs", "ratio_limit_final"), "ratio_limit = 0.2\n")
+NEEDS = {
+    "epochs": "[learning]\nratio_limit = 0.2\n",
+    "ratio_limit_final": "[learning]\nratio_limit = 0.2\n",
+    "optimizer_statistics": "[learning]\nsamples_per_step = 0\n",
+    "push_winner": "[run]\nstop_at_return = 1\n",
+    "render_worker": "[cluster]\nworkers = 9\n[run]\n",
+}
 
 
 # --- precedence ---------------------------------------------------------------------------------
@@ -118,7 +124,7 @@ def in_toml(value: Any) -> str:
 def test_default_then_preset_then_file_then_flags(name: str, presets: Path, tmp_path: Path) -> None:
     option = OPTIONS[name]
     in_preset, in_file, as_flag = other_values(option)
-    written = f"[{option.section}]\n{NEEDS.get(name, '')}{name} = "
+    written = NEEDS.get(name, f"[{option.section}]\n") + f"{name} = "
     (presets / "mine.toml").write_text(written + in_toml(in_preset))
     file = tmp_path / "file.toml"
     file.write_text(written + in_toml(in_file))
