@@ -39,3 +39,9 @@ def test_a_table_that_is_not_true_is_made_anew() -> None:
     )
     assert spoilt != page
     assert pages.with_tables(spoilt) == page
+
+
+def test_every_page_has_a_place_in_the_navigation() -> None:
+    navigation = (pages.REPOSITORY / "mkdocs.yml").read_text("utf-8")
+    assert [p for p in pages.files_of("docs", "*.md") if f": {p}\n" not in navigation] == []
+    assert ": docs/options.md\n" in navigation
