@@ -2,8 +2,9 @@
 
 `make` must return a Gymnasium VectorEnv with
 
-- Box observations: vectors, or images with channels first or last;
-- Discrete, MultiDiscrete or Box actions;
+- Box observations: vectors, or images with channels first or last; `spaces.pack` makes them from
+  Discrete, MultiDiscrete, MultiBinary, Dict and Tuple observations;
+- Discrete, MultiDiscrete, MultiBinary or Box actions;
 - unchanged rewards: the rollout clips and scales rewards and ends episodes at lost lives, so that
   it can report the returns of whole games.
 
@@ -19,7 +20,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
 from a3c.config import EnvConfig
-from a3c.env import atari, environments
+from a3c.env import atari, environments, spaces
 from a3c.errors import UserError
 
 
@@ -42,7 +43,7 @@ def make(
         )
     else:
         envs = environments.make_vec(name, num_envs, config, render_mode)
-    envs = environments.select_actions(envs, config.actions)
+    envs = environments.select_actions(spaces.pack(envs, config), config.actions)
     envs.action_space.seed(seed)
     return envs
 

@@ -1,8 +1,9 @@
 """The networks: edit this file to add your own.
 
-The workers call `build`. Each network is a function from prepared observations to features; `build`
-adds the policy head and the value head. Change one of these functions, or write your own `build`
-and name it with `--network package.module:build` (see the example `examples/own_network.py`).
+The workers call `build`. Each network is a function from prepared observations, and the vector
+beside an image or None, to features; `build` adds the policy head and the value head. Change one of
+these functions, or write your own `build` and name it with `--network package.module:build` (see
+the example `examples/own_network.py`).
 
     python model.py --preset pong        prints the layers and draws them to a PNG file
 """
@@ -30,53 +31,53 @@ from a3c.learn import own_network, warm_start
 from a3c.net import layers
 from a3c.net.distributions import for_space
 from a3c.net.network import Network, NetworkOutput
-from a3c.net.observations import check_side, is_image, prepared_shape
+from a3c.net.observations import check_side, image_side, split
 from a3c.process import console
 from a3c.process.environment import adopt_environment
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
 
 
-def mlp(x: Any, config: NetworkConfig) -> Any:
+def mlp(x: Any, vector: Any, config: NetworkConfig) -> Any:
     """Dense layers of the configured sizes."""
-    x = layers.flatten(x)
+    x = layers.flatten(x, vector)
     act, init = config.activation, config.initialization
     for number, units in enumerate(config.hidden_sizes, start=1):
         x = layers.dense(x, units, f"hidden{number}", activation=act, initialization=init)
     return x
 
 
-def paper(x: Any, config: NetworkConfig) -> Any:
+def paper(x: Any, vector: Any, config: NetworkConfig) -> Any:
     """The network of the A3C paper (Mnih et al. 2016), taken from Mnih et al. 2013."""
     init = config.initialization
     x = layers.conv2d(x, 16, 8, 4, "conv1", initialization=init)
     x = layers.conv2d(x, 32, 4, 2, "conv2", initialization=init)
-    x = layers.flatten(x)
+    x = layers.flatten(x, vector)
     return layers.dense(x, 256, "dense", activation="relu", initialization=init)
 
 
-def nature(x: Any, config: NetworkConfig) -> Any:
+def nature(x: Any, vector: Any, config: NetworkConfig) -> Any:
     """The network of the DQN paper in Nature (Mnih et al. 2015)."""
     init = config.initialization
     x = layers.conv2d(x, 32, 8, 4, "conv1", initialization=init)
     x = layers.conv2d(x, 64, 4, 2, "conv2", initialization=init)
     x = layers.conv2d(x, 64, 3, 1, "conv3", initialization=init)
-    x = layers.flatten(x)
+    x = layers.flatten(x, vector)
     return layers.dense(x, 512, "dense", activation="relu", initialization=init)
 
 
-def universe(x: Any, config: NetworkConfig) -> Any:
+def universe(x: Any, vector: Any, config: NetworkConfig) -> Any:
     """The convolutions of OpenAI's universe-starter-agent, for 42×42 pixels."""
     init = config.initialization
     for name in ("conv1", "conv2", "conv3", "conv4"):
         x = layers.conv2d(x, 32, 3, 2, name, activation="elu", padding="SAME", initialization=init)
-    return layers.flatten(x)
+    return layers.flatten(x, vector)
 
 
 class Architecture(NamedTuple):
     """A named network: its feature function, and whether an LSTM follows."""
 
-    features: Callable[[Any, NetworkConfig], Any]
+    features: Callable[[Any, Any, NetworkConfig], Any]
     recurrent: bool = False
     min_side: int = 0  # smallest image side in pixels; with 0 vectors work too
 
@@ -103,15 +104,16 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
     policy = for_space(action_space, config)
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
+        seen = split(observations, observation_space)
         if config.separate_value:
             policy_state, value_state = tf.split(state, 2, axis=1)
             with tf.compat.v1.variable_scope("policy_trunk"):
-                features, policy_state = trunk(name, config, observations, policy_state, starts)
+                features, policy_state = trunk(name, config, seen, policy_state, starts)
             with tf.compat.v1.variable_scope("value_trunk"):
-                value_features, value_state = trunk(name, config, observations, value_state, starts)
+                value_features, value_state = trunk(name, config, seen, value_state, starts)
             state = tf.concat([policy_state, value_state], axis=1)
         else:
-            features, state = trunk(name, config, observations, state, starts)
+            features, state = trunk(name, config, seen, state, starts)
             value_features = features
         parameters = policy.head(features)
         values = layers.dense(
@@ -132,9 +134,11 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
     )
 
 
-def trunk(name: str, config: NetworkConfig, x: Any, state: Any, starts: Any) -> tuple[Any, Any]:
+def trunk(
+    name: str, config: NetworkConfig, seen: tuple[Any, Any], state: Any, starts: Any
+) -> tuple[Any, Any]:
     """The network below its heads: features `[T, B, F]`, and the state after the last step."""
-    x = NETWORKS[name].features(x, config)
+    x = NETWORKS[name].features(*seen, config)
     if not NETWORKS[name].recurrent:
         return x, state
     return layers.lstm(x, state, starts, config.lstm_size, initialization=config.initialization)
@@ -146,9 +150,8 @@ def resolve(name: str, observation_space: Box) -> str:
     `auto` becomes a3c-ff for images that are large enough for it, and mlp otherwise.
     """
     if name == "auto":
-        shape = prepared_shape(observation_space)
-        side = min(shape[:2]) if is_image(observation_space) else 0
-        return "a3c-ff" if side >= NETWORKS["a3c-ff"].min_side else "mlp"
+        is_large = image_side(observation_space) >= NETWORKS["a3c-ff"].min_side
+        return "a3c-ff" if is_large else "mlp"
     check_side(name, NETWORKS[name].min_side, observation_space)
     return name
 

@@ -68,6 +68,13 @@ def hosts(text: str, flags: str = "--trusted-network") -> Case:
     return Case(f"{POLE} --hosts hosts.toml {flags}", {"hosts.toml": (here + text).encode()})
 
 
+CHAT = b"""\
+from gymnasium import Env, register, spaces
+class Chat(Env):
+    observation_space = spaces.Dict({"said": spaces.Text(9), "turn": spaces.Discrete(2)})
+    action_space = spaces.Discrete(2)
+register("Chat-v0", Chat)
+"""
 BETA = "[[host]]\nhost = 'beta'\n"
 
 
@@ -118,6 +125,9 @@ CASES: dict[str, list[Case]] = {
         Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"import gymnasium\nx = = 1\n"}),
         Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"\n\n1 / 0\n"}),
         Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"\n"}),
+        Case("launch_cluster.py --env-id mine:Chat-v0", {"mine.py": CHAT}),
+        Case(f"{POLE} --action-masks"),
+        Case("launch_cluster.py --env-id Pendulum-v1 --action-masks"),
         Case(f"{POLE} --network nowhere:build"),
         Case(f"{POLE} --network mine:build", {"mine.py": b"\ndef build(:\n"}),
     ],

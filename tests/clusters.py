@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 
+import envs
 import model
 from a3c.cluster import topology as addresses
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
+from a3c.learn import training
 from a3c.learn.agent import Agent
 from a3c.learn.returns import NO_UPDATE
+from a3c.process.heartbeat import Heartbeat
+from a3c.process.signals import StopRequest
 from a3c.server.exchange import Push
 from a3c.server.store import Store
 from tests.fake_runs import configure
@@ -71,3 +78,22 @@ class InProcessCluster:
 def replace(settings: Config, section: str, **changes: Any) -> Config:
     changed = dataclasses.replace(getattr(settings, section), **changes)
     return dataclasses.replace(settings, **{section: changed})
+
+
+def train(settings: Config, run_dir: Path) -> list[dict[str, Any]]:
+    """Train in this process, with a ps and one worker; the worker's rows of metrics."""
+    here = InProcessCluster(num_ps=1, num_workers=1)
+    server = here.servers["worker", 0]
+    with mock.patch.object(training, "start_server", return_value=server):
+        training.Worker(
+            here.cluster,
+            Task("worker", 0),
+            settings,
+            run_dir,
+            make_envs=envs.make,
+            build_network=model.build,
+            stop=StopRequest(),
+            heartbeat=Heartbeat(None),
+        ).run()
+    text = (run_dir / "metrics" / "worker-0.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]

@@ -33,7 +33,8 @@ MULTI = MultiDiscrete([2, 3])
 BOX = Box(f32([-2.0, 0.0]), f32([2.0, 1.0]))
 CLIP = NetworkConfig(action_bounds="clip")
 SQUASH = NetworkConfig(action_bounds="squash")
-POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BOX, CLIP), (BOX, SQUASH)]
+BITS = MultiBinary([1, 3])
+POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BITS, CLIP), (BOX, CLIP), (BOX, SQUASH)]
 
 
 def run(build: Callable[[], Any]) -> Any:
@@ -385,7 +386,7 @@ def test_random_actions_without_bounds_are_drawn_from_a_gaussian() -> None:
     density = played(policy, [5.0, 0.0], [[0.0]], 1.0)
     assert density == pytest.approx(1 / np.sqrt(2 * np.pi), rel=1e-5)
     space = Box(f32([-np.inf, 0]), f32([np.inf, 1]))
-    actions = for_space(space, CLIP).random_actions(np.random.default_rng(0), 500)
+    actions = for_space(space, CLIP).random_actions(np.random.default_rng(0), np.zeros((500, 4)))
     assert np.isfinite(actions).all()
     assert actions[:, 0].std() == pytest.approx(1.0, rel=0.2)
 
@@ -395,7 +396,8 @@ def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
     space: Any, config: NetworkConfig
 ) -> None:
     policy = for_space(space, config)
-    actions = policy.random_actions(np.random.default_rng(0), 2000)
+    parameters = np.zeros((2000, policy.num_parameters))
+    actions = policy.random_actions(np.random.default_rng(0), parameters)
     assert actions.shape == (2000, *policy.action_shape)
     assert actions.dtype == policy.action_dtype
     played = policy.to_env(actions)
@@ -406,7 +408,7 @@ def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
         np.testing.assert_allclose(played.std(0), sixth, rtol=0.05)
     else:
         _, counts = np.unique(played, axis=0, return_counts=True)
-        assert len(counts) == (3 if space is DISCRETE else 6)
+        assert len(counts) == {1: 3, 2: 6, 3: 8}[max(1, actions[0].size)]
         assert counts.min() > 0.8 * 2000 / len(counts)
 
 
@@ -415,8 +417,6 @@ def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
     [
         Dict({"a": Discrete(2)}),
         Tuple([Discrete(2)]),
-        MultiBinary(3),
-        MultiDiscrete(i64([[2, 3]])),
         Box(0, 5, (1,), np.int64),
     ],
     ids=str,
@@ -431,6 +431,7 @@ def test_policies_describe_themselves() -> None:
     assert [for_space(space, config).describe() for space, config in POLICIES] == [
         "categorical over 3 actions",
         "multi-categorical over 2x3 actions",
+        "multi-categorical over 2x2x2 actions",
         "Gaussian over 2 numbers, clipped, state-independent deviation",
         "Gaussian over 2 numbers, squashed, state-independent deviation",
     ]

@@ -214,6 +214,8 @@ def test_the_environments_need_no_tensorflow() -> None:
         {"observations": spaces.Box(0, 255, (8, 8, 3), np.uint8)},
         {"observations": UNBOUNDED, "actions": UNBOUNDED},
         {"actions": spaces.MultiDiscrete([2, 3])},
+        {"actions": spaces.MultiDiscrete(np.full((2, 2), 2))},
+        {"actions": spaces.MultiBinary(3)},
         {"actions": spaces.Discrete(3, start=-1)},
         {"actions": spaces.Box(-1.0, 1.0, (2, 2), np.float64)},
     ],
@@ -229,14 +231,8 @@ def test_check_returns_the_spaces_and_closes(keywords: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("keywords", "what"),
     [
-        ({"observations": spaces.Dict({"a": FLOATS})}, "Dict observations.*Box.*FlattenObs"),
-        ({"observations": spaces.Tuple([FLOATS])}, "Tuple observations.*Box.*FlattenObs"),
-        ({"observations": spaces.Discrete(5)}, "Discrete observations.*Box.*FlattenObs"),
-        ({"observations": spaces.Text(5)}, "Text observations.*Box.*FlattenObs"),
         ({"observations": spaces.Box(0, 1, (3, 0))}, "empty observations.*shape without 0"),
         ({"actions": spaces.Dict({"a": TWO})}, "actions Dict.*wrap it"),
-        ({"actions": spaces.MultiBinary(3)}, "actions MultiBinary.*wrap it"),
-        ({"actions": spaces.MultiDiscrete(np.full((2, 2), 2))}, "MultiDiscrete of one dimension"),
         ({"actions": spaces.Box(0, 9, (2,), np.int64)}, "Box of floating-point"),
         ({"actions": spaces.Box(0, 1, (0,))}, "with a shape without 0"),
         ({"fault": "shape"}, "Echo-v0 with env_kwargs {'fault': 'shape'} failed: ValueError"),
@@ -256,7 +252,7 @@ def test_what_the_cluster_cannot_use_is_refused_in_one_line(
 
 def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_declare() -> None:
     closed = Echo.closed
-    refusal("Echo-v0", env_kwargs={"observations": TWO})
+    refusal("Echo-v0", env_kwargs={"observations": spaces.Text(3)})
     refusal("Echo-v0", env_kwargs={"fault": "step"})
     assert Echo.closed == closed + 2
     gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
@@ -333,11 +329,31 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPat
         monkeypatch.delitem(sys.modules, module)
     refusal("phys2d/CartPole-v1", r"needs jax, .*pip install \"gymnasium\[jax\]\"")
     refusal("tabular/Blackjack-v0", r"needs jax, .*pip install \"gymnasium\[jax\]\"")
+    for package in ("minigrid", "minatar"):
+        monkeypatch.setitem(sys.modules, package, None)
+    refusal("MiniGrid-Empty-5x5-v0", "needs minigrid, .*pip install minigrid$")
+    refusal("MinAtar/Breakout-v1", "needs minatar.gym, .*pip install minatar$")
     missing = "needs gymnasium.{0}., which is missing here: .*pip install .gymnasium.{0}..$"
     refusal("Ant-v5", missing.format("mujoco"))
     refusal("LunarLander-v3", missing.format("box2d"))
     with pytest.raises(UserError, match=missing.format("box2d")):  # not only before a run starts
         make("LunarLander-v3")
+
+
+def test_packages_that_need_an_import_are_imported_for_their_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "someones_package.py").write_text(
+        "import gymnasium\n"
+        "def register_envs():\n"
+        '    gymnasium.register("Someones/Land-v0", gymnasium.spec("Pendulum-v1").entry_point)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(environments._PACKAGES, "Someones/", "someones_package")
+    assert make("Someones/Land-v0").single_observation_space.shape == (3,)
+    del gymnasium.registry["Someones/Land-v0"]
+    environments.import_packages()
+    assert "Someones/Land-v0" in gymnasium.registry
 
 
 def test_a_vector_environment_must_say_when_it_resets() -> None:

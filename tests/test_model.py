@@ -273,7 +273,7 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
     with pytest.raises(UserError, match=f"network {name} needs images of at least {side}x{side}"):
         build(too_small, Discrete(2), network=name)
     with tf.Graph().as_default(), pytest.raises(UserError, match="does not fit"):
-        model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), TINY)
+        model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), None, TINY)
 
 
 # --- the command and the example ----------------------------------------------------------------

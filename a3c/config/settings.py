@@ -85,6 +85,9 @@ class EnvConfig:
         "wrap each environment in package.module:Wrapper, or a JSON object with this name and "
         "arguments; the first is innermost; repeatable",
     )
+    action_masks: bool = option(
+        False, 'never play actions that the environment forbids in info["action_mask"]'
+    )
     normalize_observations: bool = option(
         False, "subtract the running mean and divide by the deviation, shared by all workers"
     )

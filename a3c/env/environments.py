@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -12,12 +13,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, own_code
 from a3c.env import wrappers
+from a3c.env.spaces import allowed_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.process import console
 
@@ -25,21 +27,54 @@ Envs = VectorEnv[Any, Any, Any]
 MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
 
 
+# Packages whose environments Gymnasium knows only after an import, by how their ids begin.
+_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar.gym"}
+
+
 def import_module_of(env_id: str) -> str:
     """Import the module of `package.module:Id-v0`; returns the id without the module.
 
-    Modules in the current directory are found too, as with `python -m`.
+    Modules in the current directory are found too, as with `python -m`. Some packages need not be
+    named.
     """
     module, _, name = env_id.rpartition(":")
+    if not module and name not in gymnasium.registry:
+        for start, package in _PACKAGES.items():
+            if name.startswith(start):
+                if not _is_installed(package):
+                    raise UserError(_explain_missing(ModuleNotFoundError(name=package), env_id))
+                _register(package, f"env_id {env_id}")
     if module.endswith(".py"):
         right = module.removesuffix(".py").replace("/", ".")
         raise UserError(f"env_id {env_id}: name the module, not its file: {right}:{name}")
     if module:
-        loaded = own_code.import_module(module, f"env_id {env_id}")
-        own = [i for i, spec in gymnasium.registry.items() if _is_of(spec, loaded.__name__)]
+        own = _register(module, f"env_id {env_id}")
         if own and name not in gymnasium.registry:
             raise UserError(f"env_id {env_id}: {module} has {', '.join(sorted(own)[:8])}")
     return name
+
+
+def import_packages() -> None:
+    """Register the environments of all installed packages that need an import."""
+    for module in set(_PACKAGES.values()):
+        if _is_installed(module):
+            _register(module, "an extra package")
+
+
+def _register(module: str, subject: str) -> list[str]:
+    """Import a module of environments, and call its `register_envs` if it has one; their ids."""
+    loaded = own_code.import_module(module, subject)
+
+    def ids() -> list[str]:
+        return [i for i, spec in gymnasium.registry.items() if _is_of(spec, loaded.__name__)]
+
+    if hasattr(loaded, "register_envs") and not ids():
+        loaded.register_envs()
+    return ids()
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def _is_of(spec: EnvSpec, module: str) -> bool:
@@ -130,7 +165,7 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
         try:
             check_spaces(envs, config.env_id)
             first, _ = envs.reset(seed=0)
-            second, rewards, *_ = envs.step(envs.action_space.sample())
+            second, rewards, *_ = envs.step(allowed_actions(envs, first))
             num_envs = (envs.num_envs,)
             seen = (*num_envs, *(envs.single_observation_space.shape or ()))
             for name, array, expected in (
@@ -155,20 +190,17 @@ def check_spaces(envs: Envs, env_id: str) -> None:
     shown, wrong, remedy = _one_line(observations), "", ""
     if not isinstance(observations, Box):
         wrong = f"has {type(observations).__name__} observations, {shown}"
-        remedy = (
-            "a network takes a Box; wrap it, for example in gymnasium.wrappers.FlattenObservation"
-        )
-    elif 0 in observations.shape:
+        remedy = "let `make` in envs.py pack them with a3c.env.spaces.pack"
+    elif 0 in observations.shape or not getattr(observations, "parts", True):
         wrong, remedy = f"has empty observations, {shown}", "give them a shape without 0"
-    elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim != 1:
-        remedy = "make it a MultiDiscrete of one dimension"
     elif isinstance(actions, Box) and (
         0 in actions.shape or not np.issubdtype(actions.dtype, np.floating)
     ):
         remedy = "make it a Box of floating-point numbers with a shape without 0"
-    elif not isinstance(actions, Discrete | MultiDiscrete | Box):
+    elif not isinstance(actions, Box) and not choice_sizes(actions):
         remedy = (
-            "a policy gives Discrete, MultiDiscrete or Box actions; wrap it to take one of these"
+            "a policy gives Discrete, MultiDiscrete, MultiBinary or Box actions; wrap it to take "
+            "one of these"
         )
     elif not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
         wrong = "does not say when it resets"

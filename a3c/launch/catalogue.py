@@ -49,8 +49,10 @@ def environments(arguments: argparse.Namespace) -> None:
     import gymnasium
 
     from a3c.env import atari  # importing it registers the Atari games
+    from a3c.env.environments import import_packages
 
     assert atari
+    import_packages()
     pattern = arguments.pattern or "*"
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
     found = [i for i in gymnasium.registry if fnmatch.fnmatch(i.lower(), wanted.lower())]

@@ -18,6 +18,7 @@ from a3c.config import Config
 from a3c.errors import UserError
 from a3c.learn import losses
 from a3c.net import observations
+from a3c.net.distributions import FORBIDDEN
 from a3c.net.network import Network
 from a3c.net.observations import as_fed, fed_space
 from a3c.server import optimizers, sessions
@@ -194,7 +195,12 @@ class Agent:
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
             prepared = observations.prepare(inputs, fed_space(self._space), statistics)
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
-            return self.network.forward(prepared, state, starts)
+            output = self.network.forward(prepared, state, starts)
+        allowed = observations.action_mask(inputs, self._space)
+        if allowed is None:
+            return output
+        logits = tf.where(allowed, output.policy_parameters, FORBIDDEN)
+        return output._replace(policy_parameters=logits)
 
     def _build_acting(self, greedy: bool) -> tuple[list[Any], Action]:
         shape = fed_space(self._space).shape

@@ -240,7 +240,7 @@ class Player:
         """Play one step of every environment into row `t`."""
         reset = self._autoreset
         action = self._actor.act(self._observations, self._state, reset.starts)
-        actions = self._explore(action.actions, epsilon)
+        actions = self._explore(action.actions, action.policy_parameters, epsilon)
         buffer.observations[t] = self._observations
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.policy_parameters[t] = action.policy_parameters
@@ -276,12 +276,12 @@ class Player:
         self._observations = as_fed(observations, self._space)
         self._state = action.state
 
-    def _explore(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
+    def _explore(self, actions: np.ndarray, parameters: np.ndarray, epsilon: float) -> np.ndarray:
         """Replace each action by a uniformly random one with probability `epsilon`."""
         if epsilon <= 0:
             return actions
         chosen = self._rng.random(len(actions)) < epsilon
-        random = self._policy.random_actions(self._rng, len(actions))
+        random = self._policy.random_actions(self._rng, parameters)
         return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:

@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, Space
 
 from a3c.config import NetworkConfig
+from a3c.env.spaces import as_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.net import layers
 
 # Deviations from 4.5e-5 to 148; beyond that float32 can't represent densities well enough.
 LOG_DEVIATION_RANGE = (-10.0, 5.0)
+
+# The logit of an action that a mask forbids: its probability is exactly 0.
+FORBIDDEN = -1e8
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 _QUADRATURE_NODES = 32
@@ -60,17 +64,19 @@ class Policy(abc.ABC):
         """Convert stored actions to the environment's; valid even if a network diverged to NaN."""
 
     @abc.abstractmethod
-    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """Draw uniformly random actions in stored form, `[batch, *action_shape]`."""
+    def random_actions(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
+        """Draw uniformly random actions in stored form for parameters `[B, P]`."""
 
     @abc.abstractmethod
-    def random_log_probability(self, actions: Any) -> Any:
+    def random_log_probability(self, parameters: Any, actions: Any) -> Any:
         """The log-probability or log-density of `actions` under `random_actions`, `[...]`."""
 
     def played_log_probability(self, parameters: Any, actions: Any, epsilon: Any) -> Any:
         """The log-probability of `actions`, each random with probability `epsilon`; `[...]`."""
         by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
-        at_random = self.random_log_probability(actions) + tf.math.log(epsilon)  # -inf at 0
+        at_random = self.random_log_probability(parameters, actions) + tf.math.log(
+            epsilon
+        )  # -inf at 0
         largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # if both are -inf
         return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
 
@@ -85,13 +91,13 @@ class Policy(abc.ABC):
 
 def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
     """The policy for an action space; raises UserError for a space without a policy."""
-    if isinstance(space, Discrete) or (isinstance(space, MultiDiscrete) and len(space.shape) == 1):
+    if choice_sizes(space):
         return Categorical(space, config)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         return Gaussian(space, config)
     raise UserError(
         f"action space {space} has no policy: wrap the environment to take Discrete, "
-        "one-dimensional MultiDiscrete or floating-point Box actions"
+        "MultiDiscrete, MultiBinary or floating-point Box actions"
     )
 
 
@@ -102,13 +108,13 @@ class Categorical(Policy):
     """Choices by index, with logits as parameters.
 
     There is one choice for a Discrete space, and independent ones for the entries of a
-    MultiDiscrete space: log-probabilities and entropies are the sums over them.
+    MultiDiscrete or MultiBinary space: log-probabilities and entropies are the sums over them.
     """
 
-    def __init__(self, space: Discrete | MultiDiscrete, config: NetworkConfig) -> None:
+    def __init__(self, space: Space[Any], config: NetworkConfig) -> None:
         self._space, self._initialization = space, config.initialization
-        self._counts: Any = space.n if isinstance(space, Discrete) else space.nvec
-        self._sizes = [int(n) for n in np.ravel(self._counts)]
+        self._sizes = choice_sizes(space)
+        self._counts: Any = self._sizes[0] if isinstance(space, Discrete) else np.array(self._sizes)
         self.num_parameters = sum(self._sizes)
         self.action_dtype = np.dtype(np.int64)
         self.action_shape = np.shape(self._counts)
@@ -146,15 +152,19 @@ class Categorical(Policy):
 
     def to_env(self, actions: np.ndarray) -> np.ndarray:
         valid = np.minimum(np.maximum(actions, 0), self._counts - 1)  # a third of np.clip's time
-        return (valid + self._space.start).astype(self._space.dtype, copy=False)
+        return as_actions(self._space, valid)
 
-    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        return rng.integers(self._counts, size=(batch, *self.action_shape), dtype=np.int64)
+    def random_actions(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
+        """Draw among the actions that no mask forbids."""
+        drawn = np.where(parameters == FORBIDDEN, -1.0, rng.random(parameters.shape))
+        choices = np.split(drawn, np.cumsum(self._sizes)[:-1], axis=-1)
+        return np.stack([c.argmax(-1) for c in choices], -1).reshape(-1, *self.action_shape)
 
-    def random_log_probability(self, actions: Any) -> Any:
-        """Minus the log of the number of combined actions, for all of them."""
-        shape = tf.shape(actions)[:-1] if self.action_shape else tf.shape(actions)
-        return tf.fill(shape, -sum(math.log(n) for n in self._sizes))
+    def random_log_probability(self, parameters: Any, actions: Any) -> Any:  # noqa: ARG002
+        """Minus the log of the number of combined actions that no mask forbids, for all of them."""
+        allowed = tf.cast(tf.not_equal(parameters, FORBIDDEN), tf.float32)
+        counts = [tf.reduce_sum(choice, axis=-1) for choice in self._split(allowed)]
+        return -tf.add_n([tf.math.log(count) for count in counts])
 
     def probabilities(self, parameters: np.ndarray) -> list[np.ndarray]:
         """The probabilities of each choice's actions, `[..., n]`, in float64."""
@@ -281,16 +291,16 @@ class Gaussian(Policy):
         within = np.clip(finite, low, high).astype(self._space.dtype)
         return within.reshape(*actions.shape[:-1], *self._space.shape)
 
-    def random_actions(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+    def random_actions(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
         """Uniform within the bounds; standard normal in dimensions that lack a bound."""
-        size = (batch, self._size)
+        size = (len(parameters), self._size)
         if self._squash:
             return np.arctanh(rng.uniform(-1.0, 1.0, size) * (1.0 - 1e-6)).astype(np.float32)
         low, high = self._range_of_random_actions()
         uniform = low + (high - low) * rng.uniform(size=size)
         return np.where(self._is_bounded, uniform, rng.standard_normal(size)).astype(np.float32)
 
-    def random_log_probability(self, actions: Any) -> Any:
+    def random_log_probability(self, parameters: Any, actions: Any) -> Any:  # noqa: ARG002
         """Uniform within the bounds, -inf outside; standard normal where a bound is missing."""
         if self._squash:
             log_range = math.log(2.0) + self._log_half_range  # squashed actions are within bounds

@@ -148,14 +148,17 @@ def conv2d(
     return outputs
 
 
-def flatten(inputs: Any, name: str = "flatten") -> Any:
-    """Join all axes after `[T, B]`; vectors stay as they are."""
+def flatten(inputs: Any, vector: Any = None, name: str = "flatten") -> Any:
+    """Join all axes after `[T, B]`, with a vector `[T, B, V]` after them; vectors are unchanged."""
     if inputs.shape.rank == 3:
         return inputs
     kept = inputs.shape.rank - 2
     features = math.prod(inputs.shape[2:].as_list())
     outputs = _unrows(tf.reshape(_rows(inputs, kept), [-1, features]), inputs, kept)
-    record(name, "flatten", (features,), [inputs], outputs)
+    if vector is not None:
+        outputs = tf.concat([outputs, vector], axis=-1)
+    sources = [inputs] if vector is None else [inputs, vector]
+    record(name, "flatten", (outputs.shape[-1],), sources, outputs)
     return outputs
 
 

@@ -6,6 +6,10 @@ of a four-dimensional Box is a stack of frames, which is folded into the channel
 first. Images are divided by the highest value of their space: 255 for frames. Every other Box is
 flattened to `[features]`.
 
+Where the environment's observations have several parts, `a3c.env.spaces` packs them into one
+vector: `prepare` prepares each part and leaves the action mask out, and `split` gives the image
+and the vector to the network.
+
 Running normalisation is applied after that, with a mean and deviation for each feature, or one for
 all pixels. Frames are transposed with NumPy before they are fed to TensorFlow, which takes six
 times as long and would transpose them twice: for acting and for learning.
@@ -14,11 +18,14 @@ times as long and would transpose them twice: for acting and for learning.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
 
+from a3c.env.spaces import Packed
+from a3c.env.spaces import is_image as is_image
 from a3c.errors import UserError
 
 # With fewer samples the deviation is too inaccurate to divide by.
@@ -36,14 +43,10 @@ def channels_first(space: Box) -> bool:
     return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
 
 
-def is_image(space: Box) -> bool:
-    """Whether networks get observations of this space as `[height, width, channels]`."""
-    rank = len(space.shape)
-    return rank in (3, 4) or (rank == 2 and space.dtype == np.uint8)
-
-
 def prepared_shape(space: Box) -> tuple[int, ...]:
     """The shape of one prepared observation: `(height, width, channels)` or `(features,)`."""
+    if isinstance(space, Packed):
+        return (sum(math.prod(part.shape) for part in space.parts),)
     if not is_image(space):
         return (math.prod(space.shape),)
     if len(space.shape) == 2:
@@ -55,13 +58,20 @@ def prepared_shape(space: Box) -> tuple[int, ...]:
     return height, width, channels * math.prod(stack)
 
 
+def image_side(space: Box) -> int:
+    """The shorter side in pixels of the image in an observation; 0 if there is none."""
+    image = space.image if isinstance(space, Packed) else space
+    return min(prepared_shape(image)[:2]) if image is not None and is_image(image) else 0
+
+
 def check_side(network: str, needed: int, space: Box) -> None:
     """Raise UserError if a network needs images, and observations are not images or too small."""
-    side = min(prepared_shape(space)[:2]) if is_image(space) else 0
-    if side < needed:
+    if image_side(space) < needed:
+        image = space.image if isinstance(space, Packed) else space
+        shape = space.shape if image is None else image.shape
         raise UserError(
             f"network {network} needs images of at least {needed}x{needed} pixels, but "
-            f"observations are {space.shape}: use --network mlp or mlp-lstm"
+            f"observations are {shape}: use --network mlp or mlp-lstm"
         )
 
 
@@ -69,8 +79,10 @@ def statistics_size(space: Box) -> int:
     """The length of a vector of statistics: a count, sums, and sums of squares.
 
     There is a sum per feature of a vector, and one for all pixels of an image. Statistics can be
-    added over rollouts and workers.
+    added over rollouts and workers. Those of several parts follow one another.
     """
+    if isinstance(space, Packed):
+        return sum(statistics_size(part) for part in space.parts)
     return 1 + 2 * _num_sums(space)
 
 
@@ -126,7 +138,13 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     """
     import tensorflow as tf  # not above: the launcher checks shapes without it
 
-    leading, static = tf.shape(observations)[:2], observations.shape[:2].as_list()
+    if isinstance(space, Packed):
+        parts = []
+        for part, numbers, its_statistics in _parts(space):
+            raw = _reshape(observations[..., numbers], part.shape)
+            known = None if statistics is None else statistics[its_statistics]
+            parts.append(_reshape(prepare(raw, part, known), [math.prod(part.shape)]))
+        return tf.concat(parts, axis=-1)
     # Height, width and channels get next to each other, so that a reshape joins the channels.
     axes = {
         (3, True): [0, 1, 3, 4, 2],
@@ -134,11 +152,9 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
         (4, False): [0, 1, 3, 4, 2, 5],
     }.get((len(space.shape), channels_first(space)))
     images = tf.transpose(observations, axes) if axes else observations
-    shape = prepared_shape(space)
-    features = tf.reshape(images, tf.concat([leading, shape], axis=0))
-    features.set_shape([*static, *shape])
+    features = _reshape(images, prepared_shape(space))
     mean, scale, limit = (0.0, 1.0, None) if statistics is None else _normal(statistics, space)
-    if is_image(space) and space.dtype == np.uint8:
+    if is_image(space) and observations.dtype == tf.uint8:
         # Scale and normalise bytes in one pass; two passes take twice as long.
         low, high = -mean * scale, (255.0 / _highest(space) - mean) * scale
         codes = tf.bitcast(features, tf.quint8)
@@ -150,6 +166,41 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
         if statistics is not None:
             features = (features - mean) * scale
     return features if limit is None else tf.clip_by_value(features, -limit, limit)
+
+
+def split(prepared: Any, space: Box) -> tuple[Any, Any]:
+    """The image or vector in prepared observations, and the vector beside an image or None."""
+    image = space.image if isinstance(space, Packed) else None
+    if image is None:
+        return prepared, None
+    size = math.prod(image.shape)
+    vector = prepared[..., size:]
+    pixels = _reshape(prepared[..., :size], prepared_shape(image))
+    return pixels, vector if vector.shape[-1] else None
+
+
+def action_mask(observations: Any, space: Box) -> Any:
+    """The action mask in raw observations, bool `[T, B, number of logits]`, or None."""
+    size = space.num_masked if isinstance(space, Packed) else 0
+    return observations[..., -size:] > 0 if size else None
+
+
+def _parts(space: Packed) -> Iterator[tuple[Box, slice, slice]]:
+    """Each part, its numbers in an observation, and its statistics in those of all parts."""
+    first = first_statistic = 0
+    for part in space.parts:
+        end, end_statistic = first + math.prod(part.shape), first_statistic + statistics_size(part)
+        yield part, slice(first, end), slice(first_statistic, end_statistic)
+        first, first_statistic = end, end_statistic
+
+
+def _reshape(tensor: Any, shape: Sequence[int]) -> Any:
+    """A tensor `[T, B, ...]` as `[T, B, *shape]`."""
+    import tensorflow as tf
+
+    reshaped = tf.reshape(tensor, tf.concat([tf.shape(tensor)[:2], shape], axis=0))
+    reshaped.set_shape([*tensor.shape[:2], *shape])
+    return reshaped
 
 
 def _normal(statistics: Any, space: Box) -> tuple[Any, Any, Any]:
@@ -182,6 +233,13 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarra
     An observation counts if `mask` `[T, B]` is true and all its numbers are finite in float32: a
     NaN would stay in the sums forever.
     """
+    if isinstance(space, Packed):
+        steps = observations.shape[:2]
+        parts = [
+            moments(observations[..., numbers].reshape(*steps, *part.shape), mask, part)
+            for part, numbers, _ in _parts(space)
+        ]
+        return np.concatenate(parts)
     if is_image(space) and space.dtype == np.uint8:
         return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))
     features, size = math.prod(space.shape), _num_sums(space)

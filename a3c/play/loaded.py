@@ -151,7 +151,8 @@ class LoadedAgent:
         """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.
 
         Inputs are `observations`, `[N, ...]` as the environment gives them, and in a recurrent
-        network `state` and `starts` (true where a game begins). Outputs are `actions`, `values` and
+        network `state` and `starts` (true where a game begins). Outputs are `actions`
+        (discrete ones counted from 0, Box ones before `--action-bounds`), `values` and
         `policy_parameters`, and then `next_state`.
         """
         return export.write(self._agent, Path(path), greedy)

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from PIL import Image, ImageDraw, ImageFont
 
 from a3c.config import EnvConfig
 from a3c.env import atari
+from a3c.env.spaces import choice_sizes
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Decision
 from a3c.net.distributions import Categorical, Gaussian, Policy
@@ -356,8 +357,11 @@ def view_policy(
 
 def action_names(config: EnvConfig, space: Space[Any]) -> list[str]:
     """A name for each choice or number of an action space, in the order of `view_policy`."""
-    if isinstance(space, MultiDiscrete):
-        return [f"{index}: {k}" for index, n in enumerate(space.nvec) for k in range(n)]
+    if isinstance(space, MultiDiscrete | MultiBinary):
+        sizes, starts = choice_sizes(space), np.ravel(getattr(space, "start", 0))
+        firsts = np.broadcast_to(starts, len(sizes)).tolist()
+        named = enumerate(zip(firsts, sizes, strict=True))
+        return [f"{index}: {first + k}" for index, (first, n) in named for k in range(n)]
     if isinstance(space, Discrete):
         names = _known_names(config) or []
         chosen = config.actions or range(len(names))
