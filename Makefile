@@ -11,7 +11,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test sinks chaos bench check next docs format lock clean
+.PHONY: help setup train test extras chaos bench check next docs format lock clean
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,9 +31,10 @@ train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
 test: setup ## run the tests, JOBS (3) files of them at a time; JOBS=0: one after the other
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-sinks: setup ## install what W&B and MLflow need, and test their callbacks
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock wandb mlflow-skinny
-	$(BIN)/python -m pytest tests/sinks.py
+extras: setup ## install and test what is optional: W&B, MLflow, Box2D, MuJoCo, MiniGrid, MinAtar
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
+		wandb mlflow-skinny 'gymnasium[box2d,mujoco]' minigrid minatar
+	$(BIN)/python -m pytest tests/sinks.py tests/third_party.py $(ARGS)
 
 chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it
 	$(BIN)/python -m benchmarks.chaos --minutes 3 $(ARGS)

@@ -1,4 +1,4 @@
-"""W&B and MLflow in their offline modes: `make sinks` installs them and runs this."""
+"""W&B and MLflow in their offline modes: `make extras` installs them and runs this."""
 
 from __future__ import annotations
 
