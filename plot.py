@@ -43,10 +43,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--what",
         nargs="+",
-        choices=("all", *PICTURES, *LOOKS),
+        choices=("all", *PICTURES, "info", *LOOKS),
         default=["all"],
         metavar="PICTURE",
-        help=f"all (the default: {', '.join(PICTURES)}); of a checkpoint: {', '.join(LOOKS)}",
+        help=f"all (the default: {', '.join(PICTURES)}, and info where there are --info-metrics); "
+        f"of a checkpoint: {', '.join(LOOKS)}",
     )
     parser.add_argument(
         "--output",
@@ -109,11 +110,15 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
         "losses": charts.losses_figure,
         "throughput": charts.throughput_figure,
         "staleness": charts.staleness_figure,
+        "info": charts.info_figure,
     }
     everything = "all" in arguments.what
     paths: list[Path] = []
     chosen: dict[str, Any] = {} if arguments.smooth is None else {"window": arguments.smooth}
-    for name in PICTURES if everything else [n for n in arguments.what if n in PICTURES]:
+    drawn = [name for name in PICTURES if everything or name in arguments.what]
+    if "info" in arguments.what or (everything and charts.info_names(histories)):
+        drawn.append("info")
+    for name in drawn:
         try:
             figure = figures[name](histories, arguments.x, **chosen)
         except NothingToDrawError as error:

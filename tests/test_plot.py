@@ -77,6 +77,23 @@ def test_all_pictures_of_a_run_are_drawn_where_they_are_said_to_be(tmp_path: Pat
     assert all(is_drawn(Path(line)) for line in done.stdout.splitlines())
 
 
+def test_numbers_of_info_have_a_picture_where_there_are_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fake_run(tmp_path / "run", games=30)
+    assert main([str(run), "--what", "info"]) == 2
+    assert "train with --info-metrics NAME" in capsys.readouterr().err
+    for file in (run / "metrics").glob("worker-*"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for number, row in enumerate(rows):
+            row |= {"info/coins": number / 10} | ({"info/a/b": 1.0} if number % 7 == 0 else {})
+        file.write_text("\n".join([*map(json.dumps, rows), ""]))
+    assert main([str(run), "--format", "svg"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("info.svg")
+    text = (run / "plots" / "info.svg").read_text()
+    assert all(f"<!-- {label} -->" in text for label in ("coins", "a/b", "mean of 2 workers"))
+
+
 def test_several_runs_share_a_picture(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / f"run-{seed}", seed=seed) for seed in (1, 2, 3)]
     runs.append(fake_run(tmp_path / "other", learning_rate=1e-4))

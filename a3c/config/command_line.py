@@ -40,6 +40,7 @@ _MEANT = {
     for flag, others in {
         "--actions": "--action-set",
         "--base-port": "--port",
+        "--callback": "--callbacks --track --wandb --mlflow --wandb-project-name",
         "--config": "--cfg --config-file --settings",
         "--device": "--gpu --cuda",
         "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
@@ -69,6 +70,7 @@ _MEANT = {
         "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
         "--watch": "--render --display --window",
         "--worker-threads": "--threads",
+        "--wrapper": "--wrappers --env-wrapper",
         "--workers": "--num-workers --n-workers --processes --num-processes --n-jobs",
     }.items()
 }

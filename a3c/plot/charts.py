@@ -7,7 +7,7 @@ drawn as one curve with a band. With several curves, the legend shows the settin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,16 +174,46 @@ def _draw_evaluations(
 
 def losses_figure(histories: Sequence[History], axis: str | None = None, window: int = 1) -> Figure:
     """The parts of the loss and the update's metrics: mean of all workers, and their range."""
-    histories, scale = _with_workers(histories, "loss/policy", axis or "steps")
-    figure = _page("Learning", histories)
-    panels = figure.subplots(2, 3, sharex=True)
-    for axes, (metric, title) in zip(panels.flat, LOSSES.items(), strict=True):
+    return _worker_panels("Learning", histories, LOSSES, axis, window)
+
+
+def info_figure(histories: Sequence[History], axis: str | None = None, window: int = 1) -> Figure:
+    """The numbers of `--info-metrics`: mean of all workers, and their range."""
+    names = info_names(histories)
+    if not names:
+        raise NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
+    titles = {name: name.removeprefix("info/") for name in names}
+    return _worker_panels("Numbers of info", histories, titles, axis, window)
+
+
+def info_names(histories: Sequence[History]) -> list[str]:
+    """The metrics of `--info-metrics` that any of the runs has."""
+    rows = (row for run in histories for worker in run.workers for row in run.tables[worker])
+    return sorted({name for row in rows for name in row if name.startswith("info/")})
+
+
+def _worker_panels(
+    heading: str,
+    histories: Sequence[History],
+    titles: Mapping[str, str],
+    axis: str | None,
+    window: int,
+) -> Figure:
+    """A panel per metric; runs without the first one are left out."""
+    histories, scale = _with_workers(histories, next(iter(titles)), axis or "steps")
+    figure = _page(heading, histories)
+    columns = min(len(titles), 3)
+    panels = figure.subplots(-(-len(titles) // columns), columns, sharex=True, squeeze=False)
+    for axes, (metric, title) in zip(panels.flat, titles.items(), strict=False):
         _draw_workers(axes, curves.group(histories), metric, scale, window)
         _fit_loss_axis(axes, metric, histories)
         axes.set_xlim(left=0)
-        pictures.dress(axes, scale.label if axes in panels[-1] else "", METRICS[metric].unit, title)
+        unit = METRICS[metric].unit if metric in METRICS else ""
+        pictures.dress(axes, scale.label if axes in panels[-1] else "", unit, title)
+    for axes in panels.flat[len(titles) :]:
+        axes.set_axis_off()
     _explain_workers(panels[0, 0], histories)
-    pictures.legend_below(figure, list(panels.flat))
+    pictures.legend_below(figure, list(panels.flat[: len(titles)]))
     return figure
 
 
