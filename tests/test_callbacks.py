@@ -114,13 +114,13 @@ def test_a_chief_calls_with_each_row_and_tells_info_and_settings(
         ).run()
     (seen,) = made
     assert (seen.word, seen.is_closed) == ("hello", True)
-    written = [row for row in rows(tmp_path) if "loss/total" in row]
+    written = [row for row in rows(tmp_path) if "event" not in row]
     assert len(written) == len(seen.rows) > 3
     for ours, row in zip(seen.rows, written, strict=True):
         assert ours.keys() == row.keys() - {"ps_life"}
         assert ours["env_steps"] == row["env_steps"]
-        assert ours["info/at"] == pytest.approx(row["info/at"])
-        assert ours["info/at"] == pytest.approx(1.5, abs=0.5)
+        assert ours.get("info/at") == pytest.approx(row.get("info/at"))
+        assert 1.0 <= ours.get("info/at", 1.5) <= 2.0  # the last row may be of no step
         assert ours.get("info/inner/points", 0.5) == 0.5
     highest = json.loads((tmp_path / "highest.json").read_text())
     assert highest["cluster/mean_return_100"] == 4.0
