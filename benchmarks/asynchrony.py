@@ -51,8 +51,6 @@ LIMITS = {  # env steps after which a run counts as not solved
 }
 # Environments of each worker before workers shared the task's environments (commit b9aeb98).
 ENVS_OF_EACH = {"cartpole": 4, "acrobot": 8, "memory": 16, "pendulum": 16, "pong": 8}
-RATIO_LIMIT = 0.2
-PULL_FIRST = "--pull-first"  # only in the simulation
 
 
 class Case(NamedTuple):
@@ -119,8 +117,6 @@ def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:
         return [*unshared, f"--samples-per-step={step * max(1, workers // 2)}"]
     if remedy == "every-push-a-step":
         return [*unshared, "--samples-per-step=0"]
-    if remedy == "pull-before-learning":
-        return [*unshared, "--samples-per-step=0", f"--ratio-limit={RATIO_LIMIT}", PULL_FIRST]
     return []
 
 
@@ -130,8 +126,6 @@ REMEDIES = {
     "shared-not-gathered": "workers share the environments, every push an optimizer step",
     "gathered-not-shared": "the preset's rollout for each worker, half as many pushes a step as "
     "workers",
-    "pull-before-learning": "every push a step, of newer weights than played with, within PPO's "
-    "ratio limit (simulated only)",
 }
 
 
@@ -338,7 +332,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for seeds in arguments.seeds
         for seed in seeds
         for workers in arguments.workers
-        if not (kind == REAL and PULL_FIRST in remedy_flags(remedy, task, workers))
     ]
     left = missing(cases, read(arguments.output))
     print(f"{len(cases)} runs, of which {len(cases) - len(left)} are in {arguments.output}")

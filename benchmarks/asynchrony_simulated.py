@@ -263,11 +263,10 @@ class Simulation:
         self,
         config: Config,
         *,
-        pull_first: bool = False,
         gatherers: int = 0,
         jitter: float = JITTER,
     ) -> None:
-        self._config, self._pull_first = config, pull_first
+        self._config = config
         self._clock = VirtualTime(config.run.seed, jitter)
         self._judge = Judge(config.run.stop_at_return)
         self._solved = False
@@ -329,8 +328,7 @@ class Simulation:
         share, pushes_per_rollout = self._config.share, self._config.pushes_per_rollout
         for rollout in player.rollouts():
             yield share.samples * PLAY_MS
-            if self._pull_first:
-                learner.refresh()
+            learner.catch_up()
             pushes = learner.pushes(rollout)
             for _ in range(pushes_per_rollout):
                 yield share.samples / share.minibatches * LEARN_MS + PUSH_MS
@@ -346,9 +344,6 @@ def _epsilon(config: Config, learner: Learner) -> Callable[[], float]:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the simulation")
-    group.add_argument(
-        "--pull-first", action="store_true", help="load the newest weights before learning"
-    )
     group.add_argument(
         "--gatherers",
         type=int,
@@ -369,7 +364,6 @@ def simulated(argv: Sequence[str] | None) -> Outcome:
     )
     return Simulation(
         config,
-        pull_first=arguments.pull_first,
         gatherers=arguments.gatherers,
         jitter=arguments.jitter,
     ).run()

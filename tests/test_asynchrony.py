@@ -74,7 +74,7 @@ def test_workers_take_turns_in_the_order_of_virtual_time() -> None:
 
 
 def test_weights_that_a_worker_holds_stand_still_while_others_push() -> None:
-    settings = small_config(samples_per_step=2)
+    settings = small_config(samples_per_step=2, envs_per_worker=1, rollout_length=1)
     player = agent(settings)
     ps = VirtualPs(player, settings)
     first = ps.pull()
@@ -203,7 +203,7 @@ def test_remedies_are_flags_of_the_launcher() -> None:
         for name in asynchrony.REMEDIES
         for task in asynchrony.LIMITS
     ]
-    flags = {flag for given in settings for flag in given} - {asynchrony.PULL_FIRST}
+    flags = {flag for given in settings for flag in given}
     command = [
         sys.executable,
         "launch_cluster.py",

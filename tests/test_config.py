@@ -130,7 +130,6 @@ TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
 def test_workers_share_the_environments_and_then_the_steps(workers: int, share: Share) -> None:
     settings = config(workers=workers, **TASK)
     assert settings.share == share
-    assert settings.samples_per_step == 4 * 32
 
 
 def test_a_rollout_gets_no_shorter_unless_that_is_allowed() -> None:
@@ -142,7 +141,18 @@ def test_a_rollout_gets_no_shorter_unless_that_is_allowed() -> None:
 def test_what_the_user_says_of_one_worker_wins() -> None:
     settings = config(workers=16, envs_per_worker=4, minibatches=2, **TASK)
     assert settings.share == Share(4, 32, 2)
-    assert settings.samples_per_step == 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("workers", "samples"), [(1, 128), (8, 128), (32, 128), (64, 256), (256, 1024)]
+)
+def test_steps_hold_more_samples_where_gradients_would_be_too_old(
+    workers: int, samples: int
+) -> None:
+    """Pushes of 16 samples: one of each worker makes no more than four steps."""
+    assert config(workers=workers, **TASK).samples_per_step == samples
+    every = config(workers=workers, **TASK, samples_per_step=0)
+    assert every.samples_per_step == 0
 
 
 @pytest.mark.parametrize(("workers", "minibatches"), [(1, 8), (2, 8), (4, 8), (16, 2), (64, 2)])

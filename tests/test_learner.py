@@ -274,7 +274,8 @@ def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> 
 
 def test_staleness_counts_the_steps_before_the_one_that_a_gradient_is_in(sides: Sides) -> None:
     """Worker 1's gradients are of the first weights; two of its samples are gathered by a step."""
-    one, two = sides(small_config(**PLAIN, samples_per_step=15, minibatches=1))
+    settings = {"samples_per_step": 15, "envs_per_worker": 3, "rollout_length": 5}
+    one, two = sides(small_config(**PLAIN, **settings))
     rollout = random_rollout(3)._replace(mask=np.ones((5, 3), np.float32))
     half = random_rollout(4)._replace(mask=np.eye(5, 3, dtype=np.float32))  # three samples
     staleness = [
@@ -439,6 +440,17 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sid
     assert staleness == [0, 3, 0, 1]
     assert two.learner.update(random_rollout(0)).metrics["train/staleness"] == 1
     assert one.learner.reply.num_updates == 4 + 4
+
+
+def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(sides: Sides) -> None:
+    one, two = sides(LIMITED)
+    for seed in range(3):
+        two.learner.update(random_rollout(seed))
+    rollout, newest = random_rollout(9), one.named()
+    update = one.learner.update(rollout)
+    assert update.metrics["train/staleness"] == 0
+    expected = loss_by_definition(newest, rollout, LIMITED)
+    assert update.metrics["loss/total"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_staleness_of_a_dropped_rollout_is_not_one_less(sides: Sides) -> None:

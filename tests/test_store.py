@@ -256,7 +256,9 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
 
 def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
     """Two workers' views of a ps, and the parameters that it begins with."""
-    config = small_config(**{"optimizer": "sgd", "max_gradient_norm": 0.0, **settings})
+    usual = {"optimizer": "sgd", "max_gradient_norm": 0.0}
+    usual |= {"envs_per_worker": 1, "rollout_length": 1}  # or a step would hold more samples
+    config = small_config(**{**usual, **settings})
     player = agent(config)
     cluster = InProcessCluster(num_ps)
     stores = [cluster.store(config, i, player) for i in range(2)]

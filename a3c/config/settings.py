@@ -139,7 +139,7 @@ class LearningConfig:
     samples_per_step: int | None = everyday(
         None,
         "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
-        "--envs if unset; 0: every push is a step)",
+        "--envs if unset; more with many workers; 0: every push is a step)",
         within=(0, 10**9),
     )
     smallest_push: int = option(
@@ -424,6 +424,9 @@ class ClusterConfig:
         return self.max_workers or self.workers
 
 
+MAX_STALENESS = 4  # steps of the optimizer between a gradient's weights and its push
+
+
 class Share(NamedTuple):
     """A worker's environments and rollout, sized so that learning doesn't depend on `workers`."""
 
@@ -435,6 +438,11 @@ class Share(NamedTuple):
     def samples(self) -> int:
         """Samples of one rollout."""
         return self.envs * self.rollout_length
+
+    @property
+    def push(self) -> float:
+        """Samples of one push."""
+        return self.samples / self.minibatches
 
     def __str__(self) -> str:
         """A worker's rollout in a few words."""
@@ -458,7 +466,16 @@ class Config:
 
     @property
     def samples_per_step(self) -> int:
-        """Samples that the ps collects for one optimizer step; 0: every push is a step."""
+        """Samples that the ps collects for one optimizer step; 0: every push is a step.
+
+        With many workers it is more than the setting says: while a worker computes a gradient, each
+        of the others may push once, and that shall make at most `MAX_STALENESS` steps.
+        """
+        least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
+        return self._set_samples_per_step and max(self._set_samples_per_step, least)
+
+    @property
+    def _set_samples_per_step(self) -> int:
         unset = self.env.envs * self.learning.rollout_length
         given = self.learning.samples_per_step
         return unset if given is None else given
@@ -479,8 +496,9 @@ class Config:
             length = max(even, min(learning.shortest_rollout, length))
         minibatches = learning.minibatches
         if minibatches is None:
-            push = max(self.samples_per_step / workers, learning.smallest_push)
-            parts = round(envs * length / push) if self.samples_per_step else 1
+            step = self._set_samples_per_step
+            push = max(step / workers, learning.smallest_push)
+            parts = round(envs * length / push) if step else 1
             minibatches = max(1, parts)
         return Share(envs, length, minibatches)
 

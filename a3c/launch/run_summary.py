@@ -61,9 +61,8 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
 def sharing(config: Config) -> str:
     """How the samples of an optimizer step are divided among workers and pushes."""
     share, step = config.share, config.samples_per_step
-    pushes = config.share.samples / config.share.minibatches
     made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
-    return f"each worker plays {share}; {made}, {pushes:,.0f} a push"
+    return f"each worker plays {share}; {made}, {share.push:,.0f} a push"
 
 
 def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:

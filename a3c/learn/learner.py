@@ -80,6 +80,7 @@ class Learner:
         if self._winner and self._winner.wins(rollout.episodes):
             self._store.take_over(self.reply.parameters)
             log.info("the last games of this worker reach the goal: the ps take over its weights")
+        self.catch_up()
         gradients = list(self.pushes(rollout))
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})
@@ -91,6 +92,15 @@ class Learner:
             del metrics["train/ratio_limit"]
         pushed = all(gradient.is_finite for gradient in gradients)
         return Update(self.reply, pushed, len(gradients), metrics)
+
+    def catch_up(self) -> None:
+        """Load the newest weights before learning, where a ratio limit allows that.
+
+        The limit's ratio corrects for the older weights that played. Otherwise the first gradient
+        is as old as the rollout. Without a limit it belongs to the weights that played.
+        """
+        if self._config.learning.ratio_limit:
+            self.refresh()
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """Push the gradient of each minibatch; yields it once the new weights are loaded.
