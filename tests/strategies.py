@@ -33,6 +33,8 @@ CERTAIN: dict[str, Any] = {
     "epochs": 1,
     "anneal_start": 0,
     "epsilon_anneal_start": 0,
+    "entropy_anneal_start": 0,
+    "ratio_limit_anneal_start": 0,
     "optimizer_statistics": "shared",
     "return_steps": None,
     "push_winner": False,

@@ -65,9 +65,8 @@ def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:
 
 
 def test_schedules_run_over_the_whole_run_unless_told() -> None:
-    assert config(max_env_steps=123).annealing == (0, 123)
-    shorter = config(max_env_steps=123, anneal_steps=7)
-    assert shorter.annealing == shorter.epsilon_annealing == (0, 7)
+    assert set(config(max_env_steps=123).windows.values()) == {(0, 123)}
+    assert set(config(max_env_steps=123, anneal_steps=7).windows.values()) == {(0, 7)}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +92,8 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),
         ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),
         ({"epsilon_anneal_start": 7, "anneal_steps": 7}, "epsilon_anneal_start 7 is not below"),
+        ({"entropy_anneal_start": 7, "entropy_anneal_steps": 7}, "entropy_anneal_start 7 is not"),
+        ({"anneal_start": 7, "ratio_limit_anneal_steps": 7}, "ratio_limit_anneal_start 7 is not"),
         ({"heartbeat_timeout_s": 60}, "heartbeat_timeout_s 60 is not above ps_timeout_s 60"),
     ],
 )

@@ -132,6 +132,25 @@ def test_the_gradient_is_finite_however_much_more_or_less_likely_an_action_has_b
     assert np.isfinite([loss, *extras.values()]).all()
 
 
+def test_a_ratio_limit_of_zero_trains_what_is_unchanged_or_on_the_wrong_side() -> None:
+    arrays = {
+        "log_probabilities": np.log(column(0.5, 0.6, 0.6, 0.4, 0.4)),
+        "advantages": column(3.0, 2.0, -2.0, 2.0, -2.0),
+        "mask": np.ones((5, 1)),
+    }
+
+    def limited(log_probabilities: Any, **others: Any) -> losses.Loss:
+        played = tf.fill(log_probabilities.shape, tf.constant(np.log(0.5)))
+        limits = {"played_log_probabilities": played, "ratio_limit": tf.constant(0.0, tf.float64)}
+        return losses.policy(log_probabilities, **others, **limits)
+
+    gradient = gradients_of(limited, arrays, of=0)["log_probabilities"]
+    np.testing.assert_allclose(gradient, column(-3.0, 0.0, 2.4, -1.6, 0.0) / 5)
+    loss, extras = run(limited, arrays)
+    assert loss == pytest.approx(-(3.0 + 2.0 - 2.4 + 1.6 - 2.0) / 5)
+    assert extras["clipped_share"] == pytest.approx(4 / 5)
+
+
 def test_clipped_surrogate_has_the_policy_gradient_where_nothing_has_changed() -> None:
     arrays = {name: make_samples()[name] for name in PARTS["policy"][1]}
     plain = gradients_of(losses.policy, arrays, of=0)

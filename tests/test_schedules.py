@@ -67,24 +67,27 @@ def test_schedules_may_begin_late_and_the_learning_rate_end_above_zero() -> None
     ]
 
 
-def test_random_actions_may_have_a_window_of_their_own() -> None:
-    config = make_config(
-        entropy_weight=1.0,
-        entropy_weight_final=0.0,
-        anneal_start=100,
-        epsilon_greedy=1.0,
-        epsilon_greedy_final=0.5,
-        epsilon_anneal_steps=200,
-    )
-    assert [schedules.after(config, n).epsilon for n in (100, 150, 200, 900)] == [
-        1.0,
-        0.75,
-        0.5,
-        0.5,
-    ]
-    assert schedules.after(config, 550).entropy_weight == 0.5
-    late = replace(config, learning=replace(config.learning, epsilon_anneal_start=0))
-    assert [schedules.after(late, n).epsilon for n in (0, 100, 200)] == [1.0, 0.75, 0.5]
+@pytest.mark.parametrize(
+    ("setting", "window"),
+    [
+        ("epsilon_greedy", "epsilon_anneal"),
+        ("entropy_weight", "entropy_anneal"),
+        ("ratio_limit", "ratio_limit_anneal"),
+    ],
+)
+def test_a_schedule_may_have_a_window_of_its_own(setting: str, window: str) -> None:
+    own: dict[str, Any] = {setting: 1.0, f"{setting}_final": 0.0, f"{window}_steps": 200}
+    own |= {"learning_rate": 1.0, "learning_rate_schedule": "linear"}
+    config = make_config(anneal_start=100, **own)
+
+    def values(config: Config, *steps: int) -> list[float]:
+        name = setting.removesuffix("_greedy")
+        return [getattr(schedules.after(config, each), name) for each in steps]
+
+    assert values(config, 100, 150, 200, 900) == [1.0, 0.5, 0.0, 0.0]
+    assert schedules.after(config, 550).learning_rate == 0.5
+    late = make_config(anneal_start=100, **own, **{f"{window}_start": 0})
+    assert values(late, 0, 100, 200) == [1.0, 0.5, 0.0]
 
 
 def test_anneal_steps_default_to_the_length_of_the_run() -> None:

@@ -248,10 +248,7 @@ def _check_learning(config: Config) -> None:
             f"optimizer_statistics per-worker with samples_per_step {config.samples_per_step}: "
             "each push is a finished step of its worker; give --samples-per-step 0"
         )
-    for name, (start, end) in (
-        ("anneal", config.annealing),
-        ("epsilon_anneal", config.epsilon_annealing),
-    ):
+    for name, (start, end) in config.windows.items():
         if start >= end:
             raise UserError(
                 f"{name}_start {start} is not below the end of the schedules, {end}: give less, or "

@@ -208,7 +208,15 @@ class LearningConfig:
     value_loss_weight: float = option(0.5, "weight of the value loss", within=(0.0, 1e6))
     entropy_weight: float = everyday(0.01, "weight of the policy's entropy", within=(0.0, 1e6))
     entropy_weight_final: float | None = option(
-        None, "anneal the entropy weight to this at --anneal-steps", within=(0.0, 1e6)
+        None, "anneal the entropy weight to this at --entropy-anneal-steps", within=(0.0, 1e6)
+    )
+    entropy_anneal_start: int | None = option(
+        None,
+        "env steps before the entropy weight begins to change (--anneal-start if unset)",
+        within=(0, None),
+    )
+    entropy_anneal_steps: int | None = option(
+        None, "env steps at which that ends (--anneal-steps if unset)", within=(1, None)
     )
     normalize_advantages: bool = option(
         False, "scale the advantages of a push to mean 0, deviation 1"
@@ -238,7 +246,15 @@ class LearningConfig:
         within=(0.0, 10.0),
     )
     ratio_limit_final: float | None = option(
-        None, "anneal the ratio limit to this at --anneal-steps", within=(0.0, 10.0)
+        None, "anneal the ratio limit to this at --ratio-limit-anneal-steps", within=(0.0, 10.0)
+    )
+    ratio_limit_anneal_start: int | None = option(
+        None,
+        "env steps before the ratio limit begins to change (--anneal-start if unset)",
+        within=(0, None),
+    )
+    ratio_limit_anneal_steps: int | None = option(
+        None, "env steps at which that ends (--anneal-steps if unset)", within=(1, None)
     )
     max_dropped_rollouts: int = option(
         100,
@@ -508,16 +524,16 @@ class Config:
         return self.share.minibatches * self.learning.epochs
 
     @property
-    def annealing(self) -> tuple[int, int]:
-        """Env steps at which the schedules begin and end."""
-        return self.learning.anneal_start, self.learning.anneal_steps or self.run.max_env_steps
-
-    @property
-    def epsilon_annealing(self) -> tuple[int, int]:
-        """Env steps at which the schedule of random actions begins and ends."""
-        (start, end), learning = self.annealing, self.learning
-        own = learning.epsilon_anneal_start
-        return start if own is None else own, learning.epsilon_anneal_steps or end
+    def windows(self) -> dict[str, tuple[int, int]]:
+        """Env steps at which schedules begin and end: by default, and by the name of an option."""
+        learning = self.learning
+        start, end = learning.anneal_start, learning.anneal_steps or self.run.max_env_steps
+        windows = {"anneal": (start, end)}
+        for name in ("entropy_anneal", "ratio_limit_anneal", "epsilon_anneal"):
+            own = getattr(learning, f"{name}_start")
+            own_end = getattr(learning, f"{name}_steps") or end
+            windows[name] = (start if own is None else own, own_end)
+        return windows
 
 
 SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]

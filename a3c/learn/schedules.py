@@ -24,14 +24,12 @@ class Annealed(NamedTuple):
 
 def after(config: Config, env_steps: int) -> Annealed:
     """All annealed settings after `env_steps`; those without a final value are constant."""
-    learning = config.learning
+    learning, windows = config.learning, config.windows
 
-    def between(
-        start: float, end: float | None, window: tuple[int, int] = config.annealing
-    ) -> float:
+    def between(start: float, end: float | None, window: str = "anneal") -> float:
         if end is None:
             return start
-        first, last = window
+        first, last = windows[window]
         # The finished share of the annealing: 0 until its start, 1 at its end, then above 1.
         progress = max(0.0, (env_steps - first) / (last - first))
         return end if progress >= 1.0 else start + (end - start) * progress
@@ -39,9 +37,9 @@ def after(config: Config, env_steps: int) -> Annealed:
     is_linear = learning.learning_rate_schedule == "linear"
     return Annealed(
         between(initial_rate(config), learning.learning_rate_final if is_linear else None),
-        between(learning.entropy_weight, learning.entropy_weight_final),
-        between(learning.ratio_limit, learning.ratio_limit_final),
-        between(learning.epsilon_greedy, learning.epsilon_greedy_final, config.epsilon_annealing),
+        between(learning.entropy_weight, learning.entropy_weight_final, "entropy_anneal"),
+        between(learning.ratio_limit, learning.ratio_limit_final, "ratio_limit_anneal"),
+        between(learning.epsilon_greedy, learning.epsilon_greedy_final, "epsilon_anneal"),
     )
 
 
