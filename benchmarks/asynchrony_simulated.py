@@ -332,7 +332,8 @@ class Simulation:
             pushes = learner.pushes(rollout)
             for _ in range(pushes_per_rollout):
                 yield share.samples / share.minibatches * LEARN_MS + PUSH_MS
-                next(pushes)
+                if next(pushes, None) is None:  # the limit of divergence, or no sample is complete
+                    break
             self._solved = self._judge.add(game.episode_return for game in rollout.episodes)
             if self._solved or learner.reply.global_step >= self._config.run.max_env_steps:
                 return

@@ -31,6 +31,7 @@ JSON_TABLES = st.dictionaries(
 CERTAIN: dict[str, Any] = {
     "minibatches": 1,
     "epochs": 1,
+    "kl_limit": 0.0,
     "anneal_start": 0,
     "epsilon_anneal_start": 0,
     "entropy_anneal_start": 0,

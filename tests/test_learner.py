@@ -272,6 +272,26 @@ def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> 
     assert once_after["global_step"] == after["global_step"]
 
 
+def test_a_limit_of_divergence_leaves_out_later_epochs_only(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.5 × 0.2 is the limit: the fifth minibatch is above it, the first may be."""
+    settings = {"minibatches": 2, "epochs": 4, "ratio_limit": 0.2, "kl_limit": 0.2}
+    side, _ = sides(small_config(**PLAIN, **settings))
+    divergences, really = iter([9.0, 0.1, 0.29, 0.3, 0.31, 0.0]), side.agent.gradient
+
+    def gradient(*given: Any) -> Gradient:
+        found = really(*given)
+        return found._replace(parts=found.parts | {"loss/divergence": next(divergences)})
+
+    monkeypatch.setattr(side.agent, "gradient", gradient)
+    rollout = random_rollout(3)
+    assert side.learner.update(rollout).num_pushes == 4
+    assert side.named()["num_updates"] == 4
+    assert side.learner.reply.global_step == np.count_nonzero(rollout.mask)
+    assert next(divergences) == 0.0
+
+
 def test_staleness_counts_the_steps_before_the_one_that_a_gradient_is_in(sides: Sides) -> None:
     """Worker 1's gradients are of the first weights; two of its samples are gathered by a step."""
     settings = {"samples_per_step": 15, "envs_per_worker": 3, "rollout_length": 5}

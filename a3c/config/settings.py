@@ -256,6 +256,12 @@ class LearningConfig:
     ratio_limit_anneal_steps: int | None = option(
         None, "env steps at which that ends (--anneal-steps if unset)", within=(1, None)
     )
+    kl_limit: float = option(
+        0.0,
+        "leave out the other epochs of a rollout once the policy has diverged by 1.5 times this "
+        "(0: never)",
+        within=(0.0, 100.0),
+    )
     max_dropped_rollouts: int = option(
         100,
         "a worker fails after this many non-finite rollouts in a row (0: never)",

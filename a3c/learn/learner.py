@@ -106,6 +106,8 @@ class Learner:
         """Push the gradient of each minibatch; yields it once the new weights are loaded.
 
         A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
+        After the first epoch, which counts the env steps, a minibatch whose divergence is above 1.5
+        times `kl_limit` is not pushed, and the rest of the rollout is left out.
         """
         learning, share = self._config.learning, self._config.share
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
@@ -132,6 +134,8 @@ class Learner:
                     batch, annealed.entropy_weight, annealed.ratio_limit
                 )
                 self._stopwatch.lap("learn")
+                if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
+                    return
                 num_updates = self.reply.num_updates
                 if gradient.is_finite:
                     is_new = batch.mask * (epoch == 0)  # env steps count in the first epoch only
