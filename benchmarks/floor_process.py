@@ -63,7 +63,7 @@ def play(flags: Sequence[str]) -> Iterator[int]:
         for part in parts * config.learning.epochs:
             one = ones[:, part]
             batch = (rows[:, part], actions[:, part], one, one, one, one == 0, state[part])
-            agent.gradient(Batch(*batch, parameters[:, part], 0 * one), 0.01, 0.2)
+            agent.gradient(Batch(*batch, parameters[:, part], 0 * one, one), 0.01, 0.2)
         yield length * num_envs
 
 

@@ -32,6 +32,7 @@ CERTAIN: dict[str, Any] = {
     "minibatches": 1,
     "epochs": 1,
     "kl_limit": 0.0,
+    "value_clip": 0.0,
     "anneal_start": 0,
     "epsilon_anneal_start": 0,
     "entropy_anneal_start": 0,

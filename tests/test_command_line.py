@@ -79,6 +79,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # what others than the default want beside them
 NEEDS = {
     "epochs": "[learning]\nratio_limit = 0.2\n",
+    "value_clip": "[learning]\nratio_limit = 0.2\n",
     "kl_limit": "[learning]\nepochs = 2\nratio_limit = 0.2\n",
     "ratio_limit_final": "[learning]\nratio_limit = 0.2\n",
     "optimizer_statistics": "[learning]\nsamples_per_step = 0\n",

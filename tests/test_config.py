@@ -89,6 +89,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ({"render_worker": 2, "workers": 2}, "render_worker 2: there is none, the last one is 1"),
         ({"push_winner": True}, "push_winner without a goal"),
         ({"epochs": 2}, "epochs 2 without a ratio_limit"),
+        ({"value_clip": 0.5}, "value_clip 0.5 without a ratio_limit"),
         ({"kl_limit": 0.02, "ratio_limit": 0.2}, "kl_limit 0.02 with one epoch"),
         ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),
         ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),

@@ -58,6 +58,7 @@ def test_a_model_acts_and_learns_as_in_keras() -> None:
         state=np.zeros((3, 0), np.float32),
         policy_parameters=logits.reshape(5, 3, 2),
         epsilon=0 * ones,
+        values=ones,
     )
     gradient = agent.gradient(batch, 0.0, 0.0).flat
     hidden = keras.Model(theirs.inputs[0], theirs.get_layer("value").input)

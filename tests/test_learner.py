@@ -42,6 +42,7 @@ SHAPED = small_config(
     value_loss_weight=2.0,
 )
 APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.02})
+CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4)
 LIMITED = small_config(**{**PLAIN, "ratio_limit": 0.3})
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
@@ -144,11 +145,11 @@ def loss_by_definition(weights: dict[str, np.ndarray], rollout: Rollout, setting
         log_played = np.log((1 - epsilon) * np.exp(log_played) + epsilon / 2)
         ratio = np.exp(taken - log_played)
         gain = np.minimum(ratio * advantages, np.clip(ratio, 1 - limit, 1 + limit) * advantages)
-    terms = (
-        -gain
-        + learning.value_loss_weight * 0.5 * (returns - values) ** 2
-        - learning.entropy_weight * entropy
-    )
+    errors = (returns - values) ** 2
+    if clip := learning.value_clip:
+        within = np.clip(values, rollout.values - clip, rollout.values + clip)
+        errors = np.maximum(errors, (returns - within) ** 2)
+    terms = -gain + learning.value_loss_weight * 0.5 * errors - learning.entropy_weight * entropy
     return float((rollout.mask * terms).sum() / rollout.mask.sum())
 
 
@@ -171,7 +172,9 @@ def gradient_by_differences(
 
 
 @pytest.mark.parametrize(
-    "settings", [SGD, SHAPED, LIMITED, APART], ids=["plain", "shaped", "limited", "apart"]
+    "settings",
+    [SGD, SHAPED, LIMITED, CLIPPED, APART],
+    ids=["plain", "shaped", "limited", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side, _ = sides(settings)

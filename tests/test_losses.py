@@ -74,6 +74,15 @@ def limited_total(**inputs: Any) -> Arrays:
     )
 
 
+def value_clipped_total(**inputs: Any) -> Arrays:
+    played = tf.cast(inputs["mask"], tf.float64) * 0.3
+    clip = {"played_values": played, "value_clip": 0.4}
+    return losses.total(**inputs, value_loss_weight=0.7, entropy_weight=0.3, **clip)
+
+
+ALL_TOTALS = [total, normalized_total, limited_total, value_clipped_total]
+
+
 def column(*numbers: float, dtype: Any = np.float64) -> Array:
     return np.array(numbers, dtype)[:, None]  # [T, 1]
 
@@ -179,6 +188,26 @@ def test_value_loss_of_a_hand_worked_rollout_is_half_the_mean_squared_error() ->
     assert extras["explained_variance"] == pytest.approx(1 - 9 / 6.25)
 
 
+def test_clipped_value_loss_of_a_hand_worked_rollout() -> None:
+    arrays = {
+        "values": column(1.5, 2.0, 2.0, 0.0, 0.0, 9.0),
+        "returns": column(3.0, 3.0, -1.0, -3.0, 3.0, 1e9),
+        "mask": column(1.0, 1.0, 1.0, 1.0, 1.0, 0.0),
+    }
+
+    def clipped(values: Any, **others: Any) -> losses.Loss:
+        return losses.value(values, **others, played_values=tf.ones_like(values), clip=0.5)
+
+    loss, extras = run(clipped, arrays)
+    # Values are limited to 0.5 … 1.5: within; too far towards R; away from it; and both downwards.
+    assert loss == pytest.approx(0.5 * (1.5**2 + 1.5**2 + 3**2 + 3.5**2 + 3**2) / 5)
+    gradient = gradients_of(clipped, arrays, of=0)["values"]
+    np.testing.assert_allclose(gradient, column(-1.5, 0.0, 3.0, 0.0, -3.0, 0.0) / 5)
+    plain, expected = run(losses.value, arrays)
+    assert loss > plain
+    assert extras == expected
+
+
 def test_total_adds_its_weighted_parts() -> None:
     loss = run(total, make_samples())
     assert loss["total"] == pytest.approx(
@@ -206,7 +235,7 @@ def test_entropy_weight_can_be_fed() -> None:
     )
 
 
-@pytest.mark.parametrize("function", [total, normalized_total, limited_total])
+@pytest.mark.parametrize("function", ALL_TOTALS)
 def test_gradient_matches_finite_differences(function: Callable[..., Any]) -> None:
     arrays, step = make_samples((3, 2)), 1e-5
     gradients = gradients_of(function, arrays)
@@ -239,7 +268,7 @@ def test_gradient_of_a_sample_is_its_share_of_the_mean() -> None:
         np.testing.assert_allclose(gradients[name], arrays["mask"] * expected / num_samples)
 
 
-@pytest.mark.parametrize("function", [total, normalized_total, limited_total])
+@pytest.mark.parametrize("function", ALL_TOTALS)
 def test_no_gradient_reaches_advantages_or_returns(function: Callable[..., Any]) -> None:
     reached = gradients_of(function, make_samples()).keys()
     assert reached == {"log_probabilities", "values", "entropies"}
@@ -256,7 +285,7 @@ def test_each_part_moves_only_its_own_argument(part: str, reached: str) -> None:
 
 
 @pytest.mark.parametrize("junk", [1e30, np.inf, np.nan])
-@pytest.mark.parametrize("function", [total, normalized_total, limited_total])
+@pytest.mark.parametrize("function", ALL_TOTALS)
 def test_masked_samples_add_nothing_whatever_they_hold(
     function: Callable[..., Any], junk: float
 ) -> None:
@@ -354,7 +383,7 @@ def test_mask_may_be_of_booleans() -> None:
 
 @pytest.mark.parametrize("wrong", [(4, 3, 1), (12,), (4, 1), (3, 3)])
 def test_losses_refuse_shapes_that_don_t_fit_and_name_them(wrong: tuple[int, ...]) -> None:
-    for function in (total, limited_total):
+    for function in (total, limited_total, value_clipped_total):
         for argument in [*NAMES, "mask"]:
             arrays = {**make_samples(), argument: np.zeros(wrong)}
             with pytest.raises(ValueError, match=rf"\[T, B\].*{argument} \({wrong[0]},"):

@@ -247,7 +247,8 @@ def test_an_agent_acts_and_learns_alike_on_either() -> None:
     def gradient(each: np.ndarray) -> Any:
         actions = np.zeros((5, 2), np.int64)
         drawn_from = np.zeros((5, 2, 3), np.float32)
-        batch = Batch(each, actions, ones, ones, ones, ones == 0, state, drawn_from, 0 * ones)
+        played = (state, drawn_from, 0 * ones, ones)
+        batch = Batch(each, actions, ones, ones, ones, ones == 0, *played)
         return agent.gradient(batch, 0.01, 0.0).flat
 
     np.testing.assert_array_equal(gradient(both[0]), gradient(both[1]))

@@ -63,6 +63,7 @@ def one_update() -> list[np.ndarray]:
         state=state,
         policy_parameters=parameters,
         epsilon=np.zeros((1, 4)),
+        values=numbers[2],
     )
     gradient = agent.gradient(batch, 0.01, 0.0)
     size = sum(int(np.prod(shape)) for shape in agent.shapes.values())

@@ -397,6 +397,7 @@ def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetM
             state=rollout.state,
             policy_parameters=rollout.policy_parameters,
             epsilon=np.zeros_like(rollout.mask),
+            values=rollout.values,
         )
         assert agent.gradient(batch, 0.0, 0.0).parts["loss/value"] < 1e-12
         forgetful = batch._replace(starts=~rollout.starts)

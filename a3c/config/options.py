@@ -243,6 +243,11 @@ def _check_learning(config: Config) -> None:
             f"ratio_limit_final {learning.ratio_limit_final:g} without a ratio_limit to begin "
             "with: give one, for example --ratio-limit 0.2"
         )
+    if learning.value_clip and not learning.ratio_limit:
+        raise UserError(
+            f"value_clip {learning.value_clip:g} without a ratio_limit: limit the policy as well, "
+            "for example --ratio-limit 0.2"
+        )
     if learning.kl_limit and learning.epochs == 1:
         raise UserError(
             f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens: give more, "

@@ -256,6 +256,11 @@ class LearningConfig:
     ratio_limit_anneal_steps: int | None = option(
         None, "env steps at which that ends (--anneal-steps if unset)", within=(1, None)
     )
+    value_clip: float = option(
+        0.0,
+        "how far a value may move from the one predicted while playing (0: no limit)",
+        within=(0.0, 1e9),
+    )
     kl_limit: float = option(
         0.0,
         "leave out the other epochs of a rollout once the policy has diverged by 1.5 times this "

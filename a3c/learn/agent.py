@@ -48,6 +48,7 @@ class Batch(NamedTuple):
     state: np.ndarray  # [B, S], before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution the actions were drawn from
     epsilon: np.ndarray  # the probability of a uniformly random action
+    values: np.ndarray  # predicted while playing
 
 
 class Gradient(NamedTuple):
@@ -245,6 +246,8 @@ class Agent:
                 batch.policy_parameters, batch.actions, batch.epsilon
             ),
             ratio_limit=ratio_limit if learning.ratio_limit else None,
+            played_values=batch.values,
+            value_clip=learning.value_clip,
         )
         gradients = tf.gradients(loss["total"], self._variables, unconnected_gradients="zero")
         flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
@@ -281,6 +284,7 @@ class Agent:
             state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
             policy_parameters=samples(tf.float32, [policy.num_parameters]),
             epsilon=samples(tf.float32),
+            values=samples(tf.float32),
         )
 
 

@@ -64,10 +64,14 @@ def policy(
     return -_mean(tf.minimum(ratio * used, within * used), mask), extras
 
 
-def value(values: Any, returns: Any, mask: Any) -> Loss:
+def value(
+    values: Any, returns: Any, mask: Any, *, played_values: Any = None, clip: float = 0.0
+) -> Loss:
     """The value loss: the mean of 0.5·(R - V(s))², with R constant.
 
     Mnih et al. 2016, algorithm S3, has no factor 0.5; with 0.5 a sample's gradient is V(s) - R.
+    With a `clip`, a sample's squared error is at least that of V(s) limited to `played_values` ±
+    `clip`. So a value that is already further towards R gains nothing by moving on.
     Extras: `mean_value`, `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R) over the
     samples that train: 1 means a perfect critic, 0 a critic no better than a constant. It is also
     0 where all returns are equal.
@@ -84,7 +88,12 @@ def value(values: Any, returns: Any, mask: Any) -> Loss:
         "mean_return": mean_return,
         "explained_variance": tf.where(varies, 1 - unexplained, tf.zeros_like(unexplained)),
     }
-    return 0.5 * _mean(errors**2, mask), extras
+    squares = errors**2
+    if clip:
+        played = tf.stop_gradient(played_values)
+        within = tf.clip_by_value(values, played - clip, played + clip)
+        squares = tf.maximum(squares, _kept(returns - within, mask) ** 2)
+    return 0.5 * _mean(squares, mask), extras
 
 
 def total(
@@ -100,6 +109,8 @@ def total(
     normalize_advantages: bool = False,
     played_log_probabilities: Any = None,
     ratio_limit: float | Any | None = None,
+    played_values: Any = None,
+    value_clip: float = 0.0,
 ) -> dict[str, Any]:
     """The scalar to minimise as `total`, its parts before weighting, and their extras, by name.
 
@@ -118,6 +129,8 @@ def total(
     }
     if ratio_limit is not None:
         samples["played_log_probabilities"] = played_log_probabilities
+    if value_clip:
+        samples["played_values"] = played_values
     shapes = {name: tensor.shape for name, tensor in samples.items()}
     if not all(s.rank == 2 and s.is_compatible_with(values.shape) for s in shapes.values()):
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -130,7 +143,9 @@ def total(
         played_log_probabilities=played_log_probabilities,
         ratio_limit=ratio_limit,
     )
-    value_loss, value_extras = value(values, returns, mask)
+    value_loss, value_extras = value(
+        values, returns, mask, played_values=played_values, clip=value_clip
+    )
     mask = tf.cast(mask, values.dtype)
     entropy = _mean(entropies, mask)
     return {

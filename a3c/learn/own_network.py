@@ -125,7 +125,7 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
         rows = np.zeros((1, _ROWS), np.float32)
         played = (observations[None], action.actions[None])
         drawn_from = action.policy_parameters[None]
-        known = (rows, rows, rows, starts[None], state, drawn_from, rows)
+        known = (rows, rows, rows, starts[None], state, drawn_from, rows, rows)
         agent.gradient(Batch(*played, *known), 0.0, 0.0)
         return agent
 
