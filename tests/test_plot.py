@@ -15,6 +15,7 @@ from matplotlib import image
 from a3c import config as settings
 from a3c.plot import curves
 from a3c.plot.curves import (
+    AVERAGES,
     Series,
     across_seeds,
     bin_means,
@@ -22,7 +23,6 @@ from a3c.plot.curves import (
     interpolate,
     interval,
     iqm,
-    mean,
     smooth,
 )
 from a3c.watch.curve import Curve
@@ -184,7 +184,7 @@ def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter() 
     assert iqm(values[:3]).tolist() == [values[:3].mean()], "of three runs nothing is left out"
 
 
-@pytest.mark.parametrize("average", [mean, iqm])
+@pytest.mark.parametrize("average", AVERAGES.values(), ids=AVERAGES)
 def test_an_interval_covers_what_other_samples_of_runs_give(average: Any) -> None:
     rng = np.random.default_rng(5)
     hits = []

@@ -63,19 +63,16 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
         result = self.env.step(action)
         _, reward, terminated, truncated, _ = result
         self._sums[-1] += float(reward)
-        self._has_begun = True
-        if terminated or truncated:
-            self._end()
+        self._has_begun = not (terminated or truncated)
+        if not self._has_begun:
+            self._sums.append(0.0)
         return result
 
     def reset(self, **arguments: Any) -> Any:
         if self._has_begun:
-            self._end()
+            self._sums.append(0.0)
+            self._has_begun = False
         return self.env.reset(**arguments)
-
-    def _end(self) -> None:
-        self._sums.append(0.0)
-        self._has_begun = False
 
     def take(self) -> tuple[float, bool]:
         """The rewards since the last call, and whether the game ended after them.

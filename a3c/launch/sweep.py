@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 KEYS = ("preset", "trials", "draw_seed", "optuna", "fixed", "vary")
 RANGE = ("low", "high", "log")
-TABLE = "sweep.csv"
 RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
 Values = dict[str, Any]
 
@@ -193,7 +192,8 @@ class Trainer:
         if not is_new:
             self._refuse_another(trial)
         if _state(summary) != "done" and not self.is_stopped:
-            log.info("%s: %s", trial.path.name, _words(trial.values))
+            chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
+            log.info("%s: %s", trial.path.name, ", ".join(chosen))
             code = self._launch(trial, said, is_new=is_new)
             self.num_trained += 1
             if code == EXIT_USAGE:
@@ -271,7 +271,10 @@ def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
         for worker in [pool.submit(work) for _ in range(at_once)]:
             worker.result()
     trials.sort(key=lambda trial: trial.rank)
-    _write_table(folder / TABLE, trials)
+    with (folder / "sweep.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(trials[0].row))
+        writer.writeheader()
+        writer.writerows(trial.row for trial in trials)
     _show(trials, folder)
     if trainer.is_stopped:
         return 128 + signal.SIGINT
@@ -300,17 +303,6 @@ def _state(summary: Path) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return state
-
-
-def _words(values: Values) -> str:
-    return ", ".join(f"{name} {command_line.plain(value)}" for name, value in values.items())
-
-
-def _write_table(path: Path, trials: Sequence[Trial]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(trials[0].row))
-        writer.writeheader()
-        writer.writerows(trial.row for trial in trials)
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:

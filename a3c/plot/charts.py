@@ -432,8 +432,5 @@ def _draw_mark(axes: Axes, value: float, label: str) -> None:
 
 def _explain_workers(axes: Axes, histories: Sequence[History]) -> None:
     if any(len(history.workers) > 1 for history in histories):
-        _explain_band(axes, "band: lowest to highest worker")
-
-
-def _explain_band(axes: Axes, text: str) -> None:
-    axes.fill_between([], [], [], color=FAINT, alpha=0.3, linewidth=0, label=text)
+        label = "band: lowest to highest worker"
+        axes.fill_between([], [], [], color=FAINT, alpha=0.3, linewidth=0, label=label)

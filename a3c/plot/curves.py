@@ -294,18 +294,16 @@ def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
     return _band(curves, wide_grid(curves, num_points)) if curves else None
 
 
-def mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the first axis."""
-    return values.mean(axis=0)
-
-
 def iqm(values: np.ndarray) -> np.ndarray:
     """The mean over the first axis without its lowest and its highest quarter (Agarwal 2021)."""
     cut = len(values) // 4
     return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
 
 
-AVERAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"mean": mean, "iqm": iqm}
+AVERAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda values: values.mean(axis=0),
+    "iqm": iqm,
+}
 
 
 def interval(values: np.ndarray, average: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -27,19 +27,13 @@ _CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for
 def import_without_keras() -> None:
     """Import TensorFlow without Keras, or with it if TensorFlow insists on it."""
     if "keras" not in sys.modules:
-        with _refused(_LAST_IMPORT), contextlib.suppress(ImportError):
-            import tensorflow
+        sys.modules[_LAST_IMPORT] = None  # type: ignore[assignment] # Python refuses its import
+        try:
+            with contextlib.suppress(ImportError):
+                import tensorflow
+        finally:
+            del sys.modules[_LAST_IMPORT]
     import tensorflow  # noqa: F401
-
-
-@contextlib.contextmanager
-def _refused(module: str) -> Iterator[None]:
-    """Make Python refuse the import of a module inside this context."""
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[module]
 
 
 # --- calls without the checks of Session.run; the fall-back is Session.run ------------------------
