@@ -29,23 +29,6 @@ def refused(script: str, *arguments: str, cwd: Path, **variables: str) -> str:
     return done.stderr
 
 
-def test_dict_observations_are_refused(tmp_path: Path) -> None:
-    module = tmp_path / "dicty.py"
-    module.write_text(
-        "import gymnasium\n"
-        "class Env(gymnasium.Env):\n"
-        "    observation_space = gymnasium.spaces.Dict(x=gymnasium.spaces.Box(0, 1))\n"
-        "    action_space = gymnasium.spaces.Discrete(2)\n"
-        "gymnasium.register('Dicty-v0', Env)\n"
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    line = refused(
-        "launch_cluster.py", "--env-id", "dicty:Dicty-v0", cwd=work, PYTHONPATH=str(tmp_path)
-    )
-    assert "Dict" in line
-
-
 def test_a_busy_port_is_named_and_its_owner_left_alone(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -26,7 +26,6 @@ from a3c.run import callbacks
 from a3c.run.callbacks import Callbacks
 from examples.callback import keep_highest
 from tests.scripted import Script, ScriptedEnv
-from tests.test_bad_input import refused
 from tests.test_training import rows, work
 
 assert work  # the fixture
@@ -208,11 +207,3 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
         said = rf"No module named '{package}'; install it \(\S*pip install {package}\)"
         with pytest.raises(UserError, match=said):
             callbacks.find(f"{module}:Any")
-
-
-def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
-    line = refused(
-        *("launch_cluster.py", "--env-id", "CartPole-v1", "--callback", "examples.callback:keep"),
-        cwd=tmp_path,
-    )
-    assert "callback examples.callback:keep: examples.callback has no keep" in line

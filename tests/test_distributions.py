@@ -24,10 +24,6 @@ def f32(values: Any) -> np.ndarray:
     return np.asarray(values, np.float32)
 
 
-def i64(values: Any) -> np.ndarray:
-    return np.asarray(values, np.int64)
-
-
 DISCRETE = Discrete(3)
 MULTI = MultiDiscrete([2, 3])
 BOX = Box(f32([-2.0, 0.0]), f32([2.0, 1.0]))

@@ -304,12 +304,6 @@ def test_a_module_that_does_not_serve_is_named_with_its_error(
 @pytest.mark.parametrize(
     ("env_id", "settings", "what"),
     [
-        (
-            "CartPole-v1",
-            {"preprocessing": "universe"},
-            "CartPole-v1 is no Atari game; use auto",
-        ),
-        ("CartPole-v1", {"actions": (0, 2)}, r"actions \[0, 2\]: 2 is none, they go from 0 to 1"),
         ("Pendulum-v1", {"actions": (0,)}, r"actions \[0\]: only Discrete actions can be selected"),
         ("ALE/Pong-v5", {"actions": (0, 6)}, r"actions \[0, 6\]: 6 is none, they go from 0 to 5"),
         ("ALE/Pong-v5", {"env_kwargs": {"mode": 99}}, "{'mode': 99} failed: RuntimeError"),

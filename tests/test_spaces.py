@@ -347,18 +347,6 @@ def test_the_remedy_for_one_part_can_be_used_as_it_is(wrong: Any) -> None:
     assert space.shape == (6 * 5 + 2,)
 
 
-@pytest.mark.parametrize(
-    ("env_id", "what"),
-    [
-        ("CartPole-v1", r"gives no info\['action_mask'\]: leave --action-masks out"),
-        ("Pendulum-v1", "has no Discrete, MultiDiscrete or MultiBinary actions: leave --action-m"),
-    ],
-)
-def test_masks_that_are_not_given_are_refused(env_id: str, what: str) -> None:
-    with pytest.raises(UserError, match=what):
-        envs.check(EnvConfig(env_id=env_id, action_masks=True))
-
-
 def test_masks_of_another_size_are_refused() -> None:
     made = copies(FLOATS, action_masks=True)
     with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): mend"):

@@ -190,9 +190,12 @@ def nothing(_env: Any) -> None:
     return None
 
 
-def test_the_launcher_refuses_a_wrapper_before_anything_is_started(tmp_path: Path) -> None:
-    given = ("--env-id", "CartPole-v1", "--wrapper", OUTCOME, "--wrapper")
-    assert "--wrapper = " in refused("launch_cluster.py", *given, "Outcome", cwd=tmp_path)
+def test_the_launcher_refuses_own_code_before_anything_is_started(tmp_path: Path) -> None:
+    task = ("launch_cluster.py", "--env-id", "CartPole-v1")
+    said = refused(*task, "--callback", "examples.callback:keep", cwd=tmp_path)
+    assert "callback examples.callback:keep: examples.callback has no keep" in said
+    given = (*task, "--wrapper", OUTCOME, "--wrapper")
+    assert "--wrapper = " in refused(*given, "Outcome", cwd=tmp_path)
     table = '{"name": "examples.reward_shaping:Outcome", "lot": 1}'
-    said = refused("launch_cluster.py", *given, table, cwd=tmp_path)
+    said = refused(*given, table, cwd=tmp_path)
     assert "got an unexpected keyword argument 'lot'; mend it" in said
