@@ -32,7 +32,7 @@ def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -
     lines = {words[0]: words[1:] for words in printed(capsys, "config", *flags)}
     assert lines["--seed"] == ["7", "flag"]
     assert lines["--evaluation-greedy"] == ["off", "flag"]
-    assert lines["--envs"] == ["8", "preset", "cartpole"]
+    assert lines["--envs"] == ["16", "preset", "cartpole"]
     assert len(lines) == len(command_line.OPTIONS) + 1
 
 
