@@ -140,10 +140,19 @@ def test_it_acts_in_a_spawned_process_too(cartpole: LoadedAgent) -> None:
     assert there == act_elsewhere(cartpole, observation)
 
 
-@pytest.mark.parametrize("network", ["mlp", "mlp-lstm"])
-def test_exported_agents_act_as_it_does(tmp_path: Path, network: str) -> None:
-    agent = untrained(tmp_path / "run", env_id="CartPole-v1", network=network)
-    observations = np.random.default_rng(1).normal(0, 1, (3, 4)).astype(np.float32)
+@pytest.mark.parametrize(
+    ("env_id", "network"),
+    [("CartPole-v1", "mlp"), ("CartPole-v1", "mlp-lstm"), ("ALE/Pong-v5", "nature")],
+)
+def test_exported_agents_act_as_it_does(tmp_path: Path, env_id: str, network: str) -> None:
+    is_atari = network == "nature"
+    agent = untrained(
+        tmp_path / "run", env_id=env_id, network=network, normalize_observations=is_atari
+    )
+    shape, random = agent.observation_space.shape, np.random.default_rng(1)
+    observations = random.normal(0, 1, (3, *shape)).astype(np.float32)
+    if is_atari:
+        observations = random.integers(0, 256, (3, *shape), np.uint8)
     inputs: dict[str, np.ndarray] = {"observations": observations}
     if network == "mlp-lstm":
         inputs |= {"state": np.zeros((3, 512), np.float32), "starts": np.zeros(3, bool)}

@@ -25,6 +25,7 @@ from a3c.server import optimizers, sessions
 from a3c.server.exchange import zeros
 
 SCOPE = "network"
+PREPARED = "prepare/observations:0"  # what the acting part of the graph gives its network
 
 
 class Action(NamedTuple):
@@ -161,21 +162,38 @@ class Agent:
         return actions
 
     def frozen(self, *, greedy: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """The acting part of the graph with weights as constants, its inputs and its outputs."""
-        names = ("observations", "state", "starts")
-        inputs = dict(zip(names, self._inputs, strict=True))
+        """A graph that acts with the weights as constants, its inputs and its outputs.
+
+        It takes observations as the environment gives them, and has no operations on bytes, because
+        ONNX lacks those.
+        """
         outputs = self._outputs._asdict()
         after = outputs.pop("state")
         if greedy:
             outputs["actions"] = self._most_probable
+        inputs: dict[str, Any] = {}
         if self.network.state_size:
+            inputs = dict(zip(("state", "starts"), self._inputs[1:], strict=True))
             outputs["next_state"] = after
-        else:
-            inputs = {"observations": self._inputs[0]}
-        graph = tf.compat.v1.graph_util.convert_variables_to_constants(
+        constants = tf.compat.v1.graph_util.convert_variables_to_constants(
             self._session, self._graph.as_graph_def(), [t.op.name for t in outputs.values()]
         )
-        return graph, inputs, outputs
+        statistics = self._session.run(self._statistics) if self.statistics_size else None
+        with tf.Graph().as_default() as graph:
+            given = tf.compat.v1.placeholder(
+                self._space.dtype, [None, *self._space.shape], "observations"
+            )
+            is_fed = fed_space(self._space) is self._space
+            fed = given if is_fed else tf.transpose(given, [0, 2, 3, 1])
+            floats = tf.cast(given, tf.float32)[None]
+            prepared = observations.prepare(floats, self._space, statistics)
+            instead = {self._inputs[0].name: fed, PREPARED: prepared}
+            tf.import_graph_def(constants, instead, name="agent")
+
+        def imported(tensors: dict[str, Any]) -> dict[str, Any]:
+            return {name: graph.get_tensor_by_name(f"agent/{t.name}") for name, t in tensors.items()}
+
+        return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 
     @property
     def statistics_size(self) -> int:
@@ -195,6 +213,7 @@ class Agent:
         statistics = self._statistics if self.statistics_size else None
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
             prepared = observations.prepare(inputs, fed_space(self._space), statistics)
+            prepared = tf.identity(prepared, "observations")
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             output = self.network.forward(prepared, state, starts)
         allowed = observations.action_mask(inputs, self._space)

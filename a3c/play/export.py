@@ -19,18 +19,14 @@ def write(agent: Agent, path: Path, greedy: bool) -> Path:
     if path.suffix == ".onnx":
         _write_onnx(graph, inputs, outputs, path)
         return path
-    with tf.Graph().as_default() as imported:
-        tf.import_graph_def(graph, name="")
-        signature = tf.compat.v1.saved_model.signature_def_utils.predict_signature_def(
-            {name: imported.get_tensor_by_name(there.name) for name, there in inputs.items()},
-            {name: imported.get_tensor_by_name(there.name) for name, there in outputs.items()},
+    with graph.as_default(), tf.compat.v1.Session() as session:
+        signatures = tf.compat.v1.saved_model.signature_def_utils
+        signature = signatures.predict_signature_def(inputs, outputs)
+        builder = tf.compat.v1.saved_model.Builder(str(path))
+        builder.add_meta_graph_and_variables(
+            session, [tf.saved_model.SERVING], {"serving_default": signature}
         )
-        with tf.compat.v1.Session(graph=imported) as session:
-            builder = tf.compat.v1.saved_model.Builder(str(path))
-            builder.add_meta_graph_and_variables(
-                session, [tf.saved_model.SERVING], {"serving_default": signature}
-            )
-            builder.save()
+        builder.save()
     return path
 
 
@@ -43,7 +39,7 @@ def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], pat
             "or give a folder for a SavedModel"
         ) from None
     model, _ = tf2onnx.convert.from_graph_def(
-        graph,
+        graph.as_graph_def(),
         input_names=[tensor.name for tensor in inputs.values()],
         output_names=[tensor.name for tensor in outputs.values()],
         tensors_to_rename={t.name: name for name, t in [*inputs.items(), *outputs.items()]},
