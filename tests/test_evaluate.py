@@ -238,7 +238,7 @@ def wait_for_child(pid: int) -> psutil.Process:
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
             with contextlib.suppress(psutil.Error):
-                if any("window_process" in word for word in child.cmdline()):
+                if any("a3c.play.window" in word for word in child.cmdline()):
                     return child
         time.sleep(0.2)
     raise AssertionError("no window was opened")

@@ -44,7 +44,6 @@ class Plan:
 
     @staticmethod
     def load(run: RunDir) -> Plan:
-        """The plan that a run was started with."""
         try:
             plan: Plan = from_json(Plan, json.loads((run.path / "plan.json").read_text()))
             if not plan.of_role("ps") or not plan.of_role("worker"):
@@ -56,11 +55,9 @@ class Plan:
         return plan
 
     def of_role(self, role: str) -> list[Process]:
-        """The processes of one role."""
         return [process for process in self.processes if process.role == role]
 
     def host_of(self, process: Process) -> Host:
-        """The host of a process on another host."""
         return next(host for host in self.hosts if host.name == process.host)
 
     def show(self, *, as_json: bool) -> str:
@@ -220,9 +217,3 @@ def _spec(process: Process, run: RunDir) -> KeeperSpec:
         heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
         network=run.network if process.isolated else None,
     )
-
-
-def keeper_environment() -> dict[str, str]:
-    """The user's environment, with a PYTHONPATH that finds the keeper's code from any directory."""
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

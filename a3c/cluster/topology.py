@@ -34,7 +34,6 @@ class Cluster:
         return {"ps": list(self.ps), "worker": list(self.workers)}
 
     def addresses(self, job: str) -> tuple[str, ...]:
-        """The addresses of one job."""
         return self.ps if job == "ps" else self.workers
 
 
@@ -115,7 +114,6 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
 
 
 def split_hosts(text: str) -> list[str]:
-    """The addresses of a comma-separated list."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -26,8 +26,9 @@ from a3c.config.options import coerce as coerce
 from a3c.config.options import parse_text, shown, to_text, validate
 from a3c.errors import UserError
 from a3c.process import console
+from a3c.process.environment import REPOSITORY
 
-PRESETS = Path(__file__).resolve().parents[2] / "presets"
+PRESETS = REPOSITORY / "presets"
 
 _REMOVED = {"cluster": ("overlap", "start_cores")}  # settings of earlier versions, by section
 _AS_BEFORE = {"learning": {"samples_per_step": 0}}  # values for settings that older runs lack
@@ -176,12 +177,10 @@ def _parse_file(path: Path, source: str) -> Any:
 
 
 def preset_names() -> list[str]:
-    """The names of all presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
 def read_preset(name: str) -> Layer:
-    """The layer of the preset with that name."""
     if name not in preset_names():
         raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
     return read_file(PRESETS / f"{name}.toml", f"preset {name}")
@@ -319,7 +318,6 @@ def to_flags(config: Config) -> list[str]:
 
 
 def flags_of(values: dict[str, Any]) -> list[str]:
-    """The flags that give settings their values."""
     flags = []
     for name, value in values.items():
         option = OPTIONS[name]
@@ -380,7 +378,6 @@ def changes(before: Config, after: Config) -> list[str]:
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that prints the version."""
     version = f"a3c-cluster {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version")
 

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from a3c.errors import UserError
 from a3c.process import console
+from a3c.process.environment import REPOSITORY
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
-MODEL = _REPOSITORY / "model.py"
+MODEL = REPOSITORY / "model.py"
 _LIBRARIES = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
-    _REPOSITORY / "a3c",
+    REPOSITORY / "a3c",
 )
 _MAX_CHARS = 400  # TensorFlow's messages can be pages long
 
@@ -150,7 +150,7 @@ def _place(error: BaseException) -> tuple[Path, int] | None:
         if not path.is_file() or any(path.resolve().is_relative_to(lib) for lib in _LIBRARIES):
             continue
         # envs.py and model.py call the user's code; they count only if they raised the error.
-        if number and path.resolve().parent == _REPOSITORY:
+        if number and path.resolve().parent == REPOSITORY:
             continue
         return path, frame.lineno or 0
     return None

@@ -479,8 +479,6 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """The complete configuration of a run."""
-
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     learning: LearningConfig = field(default_factory=LearningConfig)
@@ -488,7 +486,6 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def with_cluster(self, **changes: Any) -> Config:
-        """A copy with changed cluster settings."""
         return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
 
     @property

@@ -48,7 +48,6 @@ class Elsewhere:
 
 
 def path_of(run: RunDir, name: str) -> Path:
-    """The file about a process."""
     return run.path / "elsewhere" / f"{name}.json"
 
 
@@ -59,7 +58,6 @@ def read(path: Path) -> Elsewhere | None:
 
 
 def write(path: Path, seen: Elsewhere) -> None:
-    """Write the file atomically; raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_atomically(path, json.dumps(asdict(seen)), durable=False)
 

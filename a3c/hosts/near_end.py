@@ -198,7 +198,6 @@ def print_line(text: str) -> None:
 
 
 def main() -> int:
-    """Follow the process that the command line names."""
     run = RunDir(Path(sys.argv[1]))
     try:
         plan = Plan.load(run)

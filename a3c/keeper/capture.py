@@ -54,7 +54,6 @@ class LogFile:
         return None
 
     def close(self) -> None:
-        """Close the log."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -80,7 +79,6 @@ class Echo:
 
     @property
     def pending(self) -> bool:
-        """Whether some output is still queued."""
         return bool(self._backlog) and not self._broken
 
     def write(self, data: bytes) -> None:
@@ -163,7 +161,6 @@ class Capture:
         self.feed(("\n" * bool(self.tail.partial) + line).encode("utf-8", "replace"))
 
     def close(self) -> None:
-        """Flush and close log and echo."""
         if self.echo is not None:
             self.echo.close()
         self._log.close()

@@ -177,7 +177,6 @@ class Keeper:
         )
 
     def _read_and_collect(self, child: Child) -> None:
-        """Read output and check whether the process has ended."""
         child.read()
         code = spawn.collect(child.pid)
         if code is None:
@@ -306,7 +305,6 @@ class RecordFile:
             self.update()
 
     def update(self, **changes: Any) -> None:
-        """Change the record and write it."""
         tail = tuple(self._capture.tail.lines())
         self.change(**changes, output_tail=tail, updated_at=now_text())
         self._saved_at = time.monotonic()
@@ -388,7 +386,6 @@ def _signal_name(number: int) -> str:
 
 
 def main() -> int:
-    """Run the keeper that the command line describes."""
     try:
         return Keeper(parse(sys.argv[1])).run()
     except UserError as error:

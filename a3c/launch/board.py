@@ -19,7 +19,6 @@ from a3c.process.signals import leave_on_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="board", description=__doc__)
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--port", type=int, required=True)

@@ -45,7 +45,6 @@ def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tupl
 
 
 def _in_image(process: Process) -> Process:
-    """The process with the paths of the image."""
     ours = f"{REPOSITORY}/"
     words = [
         f"{CODE}/{word.removeprefix(ours)}" if word.startswith(ours) else word
@@ -58,7 +57,6 @@ def _in_image(process: Process) -> Process:
 
 
 def render(planned: Plan, config: Config) -> str:
-    """The compose file of a plan."""
     cast = (*planned.processes, *planned.reserved)
     hosts = {
         role: ",".join(process.address for process in cast if process.role == role)

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from a3c.cluster.plan import Plan, keeper_environment
+from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, own_code
 from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
-from a3c.process.environment import process_environment
+from a3c.process.environment import code_environment, process_environment
 from a3c.run.checkpoint import steps
 from a3c.run.rundir import REPOSITORY, RunDir, copied_from, refusing, room
 
@@ -35,8 +35,6 @@ _NAMESPACE_TIMEOUT_S = 20.0
 
 
 class Facts(NamedTuple):
-    """The resources of a machine."""
-
     cores: int
     available_mb: float
     free_disk_mb: float
@@ -139,7 +137,7 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
             capture_output=True,
             text=True,
             timeout=_NAMESPACE_TIMEOUT_S,
-            env=keeper_environment(),
+            env=code_environment(),
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -23,6 +23,7 @@ from a3c.errors import EXIT_FATAL, EXIT_OK
 from a3c.keeper.restarts import Limits, Patience
 from a3c.keeper.spec import Process
 from a3c.process import process_records
+from a3c.process.environment import code_environment
 from a3c.process.process_records import Identity, ProcessRecord
 from a3c.run.rundir import RunDir
 
@@ -66,13 +67,11 @@ class Interruption:
         self.script: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Interruption:
-        """Install the signal handlers."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -98,7 +97,6 @@ class ChildKeepers:
     """
 
     def __init__(self, run: RunDir, processes: Iterable[Process], *, echo: bool = False) -> None:
-        """Start a keeper for each process."""
         self._run = run
         self._echo = echo
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -112,7 +110,7 @@ class ChildKeepers:
         )
         self._children[process.name] = subprocess.Popen(
             command,
-            env=planning.keeper_environment(),
+            env=code_environment(),
             stdin=subprocess.DEVNULL,
             stdout=None if self._echo else subprocess.DEVNULL,
             start_new_session=True,

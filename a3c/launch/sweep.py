@@ -44,8 +44,6 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as its file says it."""
-
     preset: str
     trials: int  # draws of the ranges
     draw_seed: int
@@ -72,15 +70,12 @@ class Sweep:
 
 @dataclass
 class Trial:
-    """One run of a sweep."""
-
     path: Path
     values: Values  # the varied settings
     summary: Values | None = None
 
     @property
     def row(self) -> Values:
-        """The trial in the table."""
         found = self.summary or {}
         evaluation = found.get("evaluation") or {}
         result = {name: found.get(name, "") for name in RESULTS[:-1]}
@@ -367,7 +362,6 @@ class _Study:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
     parser.add_argument("file", type=command_line.parse_path, metavar="FILE", help="TOML file")
     parser.add_argument(
         "--output", type=command_line.parse_path, metavar="DIR", help=f"default: {RUNS}/FILE"
@@ -376,7 +370,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """The verb."""
     if not 1 <= arguments.at_once <= 1000:
         raise UserError(f"--at-once {arguments.at_once} is refused: give 1 to 1000")
     folder = arguments.output or Path(RUNS) / arguments.file.stem

@@ -23,7 +23,7 @@ from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
-from a3c.process.environment import is_unwanted
+from a3c.process.environment import code_environment, is_unwanted
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
@@ -67,7 +67,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     close_session(server, run.label)
-    environment = planning.keeper_environment()
+    environment = code_environment()
     open_session(server, run.label, windows, directory=Path.cwd(), environment=environment)
     with rundir.refusing(run.path):
         run.tmux_socket.write_text(socket_of(server))
@@ -148,7 +148,6 @@ def server_of(run: RunDir) -> libtmux.Server:
 
 
 def socket_of(server: libtmux.Server) -> str:
-    """The socket path of a running server."""
     return _output(server, "display-message", "-p", "#{socket_path}")
 
 

@@ -37,13 +37,11 @@ FOLLOW_INTERVAL_S = 0.25
 
 
 def run(prog: str, arguments: Sequence[str]) -> int:
-    """Execute the verb, which is the first argument."""
     parser = make_parser(prog, arguments[0])
     return VERBS[arguments[0]].act(parser.parse_args(arguments[1:])) or EXIT_OK
 
 
 def make_parser(prog: str, verb: str) -> Parser:
-    """The parser of a verb's arguments."""
     if verb == "config":
         return make_config_parser(f"{prog} {verb}", VERBS[verb].help)
     parser = Parser(prog=f"{prog} {verb}", description=VERBS[verb].help, allow_abbrev=False)
@@ -76,21 +74,18 @@ def make_parser(prog: str, verb: str) -> Parser:
 
 
 def status(arguments: argparse.Namespace) -> None:
-    """Print the status of a run."""
     found = reading.read(rundir.find(arguments.run), usage=True)
     text = json.dumps(found.as_dict(), indent=1) if arguments.json else "\n".join(lines(found))
     print(text)
 
 
 def watch(arguments: argparse.Namespace) -> None:
-    """Show a run live, until it ends."""
     from a3c.watch import dashboard
 
     dashboard.watch(rundir.find(arguments.run))
 
 
 def list_runs(_arguments: argparse.Namespace) -> None:
-    """Print the runs of this folder, newest last."""
     for found in rundir.all_runs():
         name = printable(found.name)
         try:
@@ -165,7 +160,6 @@ def stop(arguments: argparse.Namespace) -> None:
 
 
 def restart(arguments: argparse.Namespace) -> None:
-    """Tell a keeper to restart its process."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
     records = process_records.read_records(found.path)

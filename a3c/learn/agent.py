@@ -135,11 +135,9 @@ class Agent:
         return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
-        """Replace the parameters and the observation statistics."""
         self._assign(flat, statistics)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """The local weights by name."""
         return self._session.run({_short_name(v): v for v in self._variables})
 
     def graph_def(self) -> Any:
@@ -191,7 +189,9 @@ class Agent:
             tf.import_graph_def(constants, instead, name="agent")
 
         def imported(tensors: dict[str, Any]) -> dict[str, Any]:
-            return {name: graph.get_tensor_by_name(f"agent/{t.name}") for name, t in tensors.items()}
+            return {
+                name: graph.get_tensor_by_name(f"agent/{t.name}") for name, t in tensors.items()
+            }
 
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 

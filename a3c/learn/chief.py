@@ -66,7 +66,6 @@ def prepare(
 
 
 def initial_weights(agent: Agent, start_from: str | None) -> dict[str, np.ndarray]:
-    """The weights that a run begins with."""
     fresh = agent.parameters()
     if start_from is None:
         return fresh

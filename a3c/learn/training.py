@@ -297,7 +297,6 @@ class EpisodeReports:
             self.flush()
 
     def flush(self) -> None:
-        """Send all games that wait to be reported."""
         self._sent = time.monotonic()
         if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
             self.dropped += len(self._waiting)
@@ -313,7 +312,6 @@ class Narrator:
         self._steps = 0  # of the first environment
 
     def __call__(self, rollout: Rollout, _update: Update) -> None:
-        """Log what this rollout holds of it."""
         for game in rollout.episodes if self._games else ():
             steps = count(game.length, "env step")
             log.info("a game ended with a return of %g after %s", game.episode_return, steps)

@@ -31,7 +31,6 @@ class Best(NamedTuple):
 
 
 def folder(run: RunDir) -> Path:
-    """The directory of a run's best checkpoint."""
     return run.path / "best"
 
 

@@ -73,7 +73,6 @@ class Env(gymnasium.Env[Any, Any]):
         return None if frames is None else frames[0]
 
     def close(self) -> None:
-        """Close the environment."""
         self._envs.close()
 
 

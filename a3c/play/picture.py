@@ -66,8 +66,6 @@ _ARROWS = {
 
 
 class Choice(NamedTuple):
-    """One of several discrete actions."""
-
     name: str
     probability: float
     chosen: bool
@@ -133,8 +131,6 @@ def game_name(env_id: str) -> str:
 
 
 class Facts(NamedTuple):
-    """The facts that a picture shows beside the game."""
-
     score: float
     step: int
     value: float
@@ -159,7 +155,6 @@ class Painter:
         return self._left + PANEL_WIDTH, self._height
 
     def set_subtitle(self, subtitle: str) -> None:
-        """Change the line below the title."""
         image = Image.new("RGB", self.size, BACKGROUND)
         pen = ImageDraw.Draw(image)
         left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN

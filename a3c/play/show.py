@@ -265,7 +265,6 @@ class SideShow:
         return pause_s
 
     def close(self) -> None:
-        """Close the window, if it is open."""
         self._over = True
         self._resources.close()
 

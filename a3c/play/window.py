@@ -1,27 +1,32 @@
 """A window on the screen that shows pictures.
 
-The window runs in a process of its own, `window_process.py`: TensorFlow and the libraries that draw
-with OpenGL can't share a process (both include LLVM), and a display failure must not stop playing.
+The window runs in a process of its own: TensorFlow and the libraries that draw with OpenGL can't
+share a process (both include LLVM), and a display failure must not stop playing. That process is
+`python -m a3c.play.window TITLE WIDTH HEIGHT`. It writes one byte when the window is open, and then
+shows the raw RGB pictures of its standard input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from a3c.errors import UserError
+from a3c.process.environment import code_environment
 
 if TYPE_CHECKING:
+    import pygame
     from PIL import Image
 
-_SCRIPT = Path(__file__).with_name("window_process.py")
 _LEAVE_WITHIN_S = 3.0
+_PATIENCE_S = 0.02  # between checks of the keyboard
+_INVISIBLE = ("dummy", "offscreen")
 # A user who sets SDL_VIDEODRIVER is trusted, also with "dummy".
 _SIGNS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
@@ -47,11 +52,11 @@ class Window:
         with tempfile.TemporaryFile() as errors:
             # A session of its own: Ctrl-C reaches only us; the window closes when its input ends.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_SCRIPT), title, str(size[0]), str(size[1])],
+                [sys.executable, "-P", "-m", "a3c.play.window", title, *map(str, size)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1"},
+                env={**code_environment(environ), "PYGAME_HIDE_SUPPORT_PROMPT": "1"},
                 start_new_session=True,
             )
             assert self._process.stdout is not None
@@ -72,11 +77,9 @@ class Window:
                 self._pictures.flush()
 
     def is_open(self) -> bool:
-        """Whether the user hasn't closed the window."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Close the window."""
         with contextlib.suppress(BrokenPipeError):
             self._pictures.close()
         try:
@@ -86,3 +89,41 @@ class Window:
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def main(title: str, width: int, height: int) -> int:
+    """Show pictures until the input ends or the user closes the window."""
+    import pygame
+
+    try:
+        pygame.display.init()
+        driver = pygame.display.get_driver()
+        if driver in _INVISIBLE and os.environ.get("SDL_VIDEODRIVER") != driver:
+            raise pygame.error("no display answers")
+        surface = pygame.display.set_mode((width, height))
+    except pygame.error as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    pygame.display.set_caption(title)
+    os.write(1, b"1")
+    size = 3 * width * height
+
+    def closes(event: pygame.event.Event) -> bool:
+        pressed = event.type == pygame.KEYDOWN and event.key in (pygame.K_ESCAPE, pygame.K_q)
+        return pressed or event.type == pygame.QUIT
+
+    while not any(map(closes, pygame.event.get())):
+        if not select.select([0], [], [], _PATIENCE_S)[0]:
+            continue
+        picture = bytearray()
+        while part := os.read(0, size - len(picture)):
+            picture += part
+        if len(picture) < size:
+            break
+        surface.blit(pygame.image.frombuffer(picture, (width, height), "RGB"), (0, 0))
+        pygame.display.flip()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -119,8 +119,6 @@ _OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
 
 
 class _Glyph(NamedTuple):
-    """Position and look of a layer in the picture."""
-
     row: LayerRow
     x: float  # centre
     y: float

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TextIO
 
 from a3c.errors import A3CError
+from a3c.process.environment import REPOSITORY
 
-_SCRIPTS = Path(__file__).resolve().parents[2]
 # The commands of an installed package, see pyproject.toml.
 _INSTALLED = {"launch_cluster.py": "a3c", "evaluate.py": "a3c-evaluate", "plot.py": "a3c-plot"}
 MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
@@ -52,7 +52,7 @@ def discard(stream: TextIO) -> None:
 
 def program(script: str) -> str:
     """The name of a script of ours: `launch_cluster.py`, or `a3c` in an installed package."""
-    is_installed = _SCRIPTS.is_relative_to(sys.prefix) and _SCRIPTS.name == "site-packages"
+    is_installed = REPOSITORY.is_relative_to(sys.prefix) and REPOSITORY.name == "site-packages"
     return _INSTALLED.get(script, script) if is_installed else script
 
 
@@ -63,7 +63,7 @@ def command(name: str) -> str:
     name = program(name)
     if not name.endswith(".py"):
         return name if is_on_path else from_here(python.parent / name)
-    return f"{'python' if is_on_path else from_here(python)} {from_here(_SCRIPTS / name)}"
+    return f"{'python' if is_on_path else from_here(python)} {from_here(REPOSITORY / name)}"
 
 
 def from_here(path: Path) -> str:

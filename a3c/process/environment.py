@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]  # the folder of a3c and of the scripts
 
 # gRPC uses proxies for cluster traffic too, so a dead proxy would disconnect the cluster. With port
 # reuse two servers can listen on one port, and each gets some of the other's calls.
@@ -24,6 +27,12 @@ DEFAULT_VARIABLES = {
 def is_unwanted(name: str) -> bool:
     """Whether to remove a variable of that name, in any case."""
     return name.lower() in _UNWANTED
+
+
+def code_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The user's environment, with a PYTHONPATH that finds our code from any directory."""
+    paths = [str(REPOSITORY), *filter(None, [base.get("PYTHONPATH")])]
+    return {**base, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:

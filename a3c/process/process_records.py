@@ -58,7 +58,6 @@ def now_text() -> str:
 
 
 def this_host() -> str:
-    """The host name that records use."""
     return os.uname().nodename
 
 

@@ -34,7 +34,6 @@ class StopRequest(threading.Event):
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has arrived."""
         return self.is_set()
 
     def install(self) -> None:

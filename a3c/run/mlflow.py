@@ -35,7 +35,6 @@ class MLflow:
         self._client.log_batch(self._run_id, metrics)
 
     def close(self) -> None:
-        """End the MLflow run as finished."""
         if self._client is not None:
             self._client.set_terminated(self._run_id)
 

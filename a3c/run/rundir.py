@@ -25,9 +25,9 @@ from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.process.atomic_file import sync_directory, write_atomically
+from a3c.process.environment import REPOSITORY as REPOSITORY
 from a3c.run.checkpoint import Manifest, newest_valid, refuse_other_identity
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = Path("runs")
 LOCK = ".lock"
 _LOCKED = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
@@ -38,8 +38,6 @@ LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", 
 
 @dataclass
 class RunDir:
-    """The paths of a run's files."""
-
     path: Path
     new_label: str | None = None  # for a run that has no config.json yet
 
@@ -111,7 +109,6 @@ def find(name: str | None) -> RunDir:
 
 
 def all_runs() -> list[RunDir]:
-    """The runs of this folder, oldest first."""
     found = []
     for path in RUNS.glob("*/config.json"):
         with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link

@@ -35,7 +35,6 @@ class Wandb:
         self._run.log(row)
 
     def close(self) -> None:
-        """End the W&B run as finished."""
         if self._run is not None:
             self._run.finish()
 

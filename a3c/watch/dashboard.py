@@ -50,7 +50,6 @@ class Dashboard:
         return View(self.status, self._curve.points, tuple(self._notes))
 
     def line(self) -> str:
-        """The state in one line."""
         return one_line(self.status, time_left(self.status, self._curve.points))
 
     def note(self, text: str) -> None:

@@ -128,7 +128,6 @@ class Reader:
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
     def _rows(self, name: str) -> list[Row]:
-        """The last rows of a metrics file."""
         return self._cache.get(rows.last_rows, self._run.metrics(name)) or []
 
     def _compose(self, settings: Settings, members: Sequence[ProcessStatus], now: float) -> Status:

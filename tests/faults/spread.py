@@ -17,6 +17,7 @@ from a3c.cluster.topology import Cluster
 from a3c.config import command_line
 from a3c.launch.supervisor import RecordedKeepers
 from a3c.process import process_records
+from a3c.process.environment import code_environment
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir, create
 from a3c.watch import status
@@ -60,7 +61,7 @@ class Spread:
         command = planning.keeper_command(process, self.run, parent=os.getpid())
         self._children[name] = subprocess.Popen(
             self.hosts[name].command(command),
-            env={**planning.keeper_environment(), ledger.VARIABLE: str(self.ledger)},
+            env={**code_environment(), ledger.VARIABLE: str(self.ledger)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
