@@ -44,11 +44,11 @@ from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.environment import adopt_environment
 from a3c.process.startup import import_tensorflow
-from a3c.run import checkpoint, compact, rundir
+from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
-from benchmarks import machine
+from benchmarks import compact, machine
 
 GAMES = ("Breakout", "SpaceInvaders", "Qbert", "BeamRider", "Seaquest", "Enduro", "Pong")
 SEEDS = (1, 2, 3)

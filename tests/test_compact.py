@@ -14,9 +14,10 @@ import pytest
 from a3c.errors import FatalError, UserError
 from a3c.learn import chief
 from a3c.play import locate
-from a3c.run import checkpoint, compact
+from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.rundir import REPOSITORY
+from benchmarks import compact
 from tests import snapshots
 from tests.clusters import config
 

@@ -4,8 +4,8 @@ A checkpoint is a directory `checkpoints/<step>/` that holds one TensorFlow chec
 `manifest.json` with the size and SHA-256 of every file. Writing is atomic: the checkpoint is
 written under a temporary name, fsynced, and renamed. The manifest contains data only, never code.
 
-A compact checkpoint (`a3c.run.compact`) has its variables in one NumPy file instead, without the
-optimizer's statistics. Everything here reads it like any other.
+A compact checkpoint (`benchmarks/compact.py` writes them, for zoo/) has its variables in one NumPy
+file instead, weights as float16, without the optimizer's statistics. It is read like any other.
 """
 
 from __future__ import annotations
@@ -312,9 +312,14 @@ def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
 def load_variables(directory: Path) -> dict[str, np.ndarray]:
     """Every array of a checkpoint by name; DamagedCheckpointError if it can't be read."""
     if (directory / COMPACT).is_file():
-        from a3c.run import compact
+        import numpy as np
 
-        return compact.read(directory / COMPACT)
+        try:
+            with (directory / COMPACT).open("rb") as file, np.load(file) as arrays:
+                found = {name: arrays[name] for name in arrays.files}
+        except Exception as error:  # NumPy and its parts raise many kinds
+            raise DamagedCheckpointError(f"{COMPACT}: {error}") from None
+        return {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in found.items()}
     import tensorflow as tf
 
     try:

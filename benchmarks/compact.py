@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from a3c.run import checkpoint
-from a3c.run.checkpoint import DamagedCheckpointError, Manifest
+from a3c.run.checkpoint import Manifest
 
 
 def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) -> Manifest:
@@ -39,22 +39,9 @@ def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) 
     return checkpoint.read_manifest(path)
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a compact checkpoint by name, its weights as float32 again."""
-    try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            return {name: _widened(arrays[name]) for name in arrays.files}
-    except Exception as error:  # NumPy and its parts raise many kinds
-        raise DamagedCheckpointError(f"{path.name}: {error}") from None
-
-
 def _halved(value: np.ndarray) -> np.ndarray:
     """Weights as float16, clipped to its range; counters and observation statistics as they are."""
     if value.dtype != np.float32:
         return value
     most = np.finfo(np.float16).max
     return np.clip(value, -most, most).astype(np.float16)
-
-
-def _widened(value: np.ndarray) -> np.ndarray:
-    return value.astype(np.float32) if value.dtype == np.float16 else value
