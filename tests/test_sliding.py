@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from a3c.config import LearningConfig
 from a3c.learn.returns import n_step
-from a3c.learn.rollout import Rollout
-from a3c.learn.sliding import Sliding
+from a3c.learn.rollout import Rollout, Sliding
 from tests.test_learner import PER_STEP, random_rollout
 
 

@@ -13,8 +13,7 @@ from a3c.config import Config, RunConfig
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, gae, moments_update, normalize
-from a3c.learn.rollout import Player, Rollout, Stopwatch
-from a3c.learn.sliding import Sliding
+from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
 from a3c.run.metrics import Episode
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics

@@ -10,13 +10,18 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from a3c.config import Config
+from a3c.config import Config, LearningConfig
 from a3c.config.own_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
-from a3c.learn.returns import bootstrap_truncations
+from a3c.learn.returns import FloatArray, bootstrap_truncations, n_step
 from a3c.net.observations import as_fed, fed_space
 from a3c.run.metrics import Episode
+
+_ROWS = (  # the parts of a rollout with one row for each time step
+    *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
+    *("policy_parameters", "epsilon"),
+)
 
 
 class Actor(Protocol):
@@ -303,3 +308,39 @@ class Player:
                 if np.isfinite(self._returns[i]):
                     episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
             self._returns[done], self._lengths[done] = 0.0, 0
+
+
+class Sliding:
+    """Returns of exactly N steps, which reach over a rollout's end; for networks without a memory.
+
+    It keeps the samples that have not seen N further steps for the next rollouts.
+    """
+
+    def __init__(self, learning: LearningConfig) -> None:
+        assert learning.return_steps is not None
+        self._steps, self._least = learning.return_steps, learning.return_min_samples
+        self._lambda = learning.gae_lambda
+        self._kept: dict[str, np.ndarray] = {}
+
+    def complete(self, rollout: Rollout) -> tuple[Rollout, FloatArray, FloatArray]:
+        """The samples that are complete now, with their advantages and returns.
+
+        They are removed. If there are fewer than `return_min_samples`, there are none, and all
+        wait for the next rollout. A kept sample has the value that was predicted when it was
+        played.
+        """
+        whole = rollout._replace(epsilon=np.full_like(rollout.mask, rollout.epsilon))
+        rows = {name: getattr(whole, name) for name in _ROWS}
+        if self._kept:
+            rows = {name: np.concatenate([self._kept[name], new]) for name, new in rows.items()}
+        done = max(0, len(rows["mask"]) - self._steps + 1)
+        if np.count_nonzero(rows["mask"][:done]) < max(1, self._least):
+            done = 0
+        # Copies, because the next rollout reuses the arrays.
+        self._kept = {name: np.array(values[done:]) for name, values in rows.items()}
+        rewards, values, discounts = rows["rewards"], rows["values"], rows["discounts"]
+        advantages, returns = n_step(
+            *(rewards, values, rollout.bootstrap_value, discounts, self._lambda, self._steps)
+        )
+        cut = {name: values[:done] for name, values in rows.items()}
+        return rollout._replace(**cut), advantages[:done], returns[:done]
