@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import tensorflow as tf
 from gymnasium.spaces import Box, Discrete, Space
 
 from a3c.env import wrappers
 from a3c.errors import UserError
+from a3c.learn.agent import Agent
 from a3c.net.distributions import Categorical
-from a3c.play import export
 from a3c.play.locate import Source, Which, find_checkpoint
 from a3c.play.playground import Envs, Playground
 from a3c.run.rundir import REPOSITORY
@@ -154,7 +155,43 @@ class LoadedAgent:
         (discrete ones counted from 0, Box ones before `--action-bounds`), `values` and
         `policy_parameters`, and then `next_state`.
         """
-        return export.write(self._agent, Path(path), greedy)
+        return _write(self._agent, Path(path), greedy)
+
+
+def _write(agent: Agent, path: Path, greedy: bool) -> Path:
+    """Write the acting part of an agent, its weights as constants; returns the path."""
+    if path.exists():
+        raise UserError(f"{path} is there already: give another name")
+    graph, inputs, outputs = agent.frozen(greedy=greedy)
+    if path.suffix == ".onnx":
+        _write_onnx(graph, inputs, outputs, path)
+        return path
+    with graph.as_default(), tf.compat.v1.Session() as session:
+        signatures = tf.compat.v1.saved_model.signature_def_utils
+        signature = signatures.predict_signature_def(inputs, outputs)
+        builder = tf.compat.v1.saved_model.Builder(str(path))
+        builder.add_meta_graph_and_variables(
+            session, [tf.saved_model.SERVING], {"serving_default": signature}
+        )
+        builder.save()
+    return path
+
+
+def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], path: Path) -> None:
+    try:
+        import tf2onnx
+    except ImportError:
+        raise UserError(
+            f"{path} needs tf2onnx: run `.venv/bin/pip install tf2onnx onnx`, "
+            "or give a folder for a SavedModel"
+        ) from None
+    model, _ = tf2onnx.convert.from_graph_def(
+        graph.as_graph_def(),
+        input_names=[tensor.name for tensor in inputs.values()],
+        output_names=[tensor.name for tensor in outputs.values()],
+        tensors_to_rename={t.name: name for name, t in [*inputs.items(), *outputs.items()]},
+    )
+    path.write_bytes(model.SerializeToString())
 
 
 def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAgent:
