@@ -175,7 +175,7 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
 
 def _projected(one: Summary) -> Projected:
     config = preset(one.task, one.workers)
-    steps_a_push = config.share.samples / config.pushes_per_rollout
+    steps_a_push = config.share.push / config.learning.epochs
     costs = costs_of(PARAMETERS[one.task], one.cpu_ms * steps_a_push, SMALL)
     outcome = Simulation(Shape(one.workers, 1, LINK_MBIT_S), costs).run()
     rate = steps_a_push * outcome.updates_per_s

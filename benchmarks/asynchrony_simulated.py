@@ -325,12 +325,12 @@ class Simulation:
         Other workers never change the weights that a worker holds. So computing a gradient when it
         is pushed gives the same result.
         """
-        share, pushes_per_rollout = self._config.share, self._config.pushes_per_rollout
+        share, epochs = self._config.share, self._config.learning.epochs
         for rollout in player.rollouts():
             yield share.samples * PLAY_MS
             learner.catch_up()
             pushes = learner.pushes(rollout)
-            for _ in range(pushes_per_rollout):
+            for _ in range(share.minibatches * epochs):
                 yield share.samples / share.minibatches * LEARN_MS + PUSH_MS
                 if next(pushes, None) is None:  # the limit of divergence, or no sample is complete
                     break

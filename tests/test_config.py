@@ -163,7 +163,6 @@ def test_a_push_is_a_share_of_a_step_but_not_too_small(workers: int, minibatches
     """Of 2,048 samples a rollout of all and 256 a step: a step mixes all workers where it can."""
     settings = config(workers=workers, envs=16, rollout_length=128, samples_per_step=256)
     assert settings.share.minibatches == minibatches
-    assert settings.pushes_per_rollout == minibatches
 
 
 def test_where_every_push_is_a_step_a_rollout_is_one_push() -> None:

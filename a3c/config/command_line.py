@@ -157,14 +157,14 @@ def read_file(path: Path, source: str | None = None) -> Layer:
 
     `source` is what messages call the file if it wasn't given by `--config`.
     """
-    tables = _parse_file(path, source or f"--config {path}")
+    tables = parse_file(path, source or f"--config {path}")
     if isinstance(tables, dict):
         tables.pop("for_env_ids", None)
         tables = of_this_version(tables["config"]) if "config" in tables else tables
     return from_tables(tables, source or str(path))
 
 
-def _parse_file(path: Path, source: str) -> Any:
+def parse_file(path: Path, source: str) -> Any:
     """The contents of a file: JSON if its name ends in .json, else TOML."""
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
@@ -188,7 +188,7 @@ def read_preset(name: str) -> Layer:
 
 def patterns(preset: str) -> list[str]:
     """The patterns of the environments that a preset is for."""
-    return _parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
+    return parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
 
 
 def is_for_another_task(preset: str, env_id: str) -> bool:
@@ -404,16 +404,6 @@ def make_parser(
     return parser
 
 
-def _preset_in(arguments: Sequence[str]) -> Layer | None:
-    """The preset that arguments choose by `--preset` or `--env-id`, for the help."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--preset", default="auto")
-    parser.add_argument("--env-id", default="")
-    given, _ = parser.parse_known_args([word for word in arguments if "help" not in word])
-    name = preset_for(given.env_id) if given.preset == "auto" else given.preset
-    return read_preset(name) if name in preset_names() else None
-
-
 def parse_config(
     argv: Sequence[str] | None,
     prog: str,
@@ -428,8 +418,14 @@ def parse_config(
     `base` is the configuration of a resumed run.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    everything = "--help-all" in arguments
-    preset = _preset_in(arguments) if {"-h", "--help", "--help-all"} & set(arguments) else None
+    everything, preset = "--help-all" in arguments, None
+    if everything or {"-h", "--help"} & set(arguments):  # the help shows the values of the preset
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        first.add_argument("--preset", default="auto")
+        first.add_argument("--env-id", default="")
+        given, _ = first.parse_known_args([word for word in arguments if "help" not in word])
+        name = preset_for(given.env_id) if given.preset == "auto" else given.preset
+        preset = read_preset(name) if name in preset_names() else None
     parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
     namespace = parser.parse_args(arguments)
     try:

@@ -527,11 +527,6 @@ class Config:
         return Share(envs, length, minibatches)
 
     @property
-    def pushes_per_rollout(self) -> int:
-        """The number of gradients that a worker pushes per rollout."""
-        return self.share.minibatches * self.learning.epochs
-
-    @property
     def windows(self) -> dict[str, tuple[int, int]]:
         """Env steps at which schedules begin and end: by default, and by the name of an option."""
         learning = self.learning

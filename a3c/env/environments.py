@@ -90,24 +90,20 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     Uses the environment's own vector implementation if it supports the arguments; that one chooses
     its own reset mode. UserError if a package is missing.
     """
-    try:
-        return _make_vec(env_id, num_envs, config, render_mode)
-    except MISSING as error:
-        raise UserError(_explain_missing(error, env_id)) from error
-
-
-def _make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None) -> Envs:
     spec = _find_spec(env_id)
     keywords = dict(config.env_kwargs)
     if config.max_episode_steps is not None:
         keywords["max_episode_steps"] = config.max_episode_steps
     if render_mode is not None:
         keywords["render_mode"] = render_mode
-    if render_mode or config.wrapper or not _has_vector_version(spec, keywords):
-        return wrappers.copies(
-            partial(gymnasium.make, env_id, **keywords), num_envs, config.wrapper
-        )
-    return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **keywords)
+    try:
+        if render_mode or config.wrapper or not _has_vector_version(spec, keywords):
+            one = partial(gymnasium.make, env_id, **keywords)
+            return wrappers.copies(one, num_envs, config.wrapper)
+        keywords["vectorization_mode"] = "vector_entry_point"
+        return gymnasium.make_vec(env_id, num_envs, **keywords)
+    except MISSING as error:
+        raise UserError(_explain_missing(error, env_id)) from error
 
 
 def say_alive(envs: Envs, beat: Callable[[], object]) -> None:

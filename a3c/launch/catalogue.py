@@ -12,6 +12,7 @@ from typing import Any
 from a3c.config import command_line
 from a3c.config.command_line import OPTIONS, Layer
 from a3c.errors import UserError
+from a3c.process.console import table
 from a3c.run.rundir import REPOSITORY
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "real-workers.csv"
@@ -35,7 +36,7 @@ def presets(arguments: argparse.Namespace) -> None:
                 _measured(name),
             )
         )
-    _print_table(rows)
+    print("\n".join(table(rows)))
 
 
 def config(arguments: argparse.Namespace) -> None:
@@ -92,12 +93,4 @@ def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
         value: Any = getattr(getattr(whole, option.section), option.name)
         setting = [name for name, layer in layers if option.name in layer.get(option.section, {})]
         rows.append((option.flag, command_line.plain(value), setting[-1] if setting else "default"))
-    _print_table(rows)
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    print("\n".join(table(rows)))

@@ -27,6 +27,7 @@ from a3c.hosts import elsewhere, probe
 from a3c.hosts.connection import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import PROCESS_MB
+from a3c.process import console
 from a3c.process.console import command, count
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -206,11 +207,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
 def table(answers: Sequence[Answer]) -> list[str]:
     """The answers as a table, one line per host."""
     ours = answers[0].facts.get("code")
-    rows = [_COLUMNS, *(_row(answer, ours) for answer in answers)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    return [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return console.table([_COLUMNS, *(_row(answer, ours) for answer in answers)])
 
 
 def _row(answer: Answer, ours: dict[str, str] | None) -> tuple[str, ...]:

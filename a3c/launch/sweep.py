@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -94,12 +93,9 @@ class Trial:
 def read(path: Path) -> Sweep:
     """Read a sweep's file; raises UserError, one line."""
     source = str(path)
-    try:
-        tables = tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{source}: {error.strerror}; give a TOML file") from None
-    except ValueError as error:
-        raise UserError(f"{source} is not valid TOML: {error}; mend it") from None
+    tables = command_line.parse_file(path, source)
+    if not isinstance(tables, dict):  # a JSON file can hold a list
+        raise UserError(f"{source}: give a TOML file with [fixed] and [vary]")
     for key in tables:
         if key not in KEYS:
             raise UserError(f"{source}: unknown key {key!r}: known are {', '.join(KEYS)}")
@@ -184,8 +180,14 @@ class Trainer:
         """Train a trial unless it has ended; its summary is set if it has then."""
         summary, said = trial.path / "summary.json", trial.path.with_suffix(".log")
         is_new = not (trial.path / "config.json").exists()
-        if not is_new:
-            self._refuse_another(trial)
+        known = None if is_new else rundir.read_config(RunDir(trial.path))
+        for name, value in {**self._sweep.fixed, **trial.values}.items() if known else ():
+            there = getattr(getattr(known, OPTIONS[name].section), name)
+            if there != value:
+                raise UserError(
+                    f"{trial.path} was trained with {name} {command_line.plain(there)}, not "
+                    f"{command_line.plain(value)}: give another --output, or the file as it was"
+                )
         if _state(summary) != "done" and not self.is_stopped:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
@@ -200,17 +202,6 @@ class Trainer:
             log.error("%s failed: see %s; the same command tries it again", trial.path.name, said)
         else:
             log.warning("%s has not ended: the same command goes on with it", trial.path.name)
-
-    def _refuse_another(self, trial: Trial) -> None:
-        """Raise UserError if the trial's folder holds a run with other settings than the trial."""
-        known = rundir.read_config(RunDir(trial.path))
-        for name, value in {**self._sweep.fixed, **trial.values}.items():
-            there = getattr(getattr(known, OPTIONS[name].section), name)
-            if there != value:
-                raise UserError(
-                    f"{trial.path} was trained with {name} {command_line.plain(there)}, not "
-                    f"{command_line.plain(value)}: give another --output, or the file as it was"
-                )
 
     def _launch(self, trial: Trial, said: Path, *, is_new: bool) -> int:
         sweep = self._sweep

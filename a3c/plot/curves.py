@@ -279,19 +279,20 @@ def wide_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
     return np.linspace(start, end, num_points if end > start else 1)
 
 
-def _band(curves: Sequence[Series], grid: np.ndarray) -> Band:
-    """Mean, lowest and highest of the curves at each point of `grid` that any curve covers."""
+def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
+    """Mean, lowest and highest of noisy curves, each averaged in one bin for each grid point.
+
+    None without curves. Grid points that no curve covers are left out.
+    """
+    curves = [bin_means(points, num_points) for points in rows if len(points.x)]
+    if not curves:
+        return None
+    grid = wide_grid(curves, num_points)
     values = np.stack([interpolate(curve, grid) for curve in curves])  # [curves, N]
     covered = np.isfinite(values).any(axis=0)
     values = values[:, covered]
     low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
     return Band(grid[covered], np.nanmean(values, axis=0), low, high)
-
-
-def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
-    """The band of noisy curves, averaged in one bin for each grid point; None without curves."""
-    curves = [bin_means(points, num_points) for points in rows if len(points.x)]
-    return _band(curves, wide_grid(curves, num_points)) if curves else None
 
 
 def iqm(values: np.ndarray) -> np.ndarray:

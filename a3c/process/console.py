@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -77,6 +77,15 @@ def from_here(path: Path) -> str:
 def count(number: int, one: str, more: str = "") -> str:
     """A number with its noun: `1 worker`, `2 workers`; `more` is an irregular plural."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+def table(rows: Sequence[Sequence[str]], num_left: int | None = None) -> list[str]:
+    """The rows as aligned lines; columns after the first `num_left` are aligned right."""
+    columns = []
+    for place, column in enumerate(zip(*rows, strict=True)):
+        side = "<" if num_left is None or place < num_left else ">"
+        columns.append([f"{cell:{side}{max(map(len, column))}}" for cell in column])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
 def beside(mean: float, mark: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a3c.run.rows import Follower, Row, parse_row
+from a3c.run.rows import Follower, parse_row
 from a3c.watch.snapshot import RUNNING, Status, duration
 
 _FIRST_POINTS = 240  # of a file that is larger than
@@ -35,25 +35,24 @@ class Curve:
         self.update(spacing=size // _FIRST_POINTS if size > _WHOLE_BYTES else 0)
 
     def update(self, spacing: int = 0) -> None:
-        """Add the new rows; with `spacing`, only a row every so many bytes, and all rollbacks."""
+        """Add the new rows; with `spacing`, only a row every so many bytes, and all rollbacks.
+
+        A rollback removes the points of later env steps.
+        """
         due = read = 0
         for line in self._follower.lines():
             read += len(line)
-            if read >= due or b'"event"' in line:
-                due = read + spacing
-                self._add(parse_row(line) or {})
+            if read < due and b'"event"' not in line:
+                continue
+            due, row = read + spacing, parse_row(line) or {}
+            steps, value, at = row.get("env_steps"), row.get(_MEAN_RETURN), row.get("time")
+            if isinstance(steps, int) and isinstance(at, int | float):
+                while self.points and self.points[-1].env_steps > steps:
+                    self.points.pop()
+                if isinstance(value, int | float):
+                    self.points.append(Point(steps, float(at), float(value)))
         if len(self.points) > _MAX_POINTS:
             self.points[:-1] = self.points[:-1:2]
-
-    def _add(self, row: Row) -> None:
-        """Add a point; after a rollback, first remove the points of later env steps."""
-        steps, value, at = row.get("env_steps"), row.get(_MEAN_RETURN), row.get("time")
-        if not (isinstance(steps, int) and isinstance(at, int | float)):
-            return
-        while self.points and self.points[-1].env_steps > steps:
-            self.points.pop()
-        if isinstance(value, int | float):
-            self.points.append(Point(steps, float(at), float(value)))
 
 
 def trend(points: Sequence[Point]) -> float | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from a3c.process.console import beside, count
+from a3c.process.console import beside, count, table
 from a3c.process.process_records import DEAD, ENDED_STATES
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
@@ -220,7 +220,10 @@ def lines(status: Status) -> list[str]:
     time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
     shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
     shown += [f"  {label:<13}{text}" for label, text in _facts(status)]
-    shown += ["", *("  " + line for line in _table(status.processes))]
+    several = len({p.host for p in status.processes if p.host}) > 1
+    titles = [title for title in _LISTED if several or title != "host"]
+    rows = [titles, *([CELLS[title](p) for title in titles] for p in status.processes)]
+    shown += ["", *(f"  {line}" for line in table(rows, num_left=titles.index("state") + 1))]
     if status.warnings:
         shown += ["", *(f"  ! {line}" for line in status.warnings)]
     return shown
@@ -268,15 +271,3 @@ def _reached_at(place: str, status: Status) -> str:
     if host not in WILDCARDS or own.rpartition(":")[2] != port:
         return place
     return f"{name} {printable(own)}" + ("" if status.is_isolated else " (on all interfaces)")
-
-
-def _table(processes: Sequence[ProcessStatus]) -> list[str]:
-    several = len({p.host for p in processes if p.host}) > 1
-    titles = [title for title in _LISTED if several or title != "host"]
-    table = [titles, *([CELLS[title](p) for title in titles] for p in processes)]
-    left = titles.index("state")  # up to here, cells are aligned left
-    columns = []
-    for place, column in enumerate(zip(*table, strict=True)):
-        width = max(map(len, column))
-        columns.append([f"{cell:{'<' if place <= left else '>'}{width}}" for cell in column])
-    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

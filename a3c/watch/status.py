@@ -133,11 +133,12 @@ class Reader:
     def _compose(self, settings: Settings, members: Sequence[ProcessStatus], now: float) -> Status:
         run, config, started_at = self._run, settings.config, settings.started_at
         summary = self._cache.get(_read_summary, run.summary) or {}
-        manifests = checkpoint.newest_first(
-            run.checkpoints,
-            lambda path: self._cache.get(_read_manifest, path / checkpoint.MANIFEST),
-        )
-        newest = next(manifests, None)
+
+        def read_manifest(path: Path) -> Manifest | None:
+            file = path / checkpoint.MANIFEST
+            return self._cache.get(lambda _: checkpoint.read_manifest(path), file)
+
+        newest = next(checkpoint.newest_first(run.checkpoints, read_manifest), None)
         latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
         workers = [row for name, row in latest.items() if name.startswith("worker-")]
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
@@ -233,10 +234,6 @@ def _read_settings(path: Path) -> Settings:
                 return Settings(config, 0.0, is_damaged=True)
         raise
     return Settings(config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at"))
-
-
-def _read_manifest(path: Path) -> Manifest:
-    return checkpoint.read_manifest(path.parent)
 
 
 def _read_summary(path: Path) -> Row | None:
