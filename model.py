@@ -27,13 +27,14 @@ from gymnasium.spaces import Box, Space
 from a3c.config import NetworkConfig
 from a3c.config.command_line import parse_config, parse_path
 from a3c.errors import UserError
-from a3c.learn import own_network, warm_start
+from a3c.learn import own_network
 from a3c.net import layers
 from a3c.net.distributions import for_space
 from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import check_side, image_side, split
 from a3c.process import console
 from a3c.process.environment import adopt_environment
+from a3c.run import checkpoint
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
 
@@ -178,8 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.check:
             agent = own_network.check(network, observation_space, config)
             if config.run.start_from:
-                fresh, source = agent.parameters(), Path(config.run.start_from)
-                warm_start.take(fresh, agent.statistics_size, source)
+                source = Path(config.run.start_from)
+                checkpoint.start_from(source, agent.parameters(), agent.statistics_size)
             return 0
         rows = diagram.layer_table(network, observation_space)
         name, *details = network.description or (config.network.network,)

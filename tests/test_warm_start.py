@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from a3c.errors import UserError
-from a3c.learn import warm_start
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import configure, manifest_of
@@ -37,15 +36,15 @@ def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
     source = saved(tmp_path)
-    values, line = warm_start.take(FRESH, 7, source)
+    values, line = checkpoint.start_from(source, FRESH, 7)
     assert set(values) == {*FRESH, "observation_statistics"}
     assert all((value == 1).all() for value in values.values())
     assert line == f"starting from the weights of {source}"
-    assert "observation_statistics" not in warm_start.take(FRESH, 0, source)[0]
+    assert "observation_statistics" not in checkpoint.start_from(source, FRESH, 0)[0]
 
 
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
-    values, line = warm_start.take(FRESH, 0, saved(tmp_path, policy_weights=(2, 6)))
+    values, line = checkpoint.start_from(saved(tmp_path, policy_weights=(2, 6)), FRESH, 0)
     assert line.endswith("with a new policy head, because the actions differ")
     assert not values["policy/weights"].any()
     assert not values["policy/biases"].any()
@@ -55,7 +54,7 @@ def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"hidden1/weights is of shape \(4, 2\), not of shape"):
-        warm_start.take(FRESH, 0, saved(tmp_path, hidden1_weights=(4, 2)))
+        checkpoint.start_from(saved(tmp_path, hidden1_weights=(4, 2)), FRESH, 0)
 
 
 def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -> None:

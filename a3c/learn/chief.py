@@ -18,7 +18,6 @@ import tensorflow as tf
 from a3c import config as settings
 from a3c.config import Config
 from a3c.errors import FatalError
-from a3c.learn import warm_start
 from a3c.learn.agent import Agent
 from a3c.learn.games import Games
 from a3c.process import process_records
@@ -69,7 +68,7 @@ def initial_weights(agent: Agent, start_from: str | None) -> dict[str, np.ndarra
     fresh = agent.parameters()
     if start_from is None:
         return fresh
-    values, taken = warm_start.take(fresh, agent.statistics_size, Path(start_from))
+    values, taken = checkpoint.start_from(Path(start_from), fresh, agent.statistics_size)
     log.info("%s", taken)
     return values
 

@@ -152,16 +152,14 @@ class Playground:
 def load(agent: Agent, directory: Path) -> None:
     """Load a checkpoint into an agent: DamagedCheckpointError, or UserError for another network."""
     values = checkpoint.load_variables(directory)
-    wanted = agent.shapes | {"observation_statistics": (agent.statistics_size,)}
-    for name, shape in wanted.items():
-        if name not in values or values[name].shape != shape:
-            there = f"of shape {values[name].shape}" if name in values else "missing"
-            raise UserError(
-                f"{directory} is of another network: {name} is {there}, not of shape {shape}; "
-                "give the model.py that it was trained with"
-            )
+    shapes = agent.shapes | {checkpoint.STATISTICS: (agent.statistics_size,)}
+    if wrong := checkpoint.misfit(values, shapes):
+        raise UserError(
+            f"{directory} is of another network: {wrong}; "
+            "give the model.py that it was trained with"
+        )
     flat = np.concatenate([np.ravel(values[name]) for name in agent.shapes])
-    agent.load(flat, values["observation_statistics"])
+    agent.load(flat, values[checkpoint.STATISTICS])
 
 
 def confirm(

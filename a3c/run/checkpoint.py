@@ -35,6 +35,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
 COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
+POLICY_HEAD = "policy/"  # its weights depend on the actions of the environment
+STATISTICS = "observation_statistics"
 # The folder of a frozen snapshot that may solve the run. Training's mean doesn't decide that: the
 # weights changed during its games, and over many windows some mean is high by chance.
 CANDIDATE = "candidate"
@@ -327,6 +329,43 @@ def load_variables(directory: Path) -> dict[str, np.ndarray]:
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise DamagedCheckpointError(str(error).splitlines()[0]) from None
+
+
+def misfit(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """What is wrong with the first variable that doesn't have its shape; empty if all have."""
+    for name, shape in shapes.items():
+        there = f"of shape {values[name].shape}" if name in values else "missing"
+        if there != f"of shape {shape}":
+            return f"{name} is {there}, not of shape {shape}"
+    return ""
+
+
+def start_from(
+    source: Path, fresh: Mapping[str, np.ndarray], statistics_size: int
+) -> tuple[dict[str, np.ndarray], str]:
+    """The weights of `--start-from`, and a line that says what was taken from `source`.
+
+    The head of the policy stays as it is in `fresh` if the actions differ. The optimizer's
+    statistics and the env steps begin afresh. Raises UserError if anything else has another shape.
+    """
+    try:
+        values = load_variables(source)
+    except DamagedCheckpointError as error:
+        raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
+    shapes = {name: value.shape for name, value in fresh.items()}
+    trunk = {name: shape for name, shape in shapes.items() if not name.startswith(POLICY_HEAD)}
+    is_same_head = not misfit(values, {k: v for k, v in shapes.items() if k not in trunk})
+    taken = shapes if is_same_head else trunk
+    if wrong := misfit(values, taken):
+        raise UserError(
+            f"--start-from {source} is of another network: {wrong}; "
+            "give the network and observations that it was trained with"
+        )
+    found = dict(fresh) | {name: values[name] for name in taken}
+    if statistics_size and not misfit(values, {STATISTICS: (statistics_size,)}):
+        found[STATISTICS] = values[STATISTICS]
+    new = "" if is_same_head else ", with a new policy head, because the actions differ"
+    return found, f"starting from the weights of {source}{new}"
 
 
 # --- selecting ------------------------------------------------------------------------------------
