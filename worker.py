@@ -86,9 +86,9 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
             make_envs, show = envs.make, None
             if config.run.render_worker == task.index:
-                from a3c.play import live
+                from a3c.play.show import prepare_live
 
-                make_envs, show = live.prepare(config, envs.make, model.build)
+                make_envs, show = prepare_live(config, envs.make, model.build)
 
             Worker(
                 cluster,

@@ -13,8 +13,8 @@ from PIL import Image
 import envs
 import model
 from a3c.learn.rollout import Player
-from a3c.play import live
 from a3c.play.playground import Playground
+from a3c.play.show import prepare_live
 from tests.clusters import small_config
 
 CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
@@ -46,7 +46,7 @@ class Screen:
 
 def train(open_screen: Any, clock: Callable[[], float], rollouts: int = 2) -> int:
     """Play as a worker that is shown; returns the env steps."""
-    make_envs, show = live.prepare(CONFIG, envs.make, model.build, open_screen)
+    make_envs, show = prepare_live(CONFIG, envs.make, model.build, open_screen)
     assert show is not None
     games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
     agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
@@ -94,12 +94,12 @@ def test_a_worker_plays_as_always_where_nothing_can_be_shown(
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    assert live.prepare(CONFIG, envs.make, model.build) == (envs.make, None)
+    assert prepare_live(CONFIG, envs.make, model.build) == (envs.make, None)
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise ValueError("not drawn")
 
-    assert live.prepare(CONFIG, refuse, model.build, Screen(1)) == (refuse, None)
+    assert prepare_live(CONFIG, refuse, model.build, Screen(1)) == (refuse, None)
     without_display, not_drawn = caplog.messages
     assert without_display.startswith("no window: there is no display here")
     assert "not drawn" in not_drawn
