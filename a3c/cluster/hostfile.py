@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from typing import Any
 
 from a3c.cluster.topology import Cluster, Task, count_up, is_loopback, make_cluster, split_address
 from a3c.config import Config
+from a3c.config.command_line import suggest
 from a3c.errors import UserError
 from a3c.keeper.spec import HERE
 from a3c.process.console import count
@@ -158,9 +158,7 @@ def _make_host(entry: dict[str, Any], where: str) -> Host:
 def _check_keys(table: dict[str, Any], known: Sequence[str], where: str) -> None:
     for key in table:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise UserError(f"{where} has the unknown key {key!r}: {remedy}")
+            raise UserError(f"{where} has the unknown key {key!r}: {suggest(key, known)}")
 
 
 def _check_value(where: str, key: str, value: Any) -> None:

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
@@ -134,20 +134,21 @@ def from_tables(tables: Any, source: str) -> Layer:
             table = OPTIONS[section].section
             raise UserError(f"{source}: {section} belongs in a table: write [{table}] above it")
         if section not in SECTIONS:
-            raise UserError(f"{source}: unknown table {section!r}: {_known(section, SECTIONS)}")
+            raise UserError(f"{source}: unknown table {section!r}: {suggest(section, SECTIONS)}")
         if not isinstance(values, dict):
             raise UserError(f"{source}: {section} = {shown(values)} is refused: give a table")
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in values.items():
             if name not in names:
                 word = name if name.isprintable() else repr(name)
-                raise UserError(f"{source}: unknown key {section}.{word}: {_known(name, names)}")
+                raise UserError(f"{source}: unknown key {section}.{word}: {suggest(name, names)}")
             key = f"{source}: {section}.{name}"
             layer.setdefault(section, {})[name] = coerce(OPTIONS[name], value, key)
     return layer
 
 
-def _known(word: str, known: Any) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A remedy for an unknown word: the nearest of those that are known, else all of them."""
     near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.65)
     return "did you mean " + " or ".join(near) + "?" if near else "known are " + ", ".join(known)
 
@@ -182,7 +183,7 @@ def preset_names() -> list[str]:
 
 def read_preset(name: str) -> Layer:
     if name not in preset_names():
-        raise UserError(f"--preset {name} is unknown: {_known(name, preset_names())}")
+        raise UserError(f"--preset {name} is unknown: {suggest(name, preset_names())}")
     return read_file(PRESETS / f"{name}.toml", f"preset {name}")
 
 

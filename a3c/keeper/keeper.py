@@ -194,8 +194,7 @@ class Keeper:
         signal_name = _signal_name(-code) if code < 0 else None
         last_exit = LastExit(None if signal_name else code, signal_name, now_text(), reason)
         self._record.change(pid=None, create_time=None, birth=None, last_exit=last_exit)
-        how = f"ended by {signal_name}" if signal_name else f"left with {code}"
-        how = f"{self._spec.name} {how}"
+        how = f"{self._spec.name} {last_exit}"
         verdict = judge(code, reason)
         if self._stopping:
             self._leave("stopped", self._last_status, how)

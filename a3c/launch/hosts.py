@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import secrets
 import shlex
 import time
@@ -26,9 +27,9 @@ from a3c.errors import UserError
 from a3c.hosts import elsewhere, probe
 from a3c.hosts.connection import Connection
 from a3c.keeper.spec import Process
-from a3c.launch.preflight import PROCESS_MB
+from a3c.launch.preflight import shortages
 from a3c.process import console
-from a3c.process.console import command, count
+from a3c.process.console import command
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
@@ -282,16 +283,9 @@ def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:
             "docs/multi-host.md"
         )
     for answer in answers:
-        name, facts = answer.host.name, answer.facts
-        if not facts or answer.host.is_here:
-            continue
-        workers = sum(p.role == "worker" for p in answer.processes)
-        if workers * config.cluster.worker_threads > facts["cores"]:
-            here, cores = count(workers, "worker"), count(facts["cores"], "core")
-            yield f"{name}: {here} on {cores}: more of them than cores make a run no faster"
-        need_mb = sum(PROCESS_MB[p.role] for p in answer.processes)
-        if 0 < facts["memory_mb"] < need_mb:
-            yield (
-                f"{name}: some {need_mb / 1000:.1f} GB of memory are needed and "
-                f"{facts['memory_mb'] / 1000:.1f} GB are available: give it fewer slots"
+        if answer.facts and not answer.host.is_here:
+            available_mb = answer.facts["memory_mb"] or math.inf  # 0 if it is unknown
+            found = shortages(
+                answer.processes, config, answer.facts["cores"], available_mb, "it fewer slots"
             )
+            yield from (f"{answer.host.name}: {line}" for line in found)

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, own_code
 from a3c.config.own_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.keeper.spec import Process
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
@@ -64,23 +66,8 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
             f"--run-dir {plan.run_dir}: its disk has {facts.free_disk_mb:,.1f} MB left, and one "
             f"checkpoint takes {needed_mb:,.1f}: make room, or give a directory on another"
         )
-    lines = []
     here = [process for process in plan.processes if process.is_here]
-    workers = sum(process.role == "worker" for process in here)
-    threads = config.cluster.worker_threads
-    if workers * threads > facts.cores:
-        each = f" x {threads} threads" if threads > 1 else ""
-        share = "shares" if workers == 1 else "share"
-        lines.append(
-            f"{count(workers, 'worker')}{each} {share} {count(facts.cores, 'core')}: "
-            "more of them than cores make a run no faster"
-        )
-    need_mb = sum(PROCESS_MB[process.role] for process in here)
-    if need_mb > facts.available_mb:
-        lines.append(
-            f"{count(len(here), 'process', 'processes')} need some {need_mb / 1000:,.1f} GB of "
-            f"memory and {facts.available_mb / 1000:.1f} GB are available: give fewer --workers"
-        )
+    lines = list(shortages(here, config, facts.cores, facts.available_mb, "fewer --workers"))
     if facts.free_disk_mb < LOW_DISK_MB:
         lines.append(
             f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
@@ -91,6 +78,27 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
     if (run.render or run.render_worker is not None) and facts.no_display is not None:
         lines.append(f"{flag}: {facts.no_display}: training goes on without the window")
     return lines
+
+
+def shortages(
+    processes: Sequence[Process], config: Config, cores: int, available_mb: float, remedy: str
+) -> Iterator[str]:
+    """A line if these processes need more cores than a machine has, or more memory."""
+    workers = sum(process.role == "worker" for process in processes)
+    threads = config.cluster.worker_threads
+    if workers * threads > cores:
+        each = f" x {threads} threads" if threads > 1 else ""
+        share = "shares" if workers == 1 else "share"
+        yield (
+            f"{count(workers, 'worker')}{each} {share} {count(cores, 'core')}: "
+            "more of them than cores make a run no faster"
+        )
+    need_mb = sum(PROCESS_MB[process.role] for process in processes)
+    if need_mb > available_mb:
+        yield (
+            f"{count(len(processes), 'process', 'processes')} need some {need_mb / 1000:,.1f} GB "
+            f"of memory and {available_mb / 1000:.1f} GB are available: give {remedy}"
+        )
 
 
 def checkpoint_mb(config: Config, path: Path) -> float:

@@ -127,10 +127,7 @@ class Progress:
             before = self._states.get(record.name)
             self._states[record.name] = now
             if before != now and record.state in ("restarting", "failed"):
-                last = record.last_exit
-                how = f"left with {last.code if last else '?'}"
-                if last and last.signal:
-                    how = f"ended by {last.signal}"
+                how = record.last_exit or "left with ?"
                 said = f": {record.output_tail[-1]}" if record.output_tail else ""
                 log.info("%s: %s, %s%s", record.name, record.state, how, said)
         link = rundir.read_board_link(self._run)

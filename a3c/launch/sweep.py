@@ -98,7 +98,7 @@ def read(path: Path) -> Sweep:
         raise UserError(f"{source}: give a TOML file with [fixed] and [vary]")
     for key in tables:
         if key not in KEYS:
-            raise UserError(f"{source}: unknown key {key!r}: known are {', '.join(KEYS)}")
+            raise UserError(f"{source}: unknown key {key!r}: {command_line.suggest(key, KEYS)}")
     preset = tables.get("preset", "auto")
     if preset not in ("auto", "none"):
         command_line.read_preset(preset)

@@ -51,6 +51,9 @@ class LastExit:
     at: str
     reason: str | None  # why its keeper ended it, if it did: see `a3c.keeper.keeper`
 
+    def __str__(self) -> str:
+        return f"ended by {self.signal}" if self.signal else f"left with {self.code}"
+
 
 def now_text() -> str:
     """The current time in the format of records."""

@@ -90,8 +90,7 @@ def _last_exit(p: ProcessStatus) -> str:
         "start-timeout": " for not getting ready",
         "memory": " for its memory",
     }
-    how = f"ended by {last['signal']}" if last["signal"] else f"left with {last['code']}"
-    return f"last {how}{reasons.get(last['reason'] or '', '')}"
+    return f"last {last}{reasons.get(last.reason or '', '')}"
 
 
 def _cut_off(status: Status) -> Iterator[str]:

@@ -58,7 +58,7 @@ def status_of(
         log=record.log,
         uptime_s=max(0.0, now - known.create_time) if lives and known.create_time else None,
         heartbeat_age_s=_age_s(run.heartbeat(record.name), now) if lives else None,
-        last_exit=dataclasses.asdict(known.last_exit) if known.last_exit else None,
+        last_exit=known.last_exit,
         last_line=own[-1].strip() if own else None,
         cut_off_s=seen.cut_off_s() if seen and is_kept else None,
     )

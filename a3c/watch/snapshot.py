@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from a3c.process.console import beside, count, table
-from a3c.process.process_records import DEAD, ENDED_STATES
+from a3c.process.process_records import DEAD, ENDED_STATES, LastExit
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
 WAITING = "waiting"  # planned, but its keeper has not started yet
@@ -43,7 +43,7 @@ class ProcessStatus:
     cpu_percent: float | None = None  # of one core
     memory_mb: float | None = None
     memory_kind: str | None = None  # pss or rss
-    last_exit: dict[str, Any] | None = None
+    last_exit: LastExit | None = None
     last_line: str | None = None
     cut_off_s: float | None = None  # since the connection to its host was lost
 
