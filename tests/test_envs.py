@@ -145,7 +145,8 @@ def test_keywords_reach_the_environment() -> None:
 def test_each_copy_that_is_stepped_says_that_it_is_alive() -> None:
     beats: list[None] = []
     copies = environments.make_vec("MountainCar-v0", 8, EnvConfig())
-    environments.say_alive(environments.select_actions(copies, [0]), lambda: beats.append(None))
+    selected = environments.select_actions(copies, [0])
+    environments.beat_with_steps(selected, lambda: beats.append(None))
     copies.reset(seed=1)
     copies.step(copies.action_space.sample())
     assert len(beats) == 2 * 8

@@ -144,7 +144,7 @@ def test_a_keeper_that_was_killed_is_started_again_and_its_end_is_passed_on(far:
     record = far.at_work()
     far.wait_for("hello")
     os.kill(record.keeper.pid, signal.SIGKILL)
-    far.wait_for("went with its keeper")
+    far.wait_for("ended together with its keeper")
     assert follower.wait(timeout=60) == 1  # its own keeper starts it again
     follower = far.follow()
     wait_until(lambda: far.said.read_text().count("hello") == 2, "another life")

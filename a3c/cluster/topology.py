@@ -189,7 +189,7 @@ def wait_for_peer(
                 # The kernel may give this connection the free target port: it meets itself.
                 if connection.getsockname() != connection.getpeername():
                     return
-                reason = "nobody listens"
+                reason = "nothing listens there"
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() >= deadline:

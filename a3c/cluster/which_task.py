@@ -63,7 +63,7 @@ def add_host_arguments(group: Any) -> None:
         "--cluster",
         choices=("auto", "slurm"),
         default="auto",
-        help="who says where: auto: the flags, or TF_CONFIG; slurm: the job that this is a task of",
+        help="where the addresses come from: auto: flags or TF_CONFIG; slurm: this Slurm job",
     )
 
 
@@ -75,7 +75,7 @@ def place(
     if arguments.cluster == "slurm":
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
             flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
-            raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm says them")
+            raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm gives them")
         return place_by_slurm(environ, config.cluster)
     if not given and "TF_CONFIG" in environ:
         trusted = config.cluster.trusted_network
@@ -190,7 +190,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     items = _ITEM.findall(text)
     if ",".join(items) != text or not items:
-        raise UserError(f"host list {reprlib.repr(text)} has no form that Slurm gives: mend it")
+        raise UserError(f"host list {reprlib.repr(text)} is not in a form of Slurm: correct it")
     hosts: list[str] = []
     for item in items:
         names = [""]
@@ -223,7 +223,7 @@ def expand_counts(text: str) -> list[int]:
         times = int(match[2] or 1) if match else 0
         if not match or not 0 < times <= MAX_HOSTS - len(counts):
             raise UserError(
-                f"tasks per node {reprlib.repr(text)} have no form that Slurm gives: mend it"
+                f"tasks per node {reprlib.repr(text)} are not in a form of Slurm: correct it"
             )
         counts += [int(match[1])] * times
     if sum(counts) > MAX_HOSTS:

@@ -87,11 +87,11 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
     if found is None:
         raise UserError(f"{subject}: {module} has no {name}; {remedy}")
     if not callable(found):
-        raise UserError(f"{subject}: {name} is {article(found)} and no {wanted}; {remedy}")
+        raise UserError(f"{subject}: {name} is {kind_of(found)} and no {wanted}; {remedy}")
     return found
 
 
-def article(thing: object) -> str:
+def kind_of(thing: object) -> str:
     """What a thing is, for messages."""
     return "None" if thing is None else f"an object of type {type(thing).__name__}"
 

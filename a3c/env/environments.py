@@ -106,17 +106,17 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
         raise UserError(_explain_missing(error, env_id)) from error
 
 
-def say_alive(envs: Envs, beat: Callable[[], object]) -> None:
+def beat_with_steps(envs: Envs, beat: Callable[[], object]) -> None:
     """Call `beat` after every step of each copy, if copies are stepped one after the other.
 
     In a slow environment a step of all copies may take longer than the heartbeat time-out.
     """
     inner = envs.unwrapped
     if isinstance(inner, SyncVectorEnv):
-        inner.envs = [_SayingAlive(env, beat) for env in inner.envs]
+        inner.envs = [_BeatingEnv(env, beat) for env in inner.envs]
 
 
-class _SayingAlive(gymnasium.Wrapper[Any, Any, Any, Any]):
+class _BeatingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], beat: Callable[[], object]) -> None:
         super().__init__(env)
         self._beat = beat

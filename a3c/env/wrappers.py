@@ -46,7 +46,7 @@ def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasiu
     except Exception as error:
         raise UserError(f"{subject}: {own_code.describe(error)}; mend it") from error
     if not isinstance(wrapped, gymnasium.Env):
-        made = own_code.article(wrapped)
+        made = own_code.kind_of(wrapped)
         raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
     return wrapped
 

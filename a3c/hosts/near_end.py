@@ -113,7 +113,7 @@ class Follower:
             code, words = link.close()
         if self._status < 0 and self._seen.cut_off_at is None:
             reason = words or f"ssh left with {code}"
-            print_line(f"no connection to {self._host.name} ({reason}): trying on")
+            print_line(f"no connection to {self._host.name} ({reason}): trying again")
             self._note(cut_off_at=time.time(), reason=reason)
         return answered
 
@@ -187,7 +187,7 @@ class Follower:
             last = self._seen.record.last_exit if self._seen.record else None
             self._status = EXIT_USAGE if last and last.code == EXIT_USAGE else EXIT_FATAL
         else:
-            how = "was stopped there" if state == "stopped" else "went with its keeper"
+            how = "was stopped there" if state == "stopped" else "ended together with its keeper"
             print_line(f"{self._process.name} {how}")
             self._status = EXIT_CRASH
 

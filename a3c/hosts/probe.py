@@ -114,7 +114,7 @@ def why_not(target: tuple[str, int, str]) -> str:
                 said += part
     except OSError as error:
         return str(error.strerror or error)
-    return "" if said == token.encode() else "somebody else answers there"
+    return "" if said == token.encode() else "another program answers there"
 
 
 def main() -> None:

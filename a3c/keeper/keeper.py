@@ -313,7 +313,9 @@ class RecordFile:
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                self._capture.note(f"cannot write {self._path.name}: {error.strerror}; trying on")
+                self._capture.note(
+                    f"cannot write {self._path.name}: {error.strerror}; trying again"
+                )
 
 
 def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, str]:

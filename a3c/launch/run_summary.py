@@ -31,7 +31,7 @@ from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import Follower, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.curve import Curve, time_left
-from a3c.watch.snapshot import Status, one_line
+from a3c.watch.snapshot import one_line
 from a3c.watch.status import Reader
 
 log = logging.getLogger("a3c")
@@ -121,7 +121,7 @@ class Progress:
         self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
 
     def poll(self) -> None:
-        """Read the run's files and log the news."""
+        """Log the news in the run's files; without progress, once which process waits for which."""
         for record in process_records.read_records(self._run.path):
             now = (record.state, record.restarts)
             before = self._states.get(record.name)
@@ -139,19 +139,16 @@ class Progress:
         if time.monotonic() - self._said_at >= LINE_INTERVAL_S:
             self._said_at = time.monotonic()
             with contextlib.suppress(A3CError, OSError):  # such as a deleted run directory
-                self._line(self._reader.read())
-
-    def _line(self, status: Status) -> None:
-        """Log the progress; if there is none, log once which processes wait for which peer."""
-        if status.global_step != self._last_step:
-            self._last_step = status.global_step
-            self._curve.update()
-            log.info("%s", one_line(status, time_left(status, self._curve.points)))
-            return
-        for line in status.warnings:
-            if " waiting for " in line and line not in self._waits:
-                self._waits.add(line)
-                log.info("%s", line)
+                status = self._reader.read()
+                if status.global_step != self._last_step:
+                    self._last_step = status.global_step
+                    self._curve.update()
+                    log.info("%s", one_line(status, time_left(status, self._curve.points)))
+                    return
+                waits = {line for line in status.warnings if " waiting for " in line}
+                for line in sorted(waits - self._waits):
+                    log.info("%s", line)
+                self._waits |= waits
 
 
 # --- at its end -----------------------------------------------------------------------------------

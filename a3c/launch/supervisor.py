@@ -273,7 +273,7 @@ class Supervisor:
                     return Outcome(EXIT_OK)
                 continue
             self._pause()
-        log.info("stopping: workers, last checkpoint, ps (once more to stop at once)")
+        log.info("stopping: workers, last checkpoint, ps (a second signal stops at once)")
         return Outcome(128 + self._interruption.signal, stopped=True)
 
     def _failure(self) -> str | None:
@@ -350,7 +350,7 @@ class Supervisor:
                 log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)
                 kept.due_at = now + delay_s
             else:
-                log.error("the keeper of %s is killed again and again: given up", name)
+                log.error("the keeper of %s was killed too often: it is not restarted", name)
                 kept.is_given_up = True
         elif now >= kept.due_at:
             kept.due_at, kept.started_at = None, now

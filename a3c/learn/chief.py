@@ -184,7 +184,7 @@ class Chief:
             self._judge_at = self._tracker.episodes + self._stop_games
             return False
         if self._games is None:
-            log.info("no evaluation games are asked for: training's own mean is believed")
+            log.info("no evaluation games: training's own mean decides")
             return self._keep_solved(candidate, None)
         games = self._config.run.evaluation_episodes
         log.info(
@@ -223,7 +223,7 @@ class Chief:
         else:
             log.info(
                 "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
-                "goes on, and %d more games are waited for",
+                "goes on for at least %d more games",
                 *(
                     count(scores["episodes"], "game"),
                     f"{self._frozen.step:,}",

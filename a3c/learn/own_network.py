@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Space
 
 from a3c.config import Config, NetworkConfig, own_code
 from a3c.config.options import check_minibatches
-from a3c.config.own_code import article
+from a3c.config.own_code import kind_of
 from a3c.errors import A3CError, UserError
 from a3c.learn.agent import Agent, Batch
 from a3c.net import keras_model
@@ -36,7 +36,7 @@ def build(
     _check_signature(place, function, _SIGNATURE)
     if "keras" in sys.modules:  # it makes weights in the eager runtime
         start_eager_runtime()
-    with _blaming(place):
+    with _as_user_error(place):
         network = function(observation_space, action_space, config)
         if keras_model.is_model(network):
             network = keras_model.network(network, observation_space, action_space, config)
@@ -63,12 +63,12 @@ def _check_network(place: str, network: Any) -> None:
     names = ("forward", "policy", "state_size")
     forward, policy, size = (getattr(network, name, None) for name in names)
     if not isinstance(network, Network):
-        wrong = f" gave {article(network)}: {remedy}"
+        wrong = f" gave {kind_of(network)}: {remedy}"
     elif not callable(forward):
-        wrong = f": forward is {article(forward)}: {remedy}"
+        wrong = f": forward is {kind_of(forward)}: {remedy}"
     elif not isinstance(policy, Policy):
         remedy = "take a3c.net.distributions.for_space(action_space, config)"
-        wrong = f": policy is {article(policy)}: {remedy}"
+        wrong = f": policy is {kind_of(policy)}: {remedy}"
     elif type(size) is not int or size < 0:
         remedy = "give a whole number, 0 for a network without memory"
         wrong = f": state_size is {size!r}: {remedy}"
@@ -81,11 +81,11 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
     """The network's `forward`, with errors and wrong results turned into UserError."""
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
-        with _blaming(place):
+        with _as_user_error(place):
             output = network.forward(observations, state, starts)
         if not isinstance(output, NetworkOutput):
             raise UserError(
-                f"network {place}: forward gave {article(output)}: return "
+                f"network {place}: forward gave {kind_of(output)}: return "
                 "a3c.net.network.NetworkOutput(policy_parameters, values, state)"
             )
         num_parameters, size = network.policy.num_parameters, network.state_size
@@ -95,7 +95,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
             ("state", [None, size], f"[B, {size}]"),
         ):
             tensor = getattr(output, name)
-            there = article(tensor)
+            there = kind_of(tensor)
             if isinstance(tensor, tf.Tensor):
                 if tensor.dtype == tf.float32 and tensor.shape.is_compatible_with(shape):
                     continue
@@ -111,7 +111,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
 def check(network: Network, observation_space: Box, config: Config) -> Agent:
     """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
-    with _blaming(config.network.network):
+    with _as_user_error(config.network.network):
         agent = Agent(network, observation_space, config, seed=0)
         size = (_ROWS, *(observation_space.shape or ()))
         observations = np.zeros(size, observation_space.dtype)
@@ -131,7 +131,7 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
 
 
 @contextlib.contextmanager
-def _blaming(place: str) -> Iterator[None]:
+def _as_user_error(place: str) -> Iterator[None]:
     """Turn errors of the user's code into UserError."""
     try:
         yield

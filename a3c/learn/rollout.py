@@ -114,7 +114,7 @@ class Autoreset:
         return observations, info
 
 
-class BlamingTheEnvironment:
+class EnvironmentErrors:
     """Turns an environment's exceptions into PlayError, to tell them from our own bugs."""
 
     def __enter__(self) -> None:
@@ -179,10 +179,10 @@ class Player:
         self._epsilon = epsilon
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
-        self._blaming = BlamingTheEnvironment()
+        self._environment_errors = EnvironmentErrors()
         self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._autoreset = Autoreset(envs)
-        with self._blaming:
+        with self._environment_errors:
             observations, info = envs.reset(seed=seed)
         self._observations = as_fed(observations, self._space)
         self._state = actor.initial_state(envs.num_envs)
@@ -255,7 +255,7 @@ class Player:
             scores = self._returns, self._lengths
             self._on_decision(Decision(*before, reset.starts, taken, *scores))
         self._stopwatch.lap("act")
-        with self._blaming:
+        with self._environment_errors:
             observations, rewards, terminated, truncated, info = self._envs.step(
                 self._policy.to_env(actions)
             )
@@ -275,7 +275,7 @@ class Player:
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._cuts.append((t, cut, values))
         self._lives = lives
-        with self._blaming:
+        with self._environment_errors:
             observations, info = reset.after(observations, info, done)
         self._lives = self._lives_left(info)  # a game that was reset has new lives
         self._observations = as_fed(observations, self._space)

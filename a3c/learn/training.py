@@ -16,14 +16,14 @@ from a3c.cluster.topology import Cluster, Task, wait_for_peer
 from a3c.config import Config
 from a3c.config.options import check_minibatches
 from a3c.env import seeding
-from a3c.env.environments import say_alive
+from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, initial_weights, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
-from a3c.learn.rollout import BlamingTheEnvironment, Decision, Player, Rollout, Stopwatch
+from a3c.learn.rollout import Decision, EnvironmentErrors, Player, Rollout, Stopwatch
 from a3c.net.distributions import Policy
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
@@ -42,8 +42,8 @@ Listener = Callable[[Rollout, Update], None]
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
 REPORT_INTERVAL_S = 0.5
-STAND_IN_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
-IDLE_S = 10.0  # without a push of others, after which the chief stops standing in
+SAVE_FOR_OTHERS_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
+IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
@@ -75,12 +75,12 @@ class Worker:
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
         seed = seeding.training_seed(config.run.seed, task.index)
-        with BlamingTheEnvironment():
+        with EnvironmentErrors():
             envs = make_envs(config.env.env_id, config.share.envs, seed, config.env)
         space = envs.single_observation_space
         network = build_network(space, envs.single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
-        say_alive(envs, heartbeat.beat)
+        beat_with_steps(envs, heartbeat.beat)
         agent = Agent(network, space, config, seed=seed)
         for index, address in enumerate(cluster.ps):
             timeout_s = config.cluster.connect_timeout_s
@@ -89,7 +89,7 @@ class Worker:
         store = Store(cluster, task, target, agent.shapes, agent.statistics_size, config)
         self._store = store
         manifest = self._wait_until_ready(run_dir, agent)
-        life = store.attach(self._leave_stuck)
+        life = store.attach(self._exit_when_stuck)
         self._stopwatch = Stopwatch()
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
@@ -128,7 +128,8 @@ class Worker:
         interval_s, watch = settings.run.log_interval_s, self._stopwatch
         called, learner, reports = self._callbacks, self._learner, self._reports
         self._rows = Rows(sinks, called, interval_s, learner, watch, reports, self._chief)
-        listeners: list[Listener] = [self._reports, self._rows, self._limit_drops, self._miss_info]
+        listeners: list[Listener] = [self._reports, self._rows]
+        listeners += [self._limit_drops, self._warn_of_missing_info]
         if settings.run.log_games or settings.run.log_policy_every:
             listeners.append(Narrator(settings, agent.network.policy))
         if self._task.is_chief:
@@ -173,7 +174,7 @@ class Worker:
             f"were not finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
         )
 
-    def _miss_info(self, rollout: Rollout, _update: Update) -> None:
+    def _warn_of_missing_info(self, rollout: Rollout, _update: Update) -> None:
         """Warn once about names of --info-metrics that are not in the info of a whole game."""
         self._unseen -= {name for name, values in rollout.info.items() if values}
         if rollout.episodes and self._unseen:
@@ -186,7 +187,7 @@ class Worker:
         self._heartbeat.beat()
         return not self._stop.requested
 
-    def _leave_stuck(self, error: RetryableError) -> None:
+    def _exit_when_stuck(self, error: RetryableError) -> None:
         """Exit from another thread when the thread of `run` hangs in a call to a lost ps."""
         if rows := getattr(self, "_rows", None):  # it may be too early for rows
             rows.write(whole_cluster=False)
@@ -201,7 +202,7 @@ class Worker:
             self._leave(self._play())
         except (PlayError, UnplayableError) as error:
             self._rows.write()
-            self._stand_in(error)
+            self._save_for_others(error)
         except A3CError:  # the last row records how far this worker came
             self._rows.write(whole_cluster=False)
             raise
@@ -232,14 +233,14 @@ class Worker:
         played = reply.global_step >= self._config.run.max_env_steps
         return bool(reason) or played or reply.finished or self._stop.requested
 
-    def _stand_in(self, error: PlayError | UnplayableError) -> None:
+    def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Exit with the error; the chief first saves and judges for the others while they push.
 
-        After a PlayError for `STAND_IN_S`, so that its keeper never gives up on restarts; after an
-        UnplayableError until the end, because a restart can't help.
+        After a PlayError for `SAVE_FOR_OTHERS_S`, so that its keeper never gives up on restarts;
+        after an UnplayableError until the end, because a restart can't help.
         """
         if self._chief:
-            patience_s = STAND_IN_S if isinstance(error, PlayError) else math.inf
+            patience_s = SAVE_FOR_OTHERS_S if isinstance(error, PlayError) else math.inf
             until = time.monotonic() + patience_s if self._has_others else -math.inf
             step, moved_at = self._learner.reply.global_step, time.monotonic()
             if self._has_others:

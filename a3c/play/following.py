@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from a3c.env.environments import say_alive
+from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
 from a3c.play import best
 from a3c.play.playground import MAX_ENVS, Playground, load, play, summarise
@@ -49,7 +49,7 @@ class Evaluator:
         self._stop, self._heartbeat = stop, heartbeat
         self._episodes = episodes
         self._envs = ground.envs(min(episodes, MAX_ENVS))
-        say_alive(self._envs, heartbeat.beat)
+        beat_with_steps(self._envs, heartbeat.beat)
         self._agent = ground.agent(self._envs)
         self._window = SideShow(ground, self._agent, open_screen) if open_screen else None
         self._best = best.find(run)

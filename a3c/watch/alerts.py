@@ -63,7 +63,7 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
     if p.state == "failed":
         return f"failed, {_last_exit(p)}{said}"
     if p.state == DEAD and live:
-        return "went together with the keeper: nobody starts it again"
+        return "ended together with its keeper, so nothing restarts it"
     if is_crash_looping(p):
         return f"crashes again and again: {p.restarts} restarts, {_last_exit(p)}{said}"
     return None
@@ -86,9 +86,9 @@ def _last_exit(p: ProcessStatus) -> str:
     if last is None:
         return "together with its keeper"
     reasons = {
-        "heartbeat": " for its silence",
-        "start-timeout": " for not getting ready",
-        "memory": " for its memory",
+        "heartbeat": " because it gave no heartbeat",
+        "start-timeout": " because it was not ready in time",
+        "memory": " because it used too much memory",
     }
     return f"last {last}{reasons.get(last.reason or '', '')}"
 
