@@ -290,7 +290,12 @@ class Simulation:
             own = VirtualAgent(shared, agent)
             learner = Learner(own, store, config, Stopwatch(), seed=seed)  # type: ignore[arg-type]
             epsilon = _epsilon(config, learner)
-            player = Player(world, own, network.policy, config, seed=seed, epsilon=epsilon)
+            player = Player(
+                *(world, own, network.policy, config),
+                seed=seed,
+                epsilon=epsilon,
+                return_statistics=learner.return_statistics,
+            )
             self._workers.append((learner, player))
 
     def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:

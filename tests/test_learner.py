@@ -113,6 +113,7 @@ def random_rollout(
         epsilon=0.25,
         episodes=[],
         info={},
+        return_statistics=np.zeros(0),
     )
 
 
@@ -273,6 +274,21 @@ def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> 
     once_after = once.named()
     assert once_after["num_updates"] == 3
     assert once_after["global_step"] == after["global_step"]
+
+
+def test_statistics_of_returns_are_added_once_and_after_those_of_observations(
+    sides: Sides,
+) -> None:
+    settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2, "normalize_rewards": True}
+    for also in (False, True):
+        side, _ = sides(small_config(**settings, normalize_observations=also))
+        for _ in range(2):
+            rollout = random_rollout(3)._replace(return_statistics=np.array([15.0, -3.0, 40.0]))
+            side.learner.update(rollout)
+        assert side.learner.return_statistics().tolist() == [30.0, -6.0, 80.0]
+        assert len(side.learner.reply.statistics) == (10 if also else 3)
+        if also:
+            assert side.learner.reply.statistics[0] == 2 * np.count_nonzero(rollout.mask)
 
 
 def test_a_limit_of_divergence_leaves_out_later_epochs_only(

@@ -79,7 +79,7 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
     rollouts = play([[Script((1.0,) * 50)]] * 2, mode, rollout_length=3)
     for k, rollout in enumerate(itertools.islice(rollouts, 4)):
         shapes = {name: np.shape(v) for name, v in rollout._asdict().items()}
-        del shapes["episodes"], shapes["info"]
+        del shapes["episodes"], shapes["info"], shapes["return_statistics"]
         assert shapes.pop("observations") == (3, 2, 3)
         assert shapes.pop("bootstrap_value") == (2,)
         assert shapes.pop("state") == (2, 1)
@@ -519,3 +519,45 @@ def test_what_an_environment_raises_is_one_line_and_its_own_fault(
         r"the environment raised an error: \S*test_rollout.py:\d+: RuntimeError: the emulator is "
     )
     assert re.fullmatch(said + "gone", str(raised.value))
+
+
+# --- normalised rewards -------------------------------------------------------------------------
+
+
+@in_all_modes
+def test_rewards_are_divided_by_the_deviation_of_the_returns_so_far(mode: AutoresetMode) -> None:
+    """Games of 7 and of 11 steps, so that a return goes on over the end of a rollout."""
+    games = [[Script(tuple(map(float, range(size))))] for size in (7, 11)]
+    known = np.array([200.0, 300.0, 2500.0])
+    chosen: dict[str, Any] = {"rollout_length": 60, "reward_scale": 0.5}
+    plain = play(games, mode, **chosen)
+    player = Player(
+        make_envs(games, mode),
+        ScriptedActor(),
+        for_space(ACTIONS, config(network="mlp").network),
+        config(gamma=GAMMA, network="mlp", normalize_rewards=True, **chosen),
+        seed=1,
+        return_statistics=lambda: known,
+    )
+    so_far = np.zeros(2)
+    for want, rollout in itertools.islice(zip(plain, player.rollouts(), strict=True), 2):
+        totals = []
+        for t in range(60):
+            so_far = 2 * want.rewards[t] + GAMMA * so_far
+            totals += [so_far[b] for b in range(2) if want.mask[t, b]]
+            so_far[want.discounts[t] == 0] = 0.0
+        seen = np.array([len(totals), np.sum(totals), np.square(totals).sum()])
+        np.testing.assert_allclose(rollout.return_statistics, seen)
+        count, total, squares = known + seen
+        deviation = np.sqrt(squares / count - (total / count) ** 2)
+        np.testing.assert_allclose(rollout.rewards, want.rewards / deviation, rtol=1e-5)
+
+
+def test_few_returns_or_bad_ones_change_no_rewards() -> None:
+    games = [[Script((1.0, np.nan, 5.0) * 30)]]
+    plain, normal = (
+        next(play(games, AutoresetMode.SAME_STEP, rollout_length=80, normalize_rewards=chosen))
+        for chosen in (False, True)
+    )
+    np.testing.assert_array_equal(plain.rewards, normal.rewards)
+    assert normal.return_statistics.tolist() == [1.0, 1.0, 1.0]

@@ -91,6 +91,9 @@ class EnvConfig:
     normalize_observations: bool = option(
         False, "subtract the running mean and divide by the deviation, shared by all workers"
     )
+    normalize_rewards: bool = option(
+        False, "divide rewards by the running deviation of discounted returns, likewise shared"
+    )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gymnasium.spaces import Box
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.learn import losses
+from a3c.learn.returns import NUM_OF_RETURNS
 from a3c.net import observations
 from a3c.net.distributions import FORBIDDEN
 from a3c.net.network import Network
@@ -84,6 +85,9 @@ class Agent:
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
             self._statistics = zeros("observation_statistics", [self.statistics_size], tf.float64)
+            self._normal: Any = None  # the part of them that observations are normalised by
+            if config.env.normalize_observations:
+                self._normal = self._statistics[: observations.statistics_size(observation_space)]
             inputs, outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.is_critic_apart:  # value-only parameters come last
@@ -176,7 +180,7 @@ class Agent:
         constants = tf.compat.v1.graph_util.convert_variables_to_constants(
             self._session, self._graph.as_graph_def(), [t.op.name for t in outputs.values()]
         )
-        statistics = self._session.run(self._statistics) if self.statistics_size else None
+        statistics = None if self._normal is None else self._session.run(self._normal)
         with tf.Graph().as_default() as graph:
             given = tf.compat.v1.placeholder(
                 self._space.dtype, [None, *self._space.shape], "observations"
@@ -197,22 +201,22 @@ class Agent:
 
     @property
     def statistics_size(self) -> int:
-        """The length of the vector of observation statistics; 0 if there are none."""
-        is_used = self._config.env.normalize_observations
-        return observations.statistics_size(self._space) if is_used else 0
+        """The length of the vector of running statistics, of observations and then of returns."""
+        env = self._config.env
+        of_observations = observations.statistics_size(self._space)
+        return of_observations * env.normalize_observations + NUM_OF_RETURNS * env.normalize_rewards
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
-        if not self.statistics_size:
+        if self._normal is None:
             return np.zeros(0)
         return observations.moments(observations_, mask, self._space)
 
     # --- building -------------------------------------------------------------------------------
 
     def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
-        statistics = self._statistics if self.statistics_size else None
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
-            prepared = observations.prepare(inputs, fed_space(self._space), statistics)
+            prepared = observations.prepare(inputs, fed_space(self._space), self._normal)
             prepared = tf.identity(prepared, "observations")
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             output = self.network.forward(prepared, state, starts)

@@ -12,7 +12,7 @@ import numpy as np
 from a3c.config import Config, RunConfig
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
-from a3c.learn.returns import NO_UPDATE, gae, moments_update, normalize
+from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
 from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
 from a3c.run.metrics import Episode
 from a3c.server.exchange import Push, Reply
@@ -119,7 +119,7 @@ class Learner:
             advantages, returns = gae(
                 rollout.rewards, rollout.values, bootstrap, discounts, learning.gae_lambda
             )
-        news = NO_UPDATE
+        news, return_news = NO_UPDATE, rollout.return_statistics
         if learning.advantage_horizon:
             news = moments_update(advantages, rollout.mask, learning.advantage_horizon)
             moments = news[0] * self.reply.advantage_moments + news[1:]
@@ -146,10 +146,13 @@ class Learner:
                         learning_rate=rate,
                         num_samples=int(np.count_nonzero(batch.mask)),
                         num_steps=int(np.count_nonzero(is_new)),
-                        moments=self._agent.moments(batch.observations, is_new),
+                        moments=np.concatenate(
+                            [self._agent.moments(batch.observations, is_new), return_news]
+                        ),
                         advantage_update=news,
                     )
-                    news = NO_UPDATE  # the first push has taken it along
+                    # The first push has taken these along.
+                    news, return_news = NO_UPDATE, np.zeros_like(return_news)
                     reply = self._load(self._store.push(push))
                     self._staleness = reply.num_updates - num_updates - reply.stepped
                 else:
@@ -160,6 +163,10 @@ class Learner:
     def refresh(self) -> Reply:
         """Load the newest weights without a push."""
         return self._load(self._store.pull())
+
+    def return_statistics(self) -> np.ndarray:
+        """The newest statistics of all workers' returns, for `normalize_rewards`."""
+        return self.reply.statistics[-NUM_OF_RETURNS:]
 
     def _load(self, reply: Reply) -> Reply:
         self._agent.load(reply.parameters, reply.statistics)

@@ -108,6 +108,36 @@ def bootstrap_truncations(
         return np.where(is_cut, r + gamma * v, r).astype(np.float32)
 
 
+NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares
+_MIN_RETURNS = 100  # with fewer the deviation is too inaccurate to divide by
+
+
+def discounted_so_far(
+    rewards: NDArray[Any], ends: NDArray[Any], before: NDArray[Any], gamma: float
+) -> NDArray[np.float64]:
+    """R_t = r_t + γ R_{t-1}, `[T, B]`, from 0 after each end; `before` `[B]` is R before t = 0."""
+    totals = np.empty(rewards.shape, np.float64)
+    for t, reward in enumerate(rewards):
+        totals[t] = reward + gamma * before
+        before = np.where(ends[t], 0.0, totals[t])
+    return totals
+
+
+def return_statistics(totals: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+    """The statistics of `discounted_so_far` where `mask` is 1, to be added up over rollouts."""
+    kept = totals[(mask > 0) & np.isfinite(totals)]
+    return np.array([kept.size, kept.sum(), np.square(kept).sum()])
+
+
+def return_deviation(statistics: NDArray[Any]) -> float:
+    """The deviation that rewards are divided by; 1 while there are too few returns."""
+    num_returns, total, squares = statistics
+    if num_returns < _MIN_RETURNS:
+        return 1.0
+    variance = squares / num_returns - (total / num_returns) ** 2
+    return math.sqrt(max(variance, 0.0) + 1e-8)
+
+
 # An update of running moments `[W, W·mean, W·mean square]`: a factor for them, then what to add.
 NO_UPDATE = np.array([1.0, 0.0, 0.0, 0.0])
 

@@ -14,7 +14,15 @@ from a3c.config import Config, LearningConfig
 from a3c.config.own_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
-from a3c.learn.returns import FloatArray, bootstrap_truncations, n_step
+from a3c.learn.returns import (
+    NUM_OF_RETURNS,
+    FloatArray,
+    bootstrap_truncations,
+    discounted_so_far,
+    n_step,
+    return_deviation,
+    return_statistics,
+)
 from a3c.net.observations import as_fed, fed_space
 from a3c.run.metrics import Episode
 
@@ -52,6 +60,7 @@ class Rollout(NamedTuple):
     epsilon: float | np.ndarray  # the probability of a uniformly random action; or [T, B]
     episodes: list[Episode]  # games that ended in this rollout
     info: dict[str, list[float]]  # the numbers of `--info-metrics` in it
+    return_statistics: np.ndarray  # of the running returns in it; empty if rewards are as they are
 
     @property
     def num_env_steps(self) -> int:
@@ -159,11 +168,15 @@ class Player:
         *,
         seed: int,
         epsilon: Callable[[], float] = lambda: 0.0,
+        return_statistics: Callable[[], np.ndarray] = lambda: np.zeros(NUM_OF_RETURNS),
         stopwatch: Stopwatch | None = None,
         go_on: Callable[[], bool] = lambda: True,
         on_decision: Callable[[Decision], object] | None = None,
     ) -> None:
-        """`go_on` is called after every env step; if it returns False, the rollout is dropped."""
+        """`return_statistics` are those of all workers, for `normalize_rewards`.
+
+        `go_on` is called after every env step; if it returns False, the rollout is dropped.
+        """
         self._envs = envs
         self._on_decision = on_decision
         self._go_on = go_on
@@ -177,6 +190,8 @@ class Player:
         self._episodic_points = config.env.episodic_points
         self._info_metrics = config.run.info_metrics
         self._epsilon = epsilon
+        self._normalizes = config.env.normalize_rewards
+        self._return_statistics = return_statistics
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
         self._environment_errors = EnvironmentErrors()
@@ -190,6 +205,7 @@ class Player:
         self._lives = self._lives_left(info)
         self._returns = np.zeros(envs.num_envs)
         self._lengths = np.zeros(envs.num_envs, int)
+        self._discounted = np.zeros(envs.num_envs)  # returns so far, for `normalize_rewards`
 
     def rollouts(self) -> Iterator[Rollout]:
         """Yield rollouts until `go_on` returns False."""
@@ -207,6 +223,14 @@ class Player:
                     return
             # For all steps at once: Python takes a large part of a single environment's step.
             rewards = self._raw_rewards * np.float32(learning.reward_scale)
+            if self._normalizes:
+                totals = discounted_so_far(
+                    self._raw_rewards, self._ends, self._discounted, learning.gamma
+                )
+                self._discounted = np.where(self._ends[-1], 0.0, totals[-1])
+                seen = return_statistics(totals, buffer.mask)
+                rewards /= np.float32(return_deviation(self._return_statistics() + seen))
+                buffer = buffer._replace(return_statistics=seen)
             if learning.reward_clip > 0:
                 np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
             for t, cut, values in self._cuts:
@@ -239,6 +263,7 @@ class Player:
             epsilon=0.0,
             episodes=[],
             info={},
+            return_statistics=np.zeros(0),
         )
 
     def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:

@@ -104,6 +104,7 @@ class Worker:
             config,
             seed=seed,
             epsilon=lambda: schedules.after(config, self._learner.reply.global_step).epsilon,
+            return_statistics=self._learner.return_statistics,
             stopwatch=self._stopwatch,
             go_on=self._beat,
             on_decision=show(envs, agent) if show else None,
