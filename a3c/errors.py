@@ -1,9 +1,9 @@
 """The errors that end a process, and the exit code each one maps to.
 
-UserError        2   the user can mend it: the message names the value and the remedy
-PlayError        1   the environment raised: started again, but not for ever
+UserError        2   the user can correct it: the message names the value and the remedy
+PlayError        1   the environment raised: restarted, but not without limit
 RetryableError  75   worth another try: the ps is lost, or a peer is not there yet
-FatalError      70   a fault that a restart can't mend
+FatalError      70   a fault that a restart can't repair
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class UserError(A3CError):
 
 
 class PlayError(A3CError):
-    """The environment raised; another start may play on, and a crash loop comes to an end."""
+    """The environment raised; a restart may help, and a crash loop ends."""
 
     exit_code = EXIT_CRASH
 
 
 class RetryableError(A3CError):
-    """Something outside this process is missing for now; its keeper starts it again."""
+    """Something outside this process is missing for now; its keeper restarts it."""
 
     exit_code = EXIT_RETRY
 
 
 class FatalError(A3CError):
-    """A bug or a fault that starting again can't mend."""
+    """A bug or a fault that a restart can't repair."""
 
     exit_code = EXIT_FATAL
 

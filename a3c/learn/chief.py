@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import shutil
@@ -114,7 +113,6 @@ class Chief:
         self._stop_games = config.run.stop_worker_games or config.run.stop_window
         self._evaluations = Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
-        self._frozen: Manifest | None = None  # the candidate's manifest
         self._judge_at = 0  # the episode count before which no new candidate is tried
         self._restored = manifest
         self._failed_saves = 0
@@ -178,8 +176,7 @@ class Chief:
         if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
             return False
         snapshot = self._store.snapshot()
-        self._frozen = self._manifest(snapshot, "solved")
-        candidate = self._write(self._candidates, self._frozen, snapshot)
+        candidate = self._write(self._candidates, self._manifest(snapshot, "solved"), snapshot)
         if candidate is None:
             self._judge_at = self._tracker.episodes + self._stop_games
             return False
@@ -191,7 +188,7 @@ class Chief:
             "the last %d games of %s have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
             *(self._stop_games, whose, beside(mean, mark)),
-            *(count(games, "game"), f"{self._frozen.step:,}"),
+            *(count(games, "game"), f"{int(candidate.name):,}"),
         )
         self._games.start(candidate, games)
         self._candidate = candidate
@@ -207,12 +204,9 @@ class Chief:
 
     def _look_at_confirmation(self, candidate: Path) -> bool:
         """Whether the games have ended and solved the run; otherwise sets the next attempt."""
-        assert self._games is not None
-        assert self._frozen is not None
         mark = self._config.run.stop_at_return
-        assert mark is not None
-        scores = self._games.poll()
-        if scores is None:
+        scores = self._games.poll() if self._games else None
+        if scores is None or mark is None:
             return False
         solved = False
         if not checkpoint.is_score(scores):
@@ -224,12 +218,8 @@ class Chief:
             log.info(
                 "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
                 "goes on for at least %d more games",
-                *(
-                    count(scores["episodes"], "game"),
-                    f"{self._frozen.step:,}",
-                    beside(scores["mean"], mark),
-                ),
-                *(mark, self._stop_games),
+                *(count(scores["episodes"], "game"), f"{int(candidate.name):,}"),
+                *(beside(scores["mean"], mark), mark, self._stop_games),
             )
         self._judge_at = self._tracker.episodes + self._stop_games
         self._tracker.by_worker.clear()
@@ -239,10 +229,8 @@ class Chief:
 
     def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> bool:
         """Make the frozen snapshot the run's last checkpoint; False if writing it fails."""
-        assert self._frozen is not None
-        manifest = dataclasses.replace(self._frozen, evaluation=scores)
         try:
-            path = checkpoint.promote(candidate, self._checkpoints, manifest)
+            path = checkpoint.promote(candidate, self._checkpoints, scores)
         except OSError as error:
             self._failed_saves += 1
             self._judge_at = self._tracker.episodes + self._stop_games
@@ -252,7 +240,7 @@ class Chief:
         if scores is not None:
             log.info(
                 "solved: the mean of %s at env step %s is %s",
-                *(count(scores["episodes"], "game"), f"{manifest.step:,}"),
+                *(count(scores["episodes"], "game"), f"{int(path.name):,}"),
                 beside(scores["mean"], self._config.run.stop_at_return),
             )
         log.info("checkpoint %s (solved)", path)

@@ -130,9 +130,10 @@ def write(
     return final
 
 
-def promote(candidate: Path, root: Path, manifest: Manifest) -> Path:
-    """Move a candidate into `root` as the newest; later ones go, as nobody evaluated them."""
-    _write_manifest(candidate, replace(manifest, files=read_manifest(candidate).files))
+def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> Path:
+    """Move a candidate with its scores into `root`; later checkpoints, without scores, go."""
+    manifest = replace(read_manifest(candidate), evaluation=evaluation)
+    _write_manifest(candidate, manifest)
     final = root / str(manifest.step)
     root.mkdir(parents=True, exist_ok=True)
     _move(candidate, final)

@@ -95,7 +95,16 @@ class TensorBoardSink:
     def _append(self, **event: Any) -> None:
         try:
             if self._writer is None:
-                self._open()
+                # Later than any other file: TensorBoard reads in the order of names.
+                self._directory.mkdir(parents=True, exist_ok=True)
+                names = [
+                    path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")
+                ]
+                seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
+                stamp = max(time.time(), *(second + 1.0 for second in seconds), 0.0)
+                name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
+                self._writer = tf.io.TFRecordWriter(str(self._directory / name))
+                self._put(file_version="brain.Event:2")
             self._put(**event)
         except (OSError, tf.errors.OpError) as error:
             if not self._failing:
@@ -105,16 +114,6 @@ class TensorBoardSink:
             self._writer = None  # that file may end in half a record: continue in a new file
         else:
             self._failing = False
-
-    def _open(self) -> None:
-        """Begin a file that is later than any other: TensorBoard reads in the order of names."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        names = [path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")]
-        seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
-        stamp = max(time.time(), *(second + 1.0 for second in seconds), 0.0)
-        name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
-        self._writer = tf.io.TFRecordWriter(str(self._directory / name))
-        self._put(file_version="brain.Event:2")
 
     def _put(self, **event: Any) -> None:
         record = tf.compat.v1.Event(wall_time=time.time(), **event)
