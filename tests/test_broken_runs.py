@@ -17,6 +17,7 @@ import launch_cluster
 import plot
 from a3c.run import checkpoint, rundir
 from a3c.watch import status
+from a3c.watch.snapshot import lines
 from tests import snapshots
 from tests.fake_runs import FakeRun, gone, living
 from tests.test_fuzz_input import ANYTHING, Stage, check_refused
@@ -140,7 +141,7 @@ def test_whatever_a_record_or_a_row_says_status_is_shown(
         last = {"wall_s": 1.0, "cluster/workers": 1, "env_steps": 4_600_000, "time": 1.0}
         file.write(json.dumps(last | row) + "\n")
     found = status.read(rundir.RunDir(path))
-    assert "\n".join(status.lines(found))
+    assert "\n".join(lines(found))
     assert json.dumps(found.as_dict(), allow_nan=False)
 
 

@@ -32,9 +32,9 @@ libc.pthread_mutex_lock(mutex)
 """
 IN_C = START + "signals.SAME_WITHIN_S = 0.0\n" + STUCK
 ORDERLY = START + (
-    "assert not stop.wait(0.01); ready(); stop.wait(60); print('left', stop.signal, stop.requested)"
+    "assert not stop.wait(0.01); ready(); stop.wait(60); print('left', stop.signal, stop.is_set())"
 )
-POLLING = START + "ready()\nwhile not stop.requested: time.sleep(0.01)\nprint('left', stop.signal)"
+POLLING = START + "ready()\nwhile not stop.is_set(): time.sleep(0.01)\nprint('left', stop.signal)"
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 

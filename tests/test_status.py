@@ -25,6 +25,7 @@ from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
+from a3c.watch.snapshot import lines
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, gone, living
 from tests.test_run_summary import SCORES
@@ -90,7 +91,7 @@ def test_a_run_without_any_record_yet_is_starting(tmp_path: Path) -> None:
 def test_a_process_that_has_not_beaten_yet_has_no_age(tmp_path: Path) -> None:
     made = pole(tmp_path, "starting")
     os.utime(made.run.heartbeat("worker-0"), (0, 0))  # as keepers leave it before a life
-    text = "\n".join(status.lines(status.read(made.run)))
+    text = "\n".join(lines(status.read(made.run)))
     assert " d " not in text.split("worker-0")[1].splitlines()[0]
 
 
@@ -276,7 +277,7 @@ def test_status_shows_the_address_that_the_dashboard_shows(
     read = dataclasses.replace(
         status.read(made.run), listening=("ps-0 [::]:2222",), is_isolated=is_isolated
     )
-    (line,) = [line for line in status.lines(read) if "listening" in line]
+    (line,) = [line for line in lines(read) if "listening" in line]
     assert "ps-0 127.0.0.1:2222" in line
     assert shown in line
     assert "[::]" not in line

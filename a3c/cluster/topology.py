@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from a3c.errors import RetryableError, UserError
 
 JOBS = ("ps", "worker")
-CHIEF = 0
+CHIEF = "worker-0"  # initialises, saves and judges the run
 
 # DNS can look up only labels of 1 to 63 characters.
 _LABEL = "[A-Za-z0-9_-]{1,63}"
@@ -52,7 +52,7 @@ class Task:
     @property
     def is_chief(self) -> bool:
         """Whether this is the worker that initialises, saves and judges the run."""
-        return self.job == "worker" and self.index == CHIEF
+        return self.name == CHIEF
 
 
 def split_address(address: str) -> tuple[str, int]:

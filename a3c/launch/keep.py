@@ -26,12 +26,13 @@ from typing import Any
 from a3c.cluster import plan as planning
 from a3c.cluster import which_task
 from a3c.cluster.plan import Plan
+from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.launch import run_summary
-from a3c.launch.supervisor import CHIEF, POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
+from a3c.launch.supervisor import POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
 from a3c.run import rundir

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
+from a3c.cluster.topology import CHIEF
 from a3c.config import Config
 from a3c.errors import A3CError, UserError
 from a3c.hosts import elsewhere
@@ -114,7 +115,7 @@ class Progress:
         self._states: dict[str, tuple[str, int]] = {}
         self._reader = Reader(run)
         self._last_step = self._reader.read().global_step  # what a resumed run had done before
-        self._curve = Curve(run.metrics("worker-0"))
+        self._curve = Curve(run.metrics(CHIEF))
         self._link: str | None = None
         self._waits: set[str] = set()
         losses = run.metrics("losses")

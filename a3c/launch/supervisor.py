@@ -19,6 +19,7 @@ from pathlib import Path
 
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
+from a3c.cluster.topology import CHIEF
 from a3c.errors import EXIT_FATAL, EXIT_OK
 from a3c.keeper.restarts import Limits, Patience
 from a3c.keeper.spec import Process
@@ -29,7 +30,6 @@ from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
-CHIEF = "worker-0"
 LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan
+from a3c.cluster.topology import CHIEF
 from a3c.config.command_line import Parser, add_version
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
@@ -138,8 +139,8 @@ def stop(arguments: argparse.Namespace) -> None:
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return
     order = [
-        [r for r in alive if r.name != supervisor.CHIEF and r.role != "ps"],
-        [r for r in alive if r.name == supervisor.CHIEF],
+        [r for r in alive if r.name != CHIEF and r.role != "ps"],
+        [r for r in alive if r.name == CHIEF],
         [r for r in alive if r.role == "ps"],
     ]
     for records in [alive] if arguments.now else order:

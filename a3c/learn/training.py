@@ -150,7 +150,7 @@ class Worker:
             return prepare(self._store, self._config, run_dir, initial)
         if not self._store.is_ready():
             log.info("waiting for worker-0 to initialise the ps")
-        while not self._stop.requested and not self._store.is_ready():
+        while not self._stop.is_set() and not self._store.is_ready():
             self._heartbeat.beat()
             self._stop.wait(WAIT_INTERVAL_S)
         return None
@@ -186,7 +186,7 @@ class Worker:
     def _beat(self) -> bool:
         """Send a heartbeat; returns whether this worker may play on."""
         self._heartbeat.beat()
-        return not self._stop.requested
+        return not self._stop.is_set()
 
     def _exit_when_stuck(self, error: RetryableError) -> None:
         """Exit from another thread when the thread of `run` hangs in a call to a lost ps."""
@@ -232,7 +232,7 @@ class Worker:
     def _is_over(self, reason: str | None) -> bool:
         reply = self._learner.reply
         played = reply.global_step >= self._config.run.max_env_steps
-        return bool(reason) or played or reply.finished or self._stop.requested
+        return bool(reason) or played or reply.finished or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Exit with the error; the chief first saves and judges for the others while they push.

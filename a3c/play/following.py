@@ -130,6 +130,6 @@ class Evaluator:
     def _poll(self, _: object = None) -> float:
         """Heartbeat, signals and window during games; seconds until the window's next step."""
         self._heartbeat.beat()
-        if self._stop.requested:
+        if self._stop.is_set():
             raise _StoppedError
         return self._window.tick() if self._window else POLL_S

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from a3c.cluster.topology import CHIEF
 from a3c.plot import curves, pictures
 from a3c.plot.curves import (
-    CHIEF,
     EPISODES,
     SECONDS,
     STEPS,

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c.cluster.topology import CHIEF
 from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import Row, read_table
 
 log = logging.getLogger(__name__)
 
-CHIEF = "worker-0"
 EPISODES = "episodes"
 
 # Settings that don't affect learning: runs that differ only in these are one experiment.

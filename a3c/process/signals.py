@@ -32,10 +32,6 @@ class StopRequest(threading.Event):
         self.signal: int | None = None
         self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
 
-    @property
-    def requested(self) -> bool:
-        return self.is_set()
-
     def install(self) -> None:
         """Start listening; call it from the main thread."""
         reader, writer = socket.socketpair()

@@ -66,7 +66,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
             if task.index and began:
                 break  # the first ps has exited too
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
-        if finished or stop.requested:
+        if finished or stop.is_set():
             began = began or time.monotonic()
             waits_for_chief = finished and attached[0]
             patience_s = CHIEF_LINGER_S if waits_for_chief else LINGER_S

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from a3c.cluster.topology import CHIEF
 from a3c.process.console import count
 from a3c.process.process_records import DEAD
 from a3c.watch.snapshot import (
-    CHIEF,
     LIVE_STATES,
     RESTARTING,
     RUNNING,

@@ -12,6 +12,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.live import Live
 
+from a3c.cluster.topology import CHIEF
 from a3c.errors import A3CError
 from a3c.run.rundir import RunDir
 from a3c.watch.curve import Curve, time_left
@@ -33,7 +34,7 @@ class Dashboard:
 
     def __init__(self, run: RunDir, console: Console | None = None) -> None:
         self._reader = Reader(run)
-        self._curve = Curve(run.metrics("worker-0"))
+        self._curve = Curve(run.metrics(CHIEF))
         self._console = console or Console()
         self._notes: deque[str] = deque(maxlen=_NUM_NOTES)
         self._live: Live | None = None

@@ -292,8 +292,9 @@ def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
         Text(f"{n} {state}", _STATE_STYLES.get(state, "")) for state, n in counts.most_common()
     ]
     line = Text(f"{len(processes)} processes: ").append_text(Text(", ").join(words))
-    troubled = [p for p in processes if p.is_in_trouble][: max(0, rows - 1)]
-    return [line, *(_process_line(p, ("state", "↻"), _LABEL_WIDTH) for p in troubled)]
+    troubled = [p for p in processes if p.state in ("restarting", "failed", "dead")]
+    shown = troubled[: max(0, rows - 1)]
+    return [line, *(_process_line(p, ("state", "↻"), _LABEL_WIDTH) for p in shown)]
 
 
 def _aligned(title: str, text: str) -> str:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from a3c.process.console import beside, count, table
-from a3c.process.process_records import DEAD, ENDED_STATES, LastExit
+from a3c.process.process_records import ENDED_STATES, LastExit
 
 STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
 WAITING = "waiting"  # planned, but its keeper has not started yet
-CHIEF = "worker-0"
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,6 @@ class ProcessStatus:
     def is_live(self) -> bool:
         """Whether a keeper supervises the process."""
         return self.state in LIVE_STATES
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether to show the process even if there isn't space for all."""
-        return self.state in (RESTARTING, "failed", DEAD)
 
 
 @dataclass(frozen=True)

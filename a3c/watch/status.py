@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig, command_line
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
@@ -27,7 +28,6 @@ from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts, processes
 from a3c.watch.snapshot import (
-    CHIEF,
     LIVE_STATES,
     RUNNING,
     STARTING,
@@ -35,10 +35,7 @@ from a3c.watch.snapshot import (
     CheckpointStatus,
     ProcessStatus,
     Status,
-    lines,
 )
-
-__all__ = ["Reader", "Status", "lines", "read"]
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _EXPOSURE_INTERVAL_S = 30.0
