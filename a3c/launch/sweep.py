@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from a3c.cluster.which_task import expand_ranges
 from a3c.config import command_line
 from a3c.config.command_line import OPTIONS
 from a3c.config.options import coerce, shown
@@ -150,13 +151,9 @@ def _draw(rng: random.Random, name: str, limits: Values) -> Any:
 def seeds(text: str) -> list[int]:
     """The seeds of a flag: `0-9`, `3` or `1,2,5`; raises UserError."""
     try:
-        parts = [part.split("-") for part in text.split(",")]
-        found = [seed for part in parts for seed in range(int(part[0]), int(part[-1]) + 1)]
-    except ValueError:
-        found = []
-    if not found or min(found) < 0 or any(len(part) > 2 for part in parts):
-        raise UserError(f"--seeds {text} is refused: give for example 0-9 or 1,2,5")
-    return found
+        return list(map(int, expand_ranges(text)))
+    except UserError:
+        raise UserError(f"--seeds {text} is refused: give for example 0-9 or 1,2,5") from None
 
 
 class Trainer:
