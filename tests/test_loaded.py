@@ -12,10 +12,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
+from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 import a3c
@@ -87,6 +89,8 @@ def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent) -> N
         cartpole.act(np.zeros(3))
     with pytest.raises(UserError, match=r"no agent 'zoo/chess'.*zoo/cartpole"):
         a3c.load("zoo/chess")
+    with pytest.raises(UserError, match="which 'last' is refused: give newest or best"):
+        a3c.load("zoo/cartpole", which="last")  # type: ignore[arg-type]
 
 
 def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None:
@@ -99,6 +103,12 @@ def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None
     assert agent.act(observation).value == first.value
     agent.act(np.stack([observation] * 2))
     assert agent.act(observation).value == first.value, "a batch of another size starts afresh"
+    batch = np.stack([observation] * 2)
+    agent.act(batch)
+    values = agent.act(batch, starts=[True, False]).value
+    np.testing.assert_allclose(values, [first.value, second.value], rtol=1e-5)
+    with pytest.raises(UserError, match=r"starts of shape \(3,\)"):
+        agent.act(batch, starts=[True] * 3)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +136,40 @@ def test_its_environment_is_an_ordinary_one(tmp_path: Path, settings: dict[str, 
     assert env.render().shape[-1] == 3
     assert (decision.probabilities is None) == (settings["env_id"] == "Pendulum-v1")
     env.close()
+
+
+class Lock(gymnasium.Env[Any, Any]):
+    """Two dials; a game has three steps, and its last one says whether it was won."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    action_space = MultiDiscrete([2, 3])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {"won": False, "dials": {"turned": 0}}
+
+    def step(self, _: Any) -> Any:
+        self.steps += 1
+        info = {"won": self.steps == 3, "dials": {"turned": self.steps}}
+        return np.zeros(2, np.float32), 1.0, self.steps == 3, False, info
+
+
+gymnasium.register("Lock-v0", "tests.test_loaded:Lock")
+
+
+def test_several_choices_have_probabilities_each_and_the_last_step_its_own_info(
+    tmp_path: Path,
+) -> None:
+    agent = untrained(tmp_path, env_id="tests.test_loaded:Lock-v0")
+    env = agent.make_env()
+    observation, _ = env.reset(seed=1)
+    infos = [env.step(agent.act(observation).action)[-1] for _ in range(3)]
+    assert [info["won"] for info in infos] == [False, False, True]
+    assert [info["dials"]["turned"] for info in infos] == [1, 2, 3]
+    assert [len(each) for each in agent.act(observation).probabilities] == [2, 3]
+    batch = agent.act(np.stack([observation] * 4)).probabilities
+    assert [each.shape for each in batch] == [(4, 2), (4, 3)]
 
 
 def act_elsewhere(agent: LoadedAgent, observation: np.ndarray) -> tuple[int, float]:
@@ -161,7 +205,7 @@ def test_exported_agents_act_as_it_does(tmp_path: Path, env_id: str, network: st
     saved: Any = tf.saved_model.load(str(agent.export(tmp_path / "saved")))
     tensors = {name: tf.constant(value) for name, value in inputs.items()}
     by_tensorflow = saved.signatures["serving_default"](**tensors)
-    session = onnxruntime.InferenceSession(agent.export(tmp_path / "agent.onnx"))
+    session = onnxruntime.InferenceSession(agent.export(tmp_path / "new" / "agent.onnx"))
     names = [output.name for output in session.get_outputs()]
     by_onnx = dict(zip(names, session.run(None, inputs), strict=True))
     for outputs in (by_tensorflow, by_onnx):
@@ -177,6 +221,8 @@ def test_the_example_notebook_runs(tmp_path: Path) -> None:
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     script = tmp_path / "cells.py"
     script.write_text("\n\n".join(cells))
+    for name in ("envs", "model"):  # the user's own, which have nothing to do with ours
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError")
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,

@@ -13,6 +13,7 @@ No cluster is needed, and any number of agents fit into a process.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -36,7 +37,7 @@ class Decision(NamedTuple):
     """What the agent does; for a batch of observations each has a leading axis."""
 
     action: Any  # as `env.step` takes it
-    probabilities: np.ndarray | None  # of all discrete actions; None for Box actions
+    probabilities: Any  # of Discrete actions; a tuple of those of each choice; None for Box actions
     value: Any  # the expected return, in the units of training's rewards
 
 
@@ -64,7 +65,7 @@ class Env(gymnasium.Env[Any, Any]):
         observations, rewards, terminated, truncated, info = self._envs.step(np.array([action]))
         rewards, _ = wrappers.raw(info, rewards, terminated)
         if (terminated[0] or truncated[0]) and "final_obs" in info:  # it was reset in this step
-            observations = info["final_obs"]
+            observations, info = info["final_obs"], info.get("final_info", info)
         ends = bool(terminated[0]), bool(truncated[0])
         return observations[0], float(rewards[0]), *ends, _of_first(info)
 
@@ -79,11 +80,13 @@ class Env(gymnasium.Env[Any, Any]):
 
 def _of_first(info: dict[str, Any]) -> dict[str, Any]:
     """The information of the first environment, without what only says that it is there."""
-    return {
-        name: value[0]
-        for name, value in info.items()
-        if not name.startswith(("_", "final_")) and isinstance(value, np.ndarray)
-    }
+    found = {}
+    for name, value in info.items():
+        if isinstance(value, dict):
+            found[name] = _of_first(value)
+        elif isinstance(value, np.ndarray) and not name.startswith(("_", "final_")):
+            found[name] = value[0]
+    return found
 
 
 class LoadedAgent:
@@ -120,11 +123,12 @@ class LoadedAgent:
         """Forget the recurrent state, at the start of a game; `env.reset()` does this too."""
         self._state = self._agent.initial_state(1)
 
-    def act(self, observation: Any, *, greedy: bool = False) -> Decision:
+    def act(self, observation: Any, *, greedy: bool = False, starts: Any = None) -> Decision:
         """Choose actions for one observation, or for a batch of them.
 
         They are drawn from the policy, or are its most probable ones. A recurrent agent goes on
-        from the last call; a batch of another size starts afresh.
+        from the last call, except in the games of a batch that begin with this observation, where
+        `starts` is true; a batch of another size starts afresh.
         """
         given, shape = np.asarray(observation), self.observation_space.shape
         is_one = given.shape == shape
@@ -133,19 +137,26 @@ class LoadedAgent:
         batch = given[None] if is_one else given
         if len(self._state) != len(batch):
             self._state = self._agent.initial_state(len(batch))
-        chosen = self._agent.act(batch, self._state, np.zeros(len(batch), bool))
+        begins = np.zeros(len(batch), bool) if starts is None else np.asarray(starts, bool)
+        if begins.shape not in ((), (len(batch),)):
+            raise UserError(f"starts of shape {begins.shape}: give one for each observation")
+        chosen = self._agent.act(batch, self._state, np.broadcast_to(begins, len(batch)))
         self._state = chosen.state
         actions = chosen.actions
         if greedy:
             actions = self._agent.most_probable(chosen.policy_parameters)
         actions = self._policy.to_env(actions)
-        probabilities = None
-        if isinstance(self._policy, Categorical) and isinstance(self.action_space, Discrete):
-            (probabilities,) = self._policy.probabilities(chosen.policy_parameters)
-        decision = Decision(actions, probabilities, chosen.values)
-        if not is_one:
-            return decision
-        return Decision(*(None if part is None else part[0] for part in decision))
+        probabilities: Any = None
+        if isinstance(self._policy, Categorical):
+            probabilities = tuple(
+                each[0] if is_one else each
+                for each in self._policy.probabilities(chosen.policy_parameters)
+            )
+            if isinstance(self.action_space, Discrete):
+                (probabilities,) = probabilities
+        if is_one:
+            return Decision(actions[0], probabilities, chosen.values[0])
+        return Decision(actions, probabilities, chosen.values)
 
     def export(self, path: str | Path, *, greedy: bool = True) -> Path:
         """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.
@@ -162,6 +173,7 @@ def _write(agent: Agent, path: Path, greedy: bool) -> Path:
     """Write the acting part of an agent, its weights as constants; returns the path."""
     if path.exists():
         raise UserError(f"{path} is there already: give another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
     graph, inputs, outputs = agent.frozen(greedy=greedy)
     if path.suffix == ".onnx":
         _write_onnx(graph, inputs, outputs, path)
@@ -199,11 +211,24 @@ def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAge
 
     Raises UserError, one line, where there is none or where it doesn't fit.
     """
-    if str(REPOSITORY) not in sys.path:  # `envs` and `model` are the user's files beside `a3c`
-        sys.path.append(str(REPOSITORY))
-    import envs
-    import model
-
+    envs, model = _beside("envs"), _beside("model")
     found = find_checkpoint(None if source is None else str(source), which)
     seed = found.config.run.seed
     return LoadedAgent(found, Playground(found.config, envs.make, model.build, seed))
+
+
+def _beside(name: str) -> Any:
+    """`envs` or `model` beside `a3c`; the current folder may have a module of the same name."""
+    path, own_name = REPOSITORY / f"{name}.py", f"a3c.{name}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
+    if own_name not in sys.modules:
+        if str(REPOSITORY) not in sys.path:  # for what the user's edited files import
+            sys.path.append(str(REPOSITORY))
+        spec = importlib.util.spec_from_file_location(own_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[own_name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[own_name])
+    return sys.modules[own_name]

@@ -10,7 +10,7 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from a3c.config import Config, command_line
 from a3c.errors import UserError
@@ -47,6 +47,8 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     For a run it is the newest checkpoint that verifies, or the best one: the checkpoint that the
     evaluator kept, or else the one with the best mean return of the last 100 training games.
     """
+    if which not in get_args(Which):
+        raise UserError(f"which {which!r} is refused: give {' or '.join(get_args(Which))}")
     is_checkpoint = False
     if name is not None and Path(name).parts[:1] == (ZOO,) and not os.path.lexists(name):
         name = _in_zoo(name)
