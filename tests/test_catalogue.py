@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import launch_cluster
@@ -22,6 +24,9 @@ def test_every_preset_is_listed_with_its_goal_and_what_was_measured(
     assert [words[0] for words in lines[1:]] == command_line.preset_names()
     cartpole = next(" ".join(words) for words in lines if words[0] == "cartpole")
     assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in cartpole
+    assert re.search(r" s \(commit [0-9a-f]{7}\)$", cartpole)
+    breakout = next(" ".join(words) for words in lines if words[0] == "breakout")
+    assert re.search(r"ALE/Breakout-v5 [\d.]+ after [\d,]+ env steps in [\d,]+ s", breakout)
 
 
 def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -> None:

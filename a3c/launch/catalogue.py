@@ -15,7 +15,7 @@ from a3c.errors import UserError
 from a3c.process.console import table
 from a3c.run.rundir import REPOSITORY
 
-RESULTS = REPOSITORY / "benchmarks" / "results" / "real-workers.csv"
+RESULTS = REPOSITORY / "benchmarks" / "results"
 MEASURED_WITH = 2  # workers
 
 
@@ -65,24 +65,42 @@ def environments(arguments: argparse.Namespace) -> None:
 
 
 def _measured(preset: str) -> str:
-    """The median of a preset's runs, from the file of the benchmark."""
-    try:
-        with RESULTS.open(newline="") as file:
-            lines = [line for line in file if not line.startswith("#")]
-    except OSError:  # an installation without the benchmarks
+    """What a preset's runs came to, and at which commit, from the files of the benchmarks."""
+    if not RESULTS.exists():  # an installation without the benchmarks
         return "-"
+    wanted = (preset, str(MEASURED_WITH), "")
     runs = [
         row
-        for row in csv.DictReader(lines)
-        if (row["preset"], row["workers"], row["flags"]) == (preset, str(MEASURED_WITH), "")
+        for row in _rows("real-workers.csv")
+        if (row["preset"], row["workers"], row["flags"]) == wanted
     ]
     if not runs:
-        return "not yet"
+        return _measured_games(preset)
     solved = sum(row["solved"] == "True" for row in runs)
     steps, wall_s = (
         statistics.median(float(r[key]) for r in runs) for key in ("env_steps", "wall_s")
     )
-    return f"solved {solved} of {len(runs)}, median {steps:,.0f} env steps in {wall_s:,.0f} s"
+    median = f"median {steps:,.0f} env steps in {wall_s:,.0f} s"
+    return f"solved {solved} of {len(runs)}, {median} (commit {runs[-1]['commit'][:7]})"
+
+
+def _measured_games(preset: str) -> str:
+    """The scores of a preset's finished long runs, of 100 whole games each."""
+    lines = [
+        f"{row['env_id']} {float(row['mean']):.1f} after {int(row['env_steps']):,} env steps in "
+        f"{float(row['wall_s']):,.0f} s (commit {row['commit'][:7]})"
+        for row in _rows("games/index.csv")
+        if row["mean"]
+        and row["workers"] == str(MEASURED_WITH)
+        and command_line.preset_for(row["env_id"]) == preset
+    ]
+    return "; ".join(lines) or "not yet"
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    """The rows of a file of results; its comments are left out."""
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
