@@ -82,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train on the hosts of this TOML file, over ssh",
     )
     group.add_argument("--seeds", metavar="N-M", help="compare runs with seeds, such as 0-9")
+    group.add_argument("--at-once", type=int, metavar="N", help="with --seeds: runs at a time (1)")
     group.add_argument("--dry-run", action="store_true", help="show what would be started")
     group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
 
@@ -218,6 +219,8 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     )
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too, or use `status --json`")
+    if chosen.at_once is not None and not chosen.seeds:
+        raise UserError("--at-once is for --seeds: give that too, or leave it out")
     if chosen.replace and chosen.mode in ("child", "compose"):
         raise UserError(f"--replace is of tmux: leave it out with --mode {chosen.mode}")
     if chosen.mode == "compose" and chosen.hosts:
@@ -235,15 +238,20 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
 
 
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
-    """Train a run for each seed, one after the other, and compare them."""
+    """Train a run for each seed, `--at-once` of them at a time, and compare them."""
     if chosen.mode in ("tmux", "compose") or chosen.resume or chosen.dry_run or chosen.hosts:
-        raise UserError("--seeds trains here, run after run: give settings and --run-dir only")
+        raise UserError(
+            "--seeds trains here: give settings, --run-dir and --at-once only; the same ones go on"
+        )
     own = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
-    for flag in ("--seeds", "--run-dir", "--mode", "--seed"):
+    for flag in ("--seeds", "--run-dir", "--mode", "--seed", "--at-once"):
         own.add_argument(flag)
     _, flags = own.parse_known_args(arguments)
     vary = sweep.Sweep("auto", 1, 1, False, {}, {"seed": sweep.seeds(chosen.seeds)}, {})
-    return sweep.run(vary, path, flags, 1)
+    again = "the same command"
+    if chosen.run_dir is None:
+        again += f" with --run-dir {console.from_here(path)}"
+    return sweep.run(vary, path, flags, 1 if chosen.at_once is None else chosen.at_once, again)
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
@@ -274,6 +282,8 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     rundir.check_free(path, resume=chosen.resume)
     if chosen.resume:
         rundir.check_resumable(path, config)
+        begun = dataclasses.replace(config.run, start_from=None)  # what it took may be gone
+        config = dataclasses.replace(config, run=begun)
     preflight.check_network(config, observations)
     return command_line.idle(
         chosen,

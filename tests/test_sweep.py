@@ -50,11 +50,14 @@ def launch(*arguments: str) -> subprocess.Popen[str]:
 def test_lists_are_combined_and_ranges_are_drawn(tmp_path: Path) -> None:
     text = """
 trials = 50
+[fixed]
+max_wall_time_s = "30m"
 [vary]
 seed = [1, 2]
 learning_rate = { low = 1e-5, high = 1e-1, log = true }
 epochs = { low = 1, high = 4 }
 """
+    assert sweep.read(written(tmp_path, text)).fixed == {"max_wall_time_s": 1800.0}
     settings = list(sweep.read(written(tmp_path, text)).settings())
     assert len(settings) == 100
     assert settings == list(sweep.read(written(tmp_path, text)).settings()), "the same each time"
@@ -74,7 +77,9 @@ def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[vary]\nseeds = [1]", "unknown setting seeds"),
+        ("[vary]\nseeds = [1]", "unknown setting seeds: did you mean seed?"),
+        ("[vary]\nmax-wall-time = [1]", "did you mean max_wall_time_s?"),
+        ("[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]", "or a time like 30m"),
         ("[vary]\nseed = 1", "seed = 1 is refused: give a list, or a range"),
         ("[vary]\nseed = [1.5]", "seed = 1.5 is refused: give a whole number"),
         ("[vary]\ngamma = { low = 0.9, high = 0.5 }", "give numbers, low below high"),
@@ -188,12 +193,34 @@ def test_as_many_trials_are_trained_at_a_time_as_asked_and_one_that_fails_ends_n
         sweep.run(other, tmp_path / "out", (), 1)
 
 
-def test_one_flag_trains_several_seeds(tmp_path: Path, trained: Trained) -> None:
+def test_one_flag_trains_several_seeds(
+    tmp_path: Path, trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ("--env-id", "CartPole-v1", "--workers", "1")
     out = str(tmp_path / "out")
-    assert launch_cluster.main([*flags, "--seeds", "4-5", "--run-dir", out]) == 0
+    assert launch_cluster.main([*flags, "--seeds", "4-5", "--run-dir", out, "--at-once", "2"]) == 0
     assert sorted(row["seed"] for row in rows(tmp_path / "out")) == ["4", "5"]
     assert trained.flags == [list(flags), list(flags)]
+    assert trained.most == 2
+    for wrong, words in (
+        (["--at-once", "2"], "--at-once is for --seeds"),
+        (["--at-once", "0", "--seeds", "1-2"], "--at-once 0 is refused: give 1 to 1000"),
+    ):
+        assert launch_cluster.main([*flags, *wrong]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_seeds_that_have_not_ended_go_on_in_the_folder_that_is_named(
+    tmp_path: Path,
+    trained: Trained,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained.failing = ("000",)
+    assert launch_cluster.main(["--env-id", "CartPole-v1", "--seeds", "4"]) == 70
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"the same command with --run-dir runs/{folder.name} tries it again" in caplog.text
 
 
 def test_optuna_chooses_by_the_results_and_goes_on_with_its_storage(

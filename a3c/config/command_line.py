@@ -57,6 +57,9 @@ _MEANT = {
         "--log-interval": "--log-every",
         "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
         "--timesteps --n-timesteps --total-timesteps --max-timesteps",
+        "--max-wall-time": "--time-limit --max-time --timeout",
+        "--patience": "--early-stopping --early-stop",
+        "--start-from": "--trained-agent --pretrained --warm-start --init-from --finetune",
         "--max-gradient-norm": "--max-grad-norm --grad-clip --clip-grad",
         "--network": "--model --policy --net",
         "--ps": "--num-ps --n-ps --parameter-servers",

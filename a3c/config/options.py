@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -48,6 +47,11 @@ class Option(typing.NamedTuple):
         return self.is_list and self.kind in (str, dict)
 
     @property
+    def is_time(self) -> bool:
+        """Whether its values are seconds, which may have a unit."""
+        return self.name.endswith("_s")
+
+    @property
     def allowed(self) -> str:
         """The allowed values in words."""
         if self.choices:
@@ -65,6 +69,8 @@ class Option(typing.NamedTuple):
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         if self.is_list:
             words = f"a list, each {words}"
+        if self.is_time:
+            words += " of seconds, or a time like 30m,"
         low, high, above = self.limits
         if above is not None:
             words += f" above {above}" + (f", at most {high}" if high is not None else "")
@@ -111,6 +117,8 @@ def coerce(option: Option, value: Any, source: str) -> Any:
         return None
     try:
         if not option.is_list:
+            if option.is_time and isinstance(value, str) and value[-1:] in SECONDS:
+                return _coerce_item(option, float(value[:-1]) * SECONDS[value[-1]])
             return _coerce_item(option, value)
         if not isinstance(value, list | tuple):
             raise ValueError
@@ -180,9 +188,6 @@ def parse_text(option: Option, text: Any) -> Any:
         return None
     if option.kind is str or isinstance(text, bool):
         return text
-    if option.name.endswith("_s") and text[-1:] in SECONDS:
-        with contextlib.suppress(ValueError):
-            return float(text[:-1]) * SECONDS[text[-1]]
     try:
         if option.kind is dict:
             return json.loads(text)

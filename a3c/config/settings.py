@@ -338,9 +338,7 @@ class RunConfig:
         "end when so many evaluations in a row were no better than the best; starts the evaluator",
         within=(1, 1_000_000),
     )
-    start_from: str | None = everyday(
-        None, "begin with the weights of RUN, a checkpoint or zoo/NAME"
-    )
+    start_from: str | None = everyday(None, "weights to begin with: RUN, a checkpoint or zoo/NAME")
     checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", within=(0.1, 1e7))
     keep_checkpoints: int = option(
         5, "newest checkpoints to keep, besides the best", within=(1, 10_000)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import difflib
 import itertools
 import json
 import logging
@@ -111,7 +112,9 @@ def read(path: Path) -> Sweep:
         raise UserError(f"{source}: give a table [vary] of settings, for example seed = [1, 2, 3]")
     unknown = [name for name in (*fixed, *vary) if name not in OPTIONS]
     if unknown:
-        raise UserError(f"{source}: unknown setting {unknown[0]}: see the verb config")
+        near = difflib.get_close_matches(unknown[0].replace("-", "_"), OPTIONS, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "give one of the verb config, with _ for -"
+        raise UserError(f"{source}: unknown setting {unknown[0]}: {remedy}")
     fixed = {name: _checked(name, value, source) for name, value in fixed.items()}
     lists = {n: v for n, v in vary.items() if isinstance(v, list) and v}
     lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}
@@ -159,8 +162,8 @@ def seeds(text: str) -> list[int]:
 class Trainer:
     """Trains trials as runs of the launcher; Ctrl-C stops those that run in order."""
 
-    def __init__(self, sweep: Sweep, flags: Sequence[str]) -> None:
-        self._sweep, self._flags = sweep, flags
+    def __init__(self, sweep: Sweep, flags: Sequence[str], again: str) -> None:
+        self._sweep, self._flags, self._again = sweep, flags, again
         self._processes: list[subprocess.Popen[bytes]] = []
         self.is_stopped = False
         self.began_at = time.monotonic()
@@ -196,9 +199,9 @@ class Trainer:
         if state == "done":
             trial.summary = json.loads(summary.read_bytes())
         elif state == "failed":
-            log.error("%s failed: see %s; the same command tries it again", trial.path.name, said)
+            log.error("%s failed: see %s; %s tries it again", trial.path.name, said, self._again)
         else:
-            log.warning("%s has not ended: the same command goes on with it", trial.path.name)
+            log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
 
     def _launch(self, trial: Trial, said: Path, *, is_new: bool) -> int:
         sweep = self._sweep
@@ -219,10 +222,17 @@ class Trainer:
             return process.wait()
 
 
-def run(sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int) -> int:
-    """Train all trials, `at_once` of them at a time; returns the exit code."""
+def run(
+    sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int, again: str = "the same command"
+) -> int:
+    """Train all trials, `at_once` of them at a time; returns the exit code.
+
+    `again` says with what trials go on that have not ended.
+    """
+    if not 1 <= at_once <= 1000:
+        raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")
     folder.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(sweep, flags)
+    trainer = Trainer(sweep, flags, again)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, trainer.stop)
     settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
@@ -358,7 +368,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    if not 1 <= arguments.at_once <= 1000:
-        raise UserError(f"--at-once {arguments.at_once} is refused: give 1 to 1000")
     folder = arguments.output or Path(RUNS) / arguments.file.stem
     return run(read(arguments.file), folder, (), arguments.at_once)
