@@ -180,7 +180,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             agent = own_network.check(network, observation_space, config)
             if config.run.start_from:
                 source = Path(config.run.start_from)
-                checkpoint.start_from(source, agent.parameters(), agent.statistics_size)
+                fresh, size = agent.parameters(), agent.statistics_size
+                _, taken = checkpoint.start_from(source, fresh, size)
+                sys.stdout.write(f"{taken}\n")
             return 0
         rows = diagram.layer_table(network, observation_space)
         name, *details = network.description or (config.network.network,)

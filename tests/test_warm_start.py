@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import launch_cluster
 from a3c.errors import UserError
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
-from tests.fake_runs import configure, manifest_of
+from tests.fake_runs import FakeRun, configure, manifest_of
 from tests.runs import REPOSITORY, manifest, run
 
 FRESH = {
@@ -69,7 +70,9 @@ def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -
     means = [row.get("cluster/mean_return_100") for row in rows]
     assert min(mean for mean in means if mean is not None) > 400  # from the first games on
     log = (tmp_path / "run" / "logs" / "worker-0.log").read_text()
-    assert f"starting from the weights of {REPOSITORY}/zoo/cartpole" in log
+    line = f"starting from the weights of {REPOSITORY}/zoo/cartpole"
+    assert line in log
+    assert line in said
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,13 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
     assert code == 2
     assert words in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_resumed_although_the_one_that_it_started_from_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"env_id": "CartPole-v1", "workers": 1, "start_from": str(tmp_path / "gone")}
+    made = FakeRun(tmp_path / "run", configure(**settings))
+    made.checkpoint(100, age_s=1.0)
+    assert launch_cluster.main(["--resume", "--run-dir", str(made.run.path), "--dry-run"]) == 0
+    assert "--start-from" in capsys.readouterr().out, "as the first start, for the workers"

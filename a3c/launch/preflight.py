@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import subprocess
@@ -24,6 +25,8 @@ from a3c.run.rundir import REPOSITORY, RunDir, copied_from, refusing, room
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
+
+log = logging.getLogger(__name__)
 
 # Measured peak of PSS and private memory of each process: see docs/launcher.md.
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
@@ -206,3 +209,5 @@ def check_network(config: Config, space: Space[Any]) -> None:
         raise UserError(
             f"network {place}: trying it ended with {done.returncode} ({line}): mend it"
         )
+    if config.run.start_from is not None:
+        log.info("%s", done.stdout.strip().splitlines()[-1])

@@ -294,6 +294,7 @@ def _before(run: RunDir) -> dict[str, Any] | None:
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     """The summary as text for the user."""
     goal = summary["goal"]
+    more = " --max-env-steps +N" if summary.get("reason") == "max_env_steps" else ""
     here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))
     rows = [("curve", from_here(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
@@ -311,7 +312,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if summary["checkpoint"]:
         rows += [
             ("checkpoint", from_here(Path(summary["checkpoint"]))),
-            ("go on with", f"{command('launch_cluster.py')} --resume --run-dir {here}"),
+            ("go on with", f"{command('launch_cluster.py')} --resume --run-dir {here}{more}"),
             ("evaluate", f"{command('evaluate.py')} {here}"),
         ]
     rows.append(("look closer", f"{command('tensorboard')} --logdir {events}"))
