@@ -19,8 +19,6 @@ def test_the_page_lists_every_folder_of_a3c() -> None:
 
 def test_nothing_imports_from_a_folder_above_its_own_or_from_the_scripts() -> None:
     scripts = {path.stem for path in REPOSITORY.glob("*.py")} | {"benchmarks", "tests"}
-    # `a3c.load` begins there, so that it imports the user's files, as the scripts do.
-    allowed = {f"play/loaded.py imports {name}" for name in ("envs", "model")}
     wrong = []
     for path in sorted((REPOSITORY / "a3c").rglob("*.py")):
         inside = path.relative_to(REPOSITORY / "a3c")
@@ -34,7 +32,7 @@ def test_nothing_imports_from_a_folder_above_its_own_or_from_the_scripts() -> No
                 up = first == "a3c" and rest and mine in ORDER
                 if first in scripts or (up and ORDER.index(rest[0]) < ORDER.index(mine)):
                     wrong.append(f"{inside} imports {name}")
-    assert set(wrong) == allowed
+    assert wrong == []  # `a3c.load` loads the user's files by their paths
 
 
 def test_the_fixed_name_of_returns_stays() -> None:
