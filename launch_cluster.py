@@ -277,7 +277,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
 
     observations, actions = envs.check(config.env)
     for own in config.run.callback:
-        callbacks.find(own["name"])
+        callbacks.find(**own)
     preflight.check_left_over(RunDir(path.absolute()))
     rundir.check_free(path, resume=chosen.resume)
     if chosen.resume:

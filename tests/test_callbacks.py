@@ -146,6 +146,10 @@ def test_the_example_keeps_the_highest(tmp_path: Path) -> None:
     assert kept == {"cluster/mean_return_100": 5.0, "env_steps": 1}
 
 
+class Silent:
+    pass
+
+
 def leave(row: dict[str, Any], run_dir: Path) -> None:
     raise SystemExit(3)
 
@@ -196,8 +200,22 @@ def test_a_callback_that_hangs_delays_nothing(
 def test_a_callback_that_is_none_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^callback {name}: .*{said}"):
         Callbacks(({"name": name},), tmp_path)
-    with pytest.raises(UserError, match=r"callback .*: TypeError: .*'wrod'; mend it"):
-        Callbacks(({"name": f"{HERE}:Seen", "wrod": 1},), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("Seen", {"wrod": 1}, "unexpected keyword argument 'wrod'; mend it"),
+        ("leave", {"n": 1}, r"'n'; mend it: .* is called with row, run_dir, n$"),
+        ("test_the_example_keeps_the_highest", {}, "too many positional arguments; mend it"),
+        ("Silent", {}, "has no method __call__: add __call__"),
+    ],
+)
+def test_arguments_that_a_callback_does_not_take_are_refused_before_a_start(
+    name: str, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=rf"^callback \S+:{name}:? .*{said}"):
+        callbacks.find(f"{HERE}:{name}", **arguments)
 
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

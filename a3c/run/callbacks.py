@@ -30,9 +30,23 @@ CLOSE_WITHIN_S = 20.0  # after a signal the process leaves sooner
 Row = dict[str, Any]
 
 
-def find(name: str) -> Callable[..., Any]:
-    """Import a callback; UserError, one line, where there is none."""
-    return own_code.find(name, f"callback {name}")
+def find(name: str, **arguments: Any) -> Callable[..., Any]:
+    """Import a callback; UserError, one line, if there is none or it can't be called like that."""
+    subject = f"callback {name}"
+    found = own_code.find(name, subject)
+    called = () if isinstance(found, type) else ("row", "run_dir")
+    if isinstance(found, type) and not any("__call__" in vars(base) for base in found.__mro__):
+        raise UserError(f"{subject} has no method __call__: add __call__(self, row, run_dir)")
+    with contextlib.suppress(ValueError):  # some functions in C have no signature
+        signature = inspect.signature(found)
+        try:
+            signature.bind(*called, **arguments)
+        except TypeError as error:
+            raise UserError(
+                f"{subject}: TypeError: {error}; mend it: it takes {signature} and is called with "
+                f"{', '.join([*called, *arguments]) or 'nothing'}"
+            ) from error
+    return found
 
 
 def settings_of(run_dir: Path) -> Row:
@@ -106,7 +120,7 @@ class Callbacks:
 
 def _make(name: str, **arguments: Any) -> Callable[..., Any]:
     """The function with its arguments, or the object that a class makes of them."""
-    found = find(name)
+    found = find(name, **arguments)
     if not inspect.isclass(found):
         return functools.partial(found, **arguments)
     try:
