@@ -76,6 +76,25 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     assert max(part.max() for part in found) < 1e-9
 
 
+def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> None:
+    image = np.random.default_rng(1).random(COLOUR.shape).astype(np.float32)
+    packed = np.concatenate([image.ravel(), np.arange(7, dtype=np.float32)])
+    looker = Looker(COLOUR, policy=(10, 30), value=(33, 12))
+
+    class Parted(Looker):
+        """Sees the image, and that the vector is there unchanged."""
+
+        def act(self, images: np.ndarray, state: Any, starts: Any) -> Action:
+            assert (images[:, image.size :] == packed[image.size :]).all()
+            inner = images[:, : image.size].reshape(-1, *COLOUR.shape)
+            return looker.act(inner, state, starts)
+
+    parted = cast(Agent, Parted(COLOUR, (0, 0), (0, 0)))
+    alone = saliency(cast(Agent, looker), COLOUR, decide(image))
+    for part, wanted in zip(saliency(parted, COLOUR, decide(packed)), alone, strict=True):
+        np.testing.assert_array_equal(part, wanted)
+
+
 def test_a_perturbation_changes_what_is_near_and_keeps_type_and_range() -> None:
     observation = np.random.default_rng(1).integers(0, 256, (4, 84, 84), dtype=np.uint8)
     (changed,) = perturbed(observation, (-2, -1), np.array([[20.0, 20.0]]))

@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,12 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent, Batch
 from a3c.learn.rollout import Player
 from a3c.net import observations
+from a3c.play.playground import Playground
+from a3c.plot import network_pictures
+from a3c.run.tensorboard import Pictures, TensorBoardSink
 from tests.clusters import REPOSITORY, small_config, train
 from tests.test_loaded import untrained
+from tests.test_tensorboard import shown
 
 FLOATS = spaces.Box(-1.0, 1.0, (2, 3), np.float64)
 GREY = spaces.Box(0, 255, (6, 5), np.uint8)
@@ -307,6 +312,26 @@ def test_a_loaded_agent_obeys_the_masks(tmp_path: Path) -> None:
         if truncated:
             observed, info = env.reset()
     env.close()
+
+
+@pytest.mark.parametrize("beside", [[], [FLOATS]], ids=["alone", "beside a vector"])
+def test_the_pictures_of_a_network_show_an_image_alone_and_beside_a_vector(
+    beside: list[Any], tmp_path: Path
+) -> None:
+    made = gymnasium.spec("Odd-v0")
+    screen = spaces.Box(0, 255, (20, 20, 1), np.uint8)
+    made.kwargs.update({"observed": spaces.Tuple([screen, *beside]), "actions": BIT})
+    config = small_config(env_id="Odd-v0", network="a3c-ff", action_masks=bool(beside))
+    ground = Playground(config, envs.make, model.build, 1)
+    with closing(ground.envs(1)) as played:
+        agent = ground.agent(played)
+        for name in ("filters", "saliency"):
+            assert network_pictures.draw(name, ground, played, agent, 0).axes
+        sink = TensorBoardSink(tmp_path)
+        space: Any = played.single_observation_space
+        observed, _ = played.reset(seed=1)
+        Pictures(sink, space).offer(1, observed[None])
+    assert shown(tmp_path).Images("input/observation")[0].encoded_image_string
 
 
 # --- refusals -------------------------------------------------------------------------------------

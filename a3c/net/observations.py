@@ -58,10 +58,21 @@ def prepared_shape(space: Box) -> tuple[int, ...]:
     return height, width, channels * math.prod(stack)
 
 
+def image_space(space: Box) -> Box | None:
+    """The space of the image in observations, alone or packed; None if there is none."""
+    image = space.image if isinstance(space, Packed) else space
+    return image if image is not None and is_image(image) else None
+
+
+def pixels(observation: np.ndarray, image: Box) -> np.ndarray:
+    """The image in one raw observation, alone or packed, as `[*image.shape]`."""
+    return observation.ravel()[: math.prod(image.shape)].reshape(image.shape)
+
+
 def image_side(space: Box) -> int:
     """The shorter side in pixels of the image in an observation; 0 if there is none."""
-    image = space.image if isinstance(space, Packed) else space
-    return min(prepared_shape(image)[:2]) if image is not None and is_image(image) else 0
+    image = image_space(space)
+    return min(prepared_shape(image)[:2]) if image else 0
 
 
 def check_side(network: str, needed: int, space: Box) -> None:

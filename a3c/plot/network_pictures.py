@@ -63,34 +63,33 @@ def draw(name: str, ground: Playground, envs: Envs, agent: Agent, step: int) -> 
     space, env_id = envs.single_observation_space, ground.config.env.env_id
     assert isinstance(space, Box)
     game, when = game_name(env_id), f"after {step:,} env steps"
+    image = observations.image_space(space)
     if name == "filters":
         layers = first_layers(agent.parameters())
         if not layers:
             raise NothingToDrawError("no filters: the network has no dense layer or convolution")
-        last = observations.prepared_shape(space)[-1]
-        is_image = observations.is_image(space)
-        inputs = frame_names(last) if is_image else [f"input {index}" for index in range(last)]
+        last = observations.prepared_shape(image or space)[-1]
+        inputs = frame_names(last) if image else [f"input {index}" for index in range(last)]
         subtitle = f"{when} · red above 0, blue below · largest first"
         return filters_figure(layers, f"First layer: {game}", subtitle, inputs)
-    if not observations.is_image(space):
+    if not image:
         raise NothingToDrawError(
             f"no saliency: {env_id} has observations of shape "
             f"{space.shape}, and saliency is of images; --what filters shows its weights"
         )
     played = decisions(envs, agent, Games(1), seed=ground.seed)
     chosen = largest_value_changes(list(itertools.islice(played, MAX_STEPS)), NUM_MOMENTS)
-    shown = [_moment(ground, envs, agent, decision) for decision in chosen]
+    shown = [_moment(ground, envs, agent, decision, image) for decision in chosen]
     method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
     return saliency_figure(shown, f"What the network sees: {game}", f"{when} · {method}")
 
 
-def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision) -> Moment:
+def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, image: Box) -> Moment:
     caption = [
         f"env step {decision.lengths[0]:,}",
         f"score {decision.returns[0]:g}",
         f"value {decision.action.values[0]:.2f}",
     ]
-    space: Any = envs.single_observation_space
     actions = envs.single_action_space
     if isinstance(actions, Discrete):
         parameters, action = decision.action.policy_parameters[0], decision.action.actions[0]
@@ -98,9 +97,10 @@ def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision) ->
         rows = view_policy(agent.network.policy, actions, parameters, action, names)
         choices = [row for row in rows if isinstance(row, Choice)]
         caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
-    frames = image_frames(decision.observations[0], space).astype(np.float64)
-    highest = 255.0 if space.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-    return Moment(" · ".join(caption), frames / highest, *saliency(agent, space, decision))
+    pixels = observations.pixels(decision.observations[0], image)
+    frames = image_frames(pixels, image).astype(np.float64)
+    highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), 1e-9)
+    return Moment(" · ".join(caption), frames / highest, *saliency(agent, image, decision))
 
 
 # --- the first layer ------------------------------------------------------------------------------
@@ -177,15 +177,21 @@ def _label(axes: Any, layer: FirstLayer, inputs: Sequence[str]) -> None:
 # --- saliency -------------------------------------------------------------------------------------
 
 
-def saliency(agent: Agent, space: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly policy and value depend on each place of the image, `[height, width]`."""
+def saliency(agent: Agent, image: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
+    """How strongly policy and value depend on each place of the image, `[height, width]`.
+
+    A vector or an action mask beside the image stays as it is.
+    """
     observation = decision.observations[0]
-    axes = image_axes(space)
-    height, width = (observation.shape[axis] for axis in axes)
+    pixels, axes = observations.pixels(observation, image), image_axes(image)
+    height, width = (pixels.shape[axis] for axis in axes)
     points = grid((height, width))
-    images = np.stack([observation, *perturbed(observation, axes, points.reshape(-1, 2))])
+    images = np.stack([pixels, *perturbed(pixels, axes, points.reshape(-1, 2))])
+    varied = np.repeat(observation.reshape(1, -1), len(images), axis=0)
+    varied[:, : pixels.size] = images.reshape(len(images), -1)
+    varied = varied.reshape(-1, *observation.shape)
     policies, values = [], []
-    for batch in np.array_split(images, math.ceil(len(images) / _BATCH)):
+    for batch in np.array_split(varied, math.ceil(len(varied) / _BATCH)):
         state = np.repeat(decision.state, len(batch), axis=0)
         action = agent.act(batch, state, np.repeat(decision.starts, len(batch)))
         policies.append(action.policy_parameters)

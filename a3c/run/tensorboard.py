@@ -128,13 +128,14 @@ class Pictures:
         self, sink: TensorBoardSink, space: Box, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._sink, self._space, self._clock = sink, space, clock
-        self._due = clock() if observations.is_image(space) else float("inf")
+        self._image = observations.image_space(space)
+        self._due = clock() if self._image else float("inf")
 
     def offer(self, env_steps: int, observations_: np.ndarray) -> None:
         """Write the newest of a rollout's `[T, B, ...]` if one is due; takes some milliseconds."""
         now = self._clock()
-        if now >= self._due:
+        if self._image and now >= self._due:
             self._due = now + PICTURE_INTERVAL_S
             newest = as_given(observations_[-1, 0], self._space)
-            pixels = observations.picture(newest, self._space)
-            self._sink.image(env_steps, "input/observation", pixels)
+            shown = observations.picture(observations.pixels(newest, self._image), self._image)
+            self._sink.image(env_steps, "input/observation", shown)
