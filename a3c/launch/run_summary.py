@@ -291,10 +291,18 @@ def _before(run: RunDir) -> dict[str, Any] | None:
     return {"goal": None, **before} if is_whole else None
 
 
+# What a resumed run needs so that it doesn't end again at once, by the reason of its end.
+_MORE = {
+    "max_env_steps": " --max-env-steps +N",
+    "max_wall_time": " --max-wall-time none",
+    "patience": " --patience none",
+}
+
+
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     """The summary as text for the user."""
     goal = summary["goal"]
-    more = " --max-env-steps +N" if summary.get("reason") == "max_env_steps" else ""
+    more = _MORE.get(summary.get("reason") or "", "")
     here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))
     rows = [("curve", from_here(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:

@@ -72,10 +72,12 @@ def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float 
 
 
 def seconds_to_end(status: Status) -> float | None:
-    """The seconds until `--max-env-steps`; None if they aren't known."""
+    """The seconds until `--max-env-steps` or `--max-wall-time`; None if they aren't known."""
     if status.state != RUNNING or not status.env_steps_per_s:
         return None
     seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
+    if status.max_wall_time_s is not None:
+        seconds = min(seconds, max(0.0, status.max_wall_time_s - (status.wall_s or 0.0)))
     return seconds if 0 <= seconds < 100 * _FAR_S else None
 
 

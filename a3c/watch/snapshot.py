@@ -100,6 +100,7 @@ class Status:
     tensorboard: str | None = None  # its address while it runs
     disk_trouble: str | None = None
     warnings: tuple[str, ...] = ()
+    max_wall_time_s: float | None = None  # of training
 
     def as_dict(self) -> dict[str, Any]:
         """The status as plain data for JSON, with floats rounded to 3 decimals."""

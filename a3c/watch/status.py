@@ -186,6 +186,7 @@ class Reader:
             losses=resume.losses(self._rows("losses"), since=started_at),
             tensorboard=rundir.read_board_link(run) if has_board else None,
             disk_trouble=_disk_trouble(run.path),
+            max_wall_time_s=config.run.max_wall_time_s,
         )
 
     def _count_games(self) -> Counter[int] | None:
