@@ -159,6 +159,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_settings_that_are_no_mo
     tmp_path: Path,
 ) -> None:
     tables = {**plain(Config()), "cluster": {"workers": 3, "overlap": True}}
+    tables["env"]["episodic_points"] = True
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"config": tables}))
     assert command_line.merge([command_line.read_file(path)]).cluster.workers == 3

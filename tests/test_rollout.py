@@ -302,15 +302,6 @@ def test_lives_do_not_matter_unless_asked_for(mode: AutoresetMode) -> None:
 
 
 @in_all_modes
-def test_a_point_ends_the_return_but_not_the_game(mode: AutoresetMode) -> None:
-    games = [[Script((0.0, 1.0, 0.0, -1.0, 0.0, 0.0))]]
-    rollout = next(play(games, mode, rollout_length=5, episodic_points=True))
-    assert rollout.discounts[:, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0, GAMMA]
-    assert rollout.starts[:, 0].tolist() == [True, False, False, False, False]
-    assert not rollout.episodes
-
-
-@in_all_modes
 def test_lives_of_one_game_say_nothing_about_those_of_another(mode: AutoresetMode) -> None:
     """Gymnasium puts 0 for a game that doesn't say, as when only others are reset."""
     mute, short = Script((1.0,) * 9), Script((1.0,), lives=(4,))

@@ -30,7 +30,8 @@ from a3c.process.environment import REPOSITORY
 
 PRESETS = REPOSITORY / "presets"
 
-_REMOVED = {"cluster": ("overlap", "start_cores")}  # settings of earlier versions, by section
+# Settings of earlier versions, by section.
+_REMOVED = {"cluster": ("overlap", "start_cores"), "env": ("episodic_points",)}
 _AS_BEFORE = {"learning": {"samples_per_step": 0}}  # values for settings that older runs lack
 
 Layer = dict[str, dict[str, Any]]

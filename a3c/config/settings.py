@@ -76,9 +76,6 @@ class EnvConfig:
         within=(0.0, 1.0),
     )
     episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
-    episodic_points: bool = option(
-        False, "a reward other than 0 ends the episode, for learning only (points in Pong)"
-    )
     actions: tuple[int, ...] = option((), "Discrete: play only these actions", within=(0, None))
     wrapper: tuple[dict[str, Any], ...] = option(
         (),
@@ -551,7 +548,7 @@ def to_dict(config: Config) -> dict[str, dict[str, Any]]:
 def identity(config: Config) -> dict[str, Any]:
     """The settings that a checkpoint's variables depend on: environment, network and optimizer."""
     tables = to_dict(config)
-    own = ("envs", "envs_per_worker", "episodic_life", "episodic_points", "max_episode_steps")
+    own = ("envs", "envs_per_worker", "episodic_life", "max_episode_steps")
     for name in own:
         del tables["env"][name]
     optimizer: str = config.learning.optimizer

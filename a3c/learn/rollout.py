@@ -187,7 +187,6 @@ class Player:
         self._learning = config.learning
         self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
-        self._episodic_points = config.env.episodic_points
         self._info_metrics = config.run.info_metrics
         self._epsilon = epsilon
         self._normalizes = config.env.normalize_rewards
@@ -236,8 +235,7 @@ class Player:
             for t, cut, values in self._cuts:
                 rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
             self._cuts.clear()
-            ends = self._ends | (self._raw_rewards != 0) if self._episodic_points else self._ends
-            discounts = np.where(ends, np.float32(0.0), np.float32(learning.gamma))
+            discounts = np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
             bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
             self._stopwatch.lap("act")
             yield buffer._replace(
