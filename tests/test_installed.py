@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The commands of an environment with the wheel, and with the libraries of this one."""
     folder = tmp_path_factory.mktemp("installed")
     source = folder / "source"
-    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "tests", "benchmarks", "docs")
+    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "tests", "docs")
     shutil.copytree(REPOSITORY, source, ignore=ignored)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(source)], check=True)
@@ -62,6 +62,7 @@ def test_a_run_is_trained_looked_at_and_evaluated(installed: Path, tmp_path: Pat
     assert ": done" in said(installed, tmp_path, "a3c", "watch")[1]
     assert "return.png" in said(installed, tmp_path, "a3c-plot", "--what", "return")[1]
     assert "mean return" in said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole")[1]
+    assert "solved 10 of 10" in said(installed, tmp_path, "a3c", "presets")[1]
 
 
 def test_what_needs_a_clone_says_so(installed: Path, tmp_path: Path) -> None:
