@@ -40,6 +40,7 @@ CERTAIN: dict[str, Any] = {
     "optimizer_statistics": "shared",
     "return_steps": None,
     "push_winner": False,
+    "stop_worker_games": None,
     "render_worker": None,
 }
 

@@ -150,6 +150,10 @@ class Silent:
     pass
 
 
+async def later(row: dict[str, Any], run_dir: Path) -> None:
+    pass
+
+
 def leave(row: dict[str, Any], run_dir: Path) -> None:
     raise SystemExit(3)
 
@@ -209,6 +213,7 @@ def test_a_callback_that_is_none_is_refused(name: str, said: str, tmp_path: Path
         ("leave", {"n": 1}, r"'n'; mend it: .* is called with row, run_dir, n$"),
         ("test_the_example_keeps_the_highest", {}, "too many positional arguments; mend it"),
         ("Silent", {}, "has no method __call__: add __call__"),
+        ("later", {}, "is async, and nothing would await it"),
     ],
 )
 def test_arguments_that_a_callback_does_not_take_are_refused_before_a_start(

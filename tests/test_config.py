@@ -88,6 +88,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ({"return_steps": 5, "network": "a3c-lstm"}, "return_steps 5: samples of several rollouts"),
         ({"render_worker": 2, "workers": 2}, "render_worker 2: there is none, the last one is 1"),
         ({"push_winner": True}, "push_winner without a goal"),
+        ({"stop_worker_games": 9}, "stop_worker_games without a goal"),
         ({"epochs": 2}, "epochs 2 without a ratio_limit"),
         ({"value_clip": 0.5}, "value_clip 0.5 without a ratio_limit"),
         ({"kl_limit": 0.02, "ratio_limit": 0.2}, "kl_limit 0.02 with one epoch"),

@@ -161,11 +161,13 @@ gymnasium.register("Lock-v0", "tests.test_loaded:Lock")
 def test_several_choices_have_probabilities_each_and_the_last_step_its_own_info(
     tmp_path: Path,
 ) -> None:
-    agent = untrained(tmp_path, env_id="tests.test_loaded:Lock-v0")
+    shaping = {"name": "examples.reward_shaping:Outcome"}
+    agent = untrained(tmp_path, env_id="tests.test_loaded:Lock-v0", wrapper=(shaping,))
     env = agent.make_env()
     observation, _ = env.reset(seed=1)
     infos = [env.step(agent.act(observation).action)[-1] for _ in range(3)]
     assert [info["won"] for info in infos] == [False, False, True]
+    assert set(infos[0]) == {"won", "dials"}
     assert [info["dials"]["turned"] for info in infos] == [1, 2, 3]
     assert [len(each) for each in agent.act(observation).probabilities] == [2, 3]
     batch = agent.act(np.stack([observation] * 4)).probabilities

@@ -228,6 +228,8 @@ def validate(config: Config) -> Config:
         )
     if config.run.push_winner and config.run.stop_at_return is None:
         raise UserError("push_winner without a goal to win: give --stop-at-return")
+    if config.run.stop_worker_games is not None and config.run.stop_at_return is None:
+        raise UserError("stop_worker_games without a goal to reach: give --stop-at-return")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
     return config

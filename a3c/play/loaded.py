@@ -78,13 +78,16 @@ class Env(gymnasium.Env[Any, Any]):
         self._envs.close()
 
 
+_INTERNAL = ("_", "final_", wrappers.REWARDS, wrappers.ENDS)  # starts of names in a vector's info
+
+
 def _of_first(info: dict[str, Any]) -> dict[str, Any]:
     """The information of the first environment, without what only says that it is there."""
     found = {}
     for name, value in info.items():
         if isinstance(value, dict):
             found[name] = _of_first(value)
-        elif isinstance(value, np.ndarray) and not name.startswith(("_", "final_")):
+        elif isinstance(value, np.ndarray) and not name.startswith(_INTERNAL):
             found[name] = value[0]
     return found
 
