@@ -432,4 +432,4 @@ def test_an_image_beside_a_number_is_learned_with_masks(tmp_path: Path) -> None:
     )
     rows = train(config, tmp_path)
     del gymnasium.registry["Match-v0"]
-    assert rows[-1]["cluster/mean_return_100"] > 0.9  # 0.47 at random
+    assert rows[-1]["cluster/mean_return_100"] > 0.8  # 0.47 at random
