@@ -427,9 +427,9 @@ def test_an_image_beside_a_number_is_learned_with_masks(tmp_path: Path) -> None:
         hidden_sizes=[32],
         learning_rate=1e-2,
         rollout_length=16,
-        max_env_steps=10_000,
+        max_env_steps=20_000,
         evaluation_episodes=0,
     )
     rows = train(config, tmp_path)
     del gymnasium.registry["Match-v0"]
-    assert rows[-1]["cluster/mean_return_100"] > 0.8  # 0.47 at random
+    assert rows[-1]["cluster/mean_return_100"] > 0.9  # 0.47 at random

@@ -9,9 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from rich.console import Console
 import evaluate
 import launch_cluster
 from a3c.errors import UserError
-from a3c.launch import run_summary
+from a3c.launch import run_summary, verbs
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
@@ -238,24 +237,20 @@ def test_followed_logs_show_processes_that_come_later_and_whole_lines_after_a_cu
     first, later = run.log("ps-0"), run.log("worker-0")
     first.write_text("one\ntwo\nhal")
 
-    sleep, here = time.sleep, threading.current_thread()
+    clock = SimpleNamespace()  # of the verb alone: other threads sleep as always
 
-    def cut_and_grow(seconds: float) -> None:
-        if threading.current_thread() is not here:  # one that an earlier test left behind
-            return sleep(seconds)
+    def cut_and_grow(_: float) -> None:
         first.write_text("shorter\n")  # and longer again, before anybody looks
         with first.open("a") as file:
             file.write("and much longer than it was\n")
         later.write_text("here\n")
-        monkeypatch.setattr(time, "sleep", enough)
-        return None
+        clock.sleep = enough
 
-    def enough(seconds: float) -> None:
-        if threading.current_thread() is not here:
-            return sleep(seconds)
+    def enough(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(time, "sleep", cut_and_grow)
+    clock.sleep = cut_and_grow
+    monkeypatch.setattr(verbs, "time", clock)
     with pytest.raises(KeyboardInterrupt):
         launch_cluster.main(["logs", "-f", "--run", str(run.path)])
     assert capsys.readouterr().out.splitlines() == [

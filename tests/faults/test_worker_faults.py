@@ -57,11 +57,13 @@ def kill_ten_times(cluster: Cluster, name: str) -> None:
         cluster.hurry(name)
         return cluster.pid(name)
 
-    for _ in range(10):
+    kills = 0
+    while kills < 10:
         pid = wait_until(another, f"another {name}")
         before = cluster.moment()
         with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
             os.kill(pid, signal.SIGKILL)
+            kills += 1
         wait_until(lambda: cluster.pid(name) != pid, "its end")  # noqa: B023
     cluster.wait_for_return("worker SIGKILL for the tenth time", before, name)
 
