@@ -251,7 +251,9 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
     again = "the same command"
     if chosen.run_dir is None:
         again += f" with --run-dir {console.from_here(path)}"
-    return sweep.run(vary, path, flags, 1 if chosen.at_once is None else chosen.at_once, again)
+    at_once = 1 if chosen.at_once is None else chosen.at_once
+    other = "another --run-dir, or the settings as they were"
+    return sweep.run(vary, path, flags, at_once, again, other)
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:

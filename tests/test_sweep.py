@@ -18,7 +18,7 @@ import pytest
 import launch_cluster
 from a3c.errors import UserError
 from a3c.launch import sweep
-from tests.fake_runs import FakeRun, configure
+from tests.fake_runs import FakeRun
 from tests.runs import REPOSITORY, wait_until
 
 SHORT = """
@@ -156,7 +156,7 @@ class Trained:
             self.most = max(self.most, len(self.now))
         time.sleep(0.05)
         state = "failed" if trial.path.name in self.failing else "done"
-        made = FakeRun(trial.path, configure(**trial.values))
+        made = FakeRun(trial.path, trainer.wanted(trial)[0])
         summary = {"solved": False, "env_steps": 10, "wall_s": 1.0}
         summary["mean_return_100"] = self.mean(trial.values)
         made.run.summary.write_text(json.dumps({"state": state, **summary}))
@@ -208,6 +208,41 @@ def test_one_flag_trains_several_seeds(
     ):
         assert launch_cluster.main([*flags, *wrong]) == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (["--gamma", "0.5"], "was trained with gamma 0.99, not 0.5"),
+        (["--preset", "none"], "was trained with network mlp, not auto; "),
+        (["--workers", "2"], "was trained with workers 1, not 2"),
+        (["--start-from", "zoo/pong"], "zoo/cartpole, not zoo/pong"),
+        (["--seeds", "7"], "was trained with seed 4, not 7"),
+    ],
+)
+def test_seeds_in_a_folder_of_other_settings_are_refused(
+    tmp_path: Path,
+    trained: Trained,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = ["--env-id", "CartPole-v1", "--workers", "1", "--start-from", "zoo/cartpole"]
+    base += ["--seeds", "4-5", "--run-dir", "out", "--evaluator"]
+    assert launch_cluster.main(base) == 0
+    for seed in ("000", "001"):  # the launcher notes the checkpoint that a name stands for
+        file = tmp_path / "out" / seed / "config.json"
+        file.write_text(file.read_text().replace("zoo/car", str(REPOSITORY / "zoo" / "car")))
+    assert launch_cluster.main(base) == 0, "the same command goes on"
+    capsys.readouterr()
+    assert launch_cluster.main([*base, *changed]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert words in said[0]
+    assert said[0].endswith("give another --run-dir, or the settings as they were")
+    assert len(trained.flags) == 2, "nothing was trained"
 
 
 def test_seeds_that_have_not_ended_go_on_in_the_folder_that_is_named(

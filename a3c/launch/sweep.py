@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from a3c.cluster.which_task import expand_ranges
-from a3c.config import command_line
+from a3c.config import Config, command_line
 from a3c.config.command_line import OPTIONS
 from a3c.config.options import coerce, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
+from a3c.play import locate
 from a3c.process.console import count
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
@@ -162,8 +163,8 @@ def seeds(text: str) -> list[int]:
 class Trainer:
     """Trains trials as runs of the launcher; Ctrl-C stops those that run in order."""
 
-    def __init__(self, sweep: Sweep, flags: Sequence[str], again: str) -> None:
-        self._sweep, self._flags, self._again = sweep, flags, again
+    def __init__(self, sweep: Sweep, flags: Sequence[str], again: str, other: str) -> None:
+        self._sweep, self._flags, self._again, self._other = sweep, flags, again, other
         self._processes: list[subprocess.Popen[bytes]] = []
         self.is_stopped = False
         self.began_at = time.monotonic()
@@ -180,14 +181,8 @@ class Trainer:
         """Train a trial unless it has ended; its summary is set if it has then."""
         summary, said = trial.path / "summary.json", trial.path.with_suffix(".log")
         is_new = not (trial.path / "config.json").exists()
-        known = None if is_new else rundir.read_config(RunDir(trial.path))
-        for name, value in {**self._sweep.fixed, **trial.values}.items() if known else ():
-            there = getattr(getattr(known, OPTIONS[name].section), name)
-            if there != value:
-                raise UserError(
-                    f"{trial.path} was trained with {name} {command_line.plain(there)}, not "
-                    f"{command_line.plain(value)}: give another --output, or the file as it was"
-                )
+        if not is_new:
+            self._check_same(trial)
         if _state(summary) != "done" and not self.is_stopped:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
@@ -203,12 +198,38 @@ class Trainer:
         else:
             log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
 
+    def _check_same(self, trial: Trial) -> None:
+        """Refuse a folder whose trial was begun with other settings."""
+        known, (wanted, given) = rundir.read_config(RunDir(trial.path)), self.wanted(trial)
+        differing = []
+        for section, name, *_ in OPTIONS.values():
+            there, here = (getattr(getattr(config, section), name) for config in (known, wanted))
+            if name == "workers" and name not in given:
+                continue  # by default as many as this machine has cores
+            if name == "start_from" and there and here and _is_of(there, here):
+                continue
+            if there != here:
+                values = command_line.plain(there), command_line.plain(here)
+                differing.append(f"{name} {values[0]}, not {values[1]}")
+        if differing:
+            more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+            words = "; ".join(differing[:3]) + more
+            raise UserError(f"{trial.path} was trained with {words}: give {self._other}")
+
+    def wanted(self, trial: Trial) -> tuple[Config, set[str]]:
+        """The settings that a new trial would have, and the names of those that are given."""
+        parser = command_line.make_parser("", "")
+        namespace, _ = parser.parse_known_args(self._settings(trial))  # others say how to start
+        layers = [layer for _, layer in command_line.sources(namespace)[0]]
+        given = {name for layer in layers for values in layer.values() for name in values}
+        return command_line.merge(layers), given
+
+    def _settings(self, trial: Trial) -> list[str]:
+        values = {**self._sweep.fixed, **trial.values}
+        return [f"--preset={self._sweep.preset}", *command_line.flags_of(values), *self._flags]
+
     def _launch(self, trial: Trial, said: Path, *, is_new: bool) -> int:
-        sweep = self._sweep
-        chosen = ["--resume"]
-        if is_new:
-            values = {**sweep.fixed, **trial.values}
-            chosen = [f"--preset={sweep.preset}", *command_line.flags_of(values), *self._flags]
+        chosen = self._settings(trial) if is_new else ["--resume"]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
         with said.open("a") as file:
             process = subprocess.Popen(
@@ -223,16 +244,22 @@ class Trainer:
 
 
 def run(
-    sweep: Sweep, folder: Path, flags: Sequence[str], at_once: int, again: str = "the same command"
+    sweep: Sweep,
+    folder: Path,
+    flags: Sequence[str],
+    at_once: int,
+    again: str = "the same command",
+    other: str = "another --output, or the file as it was",
 ) -> int:
     """Train all trials, `at_once` of them at a time; returns the exit code.
 
-    `again` says with what trials go on that have not ended.
+    `again` says with what trials go on that have not ended, `other` what to give instead of a
+    folder that has trials with other settings.
     """
     if not 1 <= at_once <= 1000:
         raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")
     folder.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(sweep, flags, again)
+    trainer = Trainer(sweep, flags, again, other)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, trainer.stop)
     settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
@@ -296,6 +323,15 @@ def _state(summary: Path) -> str | None:
     except (OSError, ValueError, KeyError):
         return None
     return state
+
+
+def _is_of(path: str, source: str) -> bool:
+    """Whether a checkpoint is what `--start-from SOURCE` took, as far as this is still known."""
+    try:
+        found = locate.find_checkpoint(source)
+    except UserError:  # a trial that has not begun yet is refused for this reason
+        return True
+    return Path(path).is_relative_to(found.run.path if found.run else found.path)
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:
