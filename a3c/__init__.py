@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -36,6 +37,7 @@ def load(
     """A trained agent to act with: of a run, a checkpoint or `zoo/NAME`; None is the newest run."""
     from a3c.process.startup import import_tensorflow
 
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only
     import_tensorflow()
     from a3c.play import loaded
 

@@ -218,6 +218,34 @@ def test_exported_agents_act_as_it_does(tmp_path: Path, env_id: str, network: st
         agent.export(tmp_path / "saved")
 
 
+QUIET = """
+import a3c
+agent = a3c.load("zoo/cartpole")
+env = agent.make_env()
+observation, _ = env.reset()
+agent.act(observation)
+agent.export("saved")
+agent.export("agent.onnx")
+import tensorflow as tf
+tf.get_logger().warning("the user's own line: this is deprecated")
+"""
+
+
+def test_a_users_terminal_stays_clean(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "CUDA_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert done.stderr == "WARNING:tensorflow:the user's own line: this is deprecated\n"
+
+
 def test_the_example_notebook_runs(tmp_path: Path) -> None:
     notebook = json.loads((REPOSITORY / "examples/play.ipynb").read_text())
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]

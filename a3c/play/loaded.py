@@ -13,8 +13,11 @@ No cluster is needed, and any number of agents fit into a process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +33,7 @@ from a3c.learn.agent import Agent
 from a3c.net.distributions import Categorical
 from a3c.play.locate import Source, Which, find_checkpoint
 from a3c.play.playground import Envs, Playground
+from a3c.process.startup import silence
 from a3c.run.rundir import REPOSITORY
 
 
@@ -177,11 +181,37 @@ def _write(agent: Agent, path: Path, greedy: bool) -> Path:
     if path.exists():
         raise UserError(f"{path} is there already: give another name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    graph, inputs, outputs = agent.frozen(greedy=greedy)
-    if path.suffix == ".onnx":
-        _write_onnx(graph, inputs, outputs, path)
-        return path
-    with graph.as_default(), tf.compat.v1.Session() as session:
+    with silence():
+        tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
+    with _without_deprecations():
+        graph, inputs, outputs = agent.frozen(greedy=greedy)
+        if path.suffix == ".onnx":
+            _write_onnx(graph, inputs, outputs, path)
+        else:
+            _write_saved_model(graph, inputs, outputs, path)
+    return path
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """Leave out TensorFlow's log lines on deprecated calls, which are ours and not the user's."""
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        return "is deprecated" not in record.getMessage()
+
+    log = tf.get_logger()
+    log.addFilter(is_kept)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_kept)
+
+
+def _write_saved_model(
+    graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], path: Path
+) -> None:
+    on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    with graph.as_default(), tf.compat.v1.Session(config=on_cpu) as session:
         signatures = tf.compat.v1.saved_model.signature_def_utils
         signature = signatures.predict_signature_def(inputs, outputs)
         builder = tf.compat.v1.saved_model.Builder(str(path))
@@ -189,7 +219,6 @@ def _write(agent: Agent, path: Path, greedy: bool) -> Path:
             session, [tf.saved_model.SERVING], {"serving_default": signature}
         )
         builder.save()
-    return path
 
 
 def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], path: Path) -> None:

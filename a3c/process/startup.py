@@ -82,7 +82,7 @@ def import_tensorflow() -> None:
     collects = gc.isenabled()
     gc.disable()
     try:
-        with _silence():
+        with silence():
             import_without_keras()
     finally:
         if collects:
@@ -98,12 +98,12 @@ def start_eager_runtime() -> None:
     import tensorflow
 
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
-        with _silence():
+        with silence():
             tensorflow.config.list_logical_devices("CPU")
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Capture file descriptor 2, where TensorFlow writes; show the text only if the block fails."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:
