@@ -66,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--evaluator",
         action=argparse.BooleanOptionalAction,
-        default=False,
         help="a process that plays every checkpoint and keeps the best",
     )
     group.add_argument(
@@ -223,6 +222,9 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         raise UserError("--at-once is for --seeds: give that too, or leave it out")
     if chosen.replace and chosen.mode in ("child", "compose"):
         raise UserError(f"--replace is of tmux: leave it out with --mode {chosen.mode}")
+    needs = {"--patience": config.run.patience, "--render": config.run.render}
+    if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
+        raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")
     if chosen.mode == "compose" and chosen.hosts:
         raise UserError("--mode compose: a compose file is for one host: take --hosts out")
     if resumed is None or base is None:
@@ -308,7 +310,7 @@ def _plan(
         run,
         here,
         isolated=isolated,
-        evaluator=chosen.evaluator,
+        evaluator=bool(chosen.evaluator),
         tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
         placement=placement,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import launch_cluster
 from a3c.cluster import plan
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
@@ -58,6 +59,18 @@ def test_a_window_and_patience_take_an_evaluator() -> None:
     ):
         (evaluator,) = made.of_role("evaluator")
         assert "--watch" not in evaluator.argv
+
+
+@pytest.mark.parametrize("flags", [["--patience", "3"], ["--render"]])
+def test_what_needs_the_evaluator_is_refused_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    arguments = ["--env-id", "CartPole-v1", "--run-dir", str(tmp_path / "x"), "--dry-run", *flags]
+    assert launch_cluster.main(arguments) == 0
+    assert "--follow" in capsys.readouterr().out
+    assert launch_cluster.main([*arguments, "--no-evaluator"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"--no-evaluator with {flags[0]}, which needs it: leave one of them out")
 
 
 def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

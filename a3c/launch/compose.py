@@ -37,7 +37,7 @@ def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tupl
             tuple(f"ps-{i}:{port}" for i in range(settings.ps)),
             tuple(f"worker-{i}:{port}" for i in range(settings.addresses)),
         ),
-        evaluator=chosen.evaluator,
+        evaluator=bool(chosen.evaluator),
         tensorboard_port=BOARD_PORT if chosen.tensorboard else None,
     )
     moved, later = (tuple(map(_in_image, x)) for x in (planned.processes, planned.reserved))
