@@ -61,7 +61,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--average",
         choices=("mean", "iqm"),
         default=None,
-        help="return, of runs that differ in their seed: mean (the default) or interquartile mean",
+        help="return, of runs of one task that differ in their seed: mean (the default) or "
+        "interquartile mean",
     )
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the files")
     arguments = parser.parse_args(argv)

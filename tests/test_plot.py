@@ -184,6 +184,15 @@ def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter() 
     assert iqm(values[:3]).tolist() == [values[:3].mean()], "of three runs nothing is left out"
 
 
+@pytest.mark.parametrize("runs", [1, 2, 4, 5, 7, 10])
+def test_the_interquartile_mean_is_that_of_rliable_for_one_task(runs: int) -> None:
+    """rliable trims `scipy.stats.trim_mean(scores, 0.25)`: int(0.25 n) scores at each end."""
+    scores = np.random.default_rng(runs).normal(0.0, 5.0, (runs, 1))
+    ranked, cut = sorted(scores[:, 0]), int(0.25 * runs)
+    kept = [score for place, score in enumerate(ranked) if cut <= place < runs - cut]
+    np.testing.assert_allclose(iqm(scores), [sum(kept) / len(kept)])
+
+
 @pytest.mark.parametrize("average", AVERAGES.values(), ids=AVERAGES)
 def test_an_interval_covers_what_other_samples_of_runs_give(average: Any) -> None:
     rng = np.random.default_rng(5)
@@ -205,3 +214,6 @@ def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
     assert grouped(a, b, c) == [("gamma 0.9", "run-0 run-1"), ("gamma 0.8", "run-2")]
     alone = [("run-0", "run-0 run-1"), ("run-2", "run-2"), ("run-3", "run-3")]
     assert grouped(a, b, None, None) == alone
+    other = settings.to_dict(config(env_id="Acrobot-v1", seed=2, gamma=0.9))
+    tasks = [("env id ALE/Pong-v5", "run-0 run-1"), ("env id Acrobot-v1", "run-2")]
+    assert grouped(a, b, other) == tasks, "scores of two tasks are not averaged"
