@@ -16,7 +16,7 @@ import pytest
 from a3c.process import process_records
 from tests.faults import ledger, noise, wire
 from tests.faults.spread import PORT, Spread, spread
-from tests.faults.wire import Host
+from tests.faults.wire import Host, Weather
 from tests.runs import manifest, wait_until
 
 pytestmark = pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
@@ -40,6 +40,14 @@ def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iter
         files = [made.run.metrics(name) for name in ("worker-0", "worker-1")]
         wait_until(lambda: all(file.exists() for file in files), "training")
         yield made
+
+
+@pytest.fixture(autouse=True)
+def good_weather(hosts: list[Host]) -> Iterator[None]:
+    """Mend the network after each test, so that a failure fails no later test."""
+    yield
+    for host in hosts:
+        host.weather = Weather()
 
 
 def restarts(cluster: Spread) -> list[int]:
