@@ -23,49 +23,13 @@ _BLOCKING_WRITE_BYTES = 512
 _CONTROL = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
-class LogFile:
-    """An append-only log that survives a full disk and notes how many bytes were lost."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
-        self._lost_bytes = 0
-
-    def open(self) -> int:
-        """Open the log, readable by its owner only; raises OSError."""
-        if self._fd is None:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
-            self._fd = os.open(self._path, flags, 0o600)
-        return self._fd
-
-    def write(self, data: bytes) -> OSError | None:
-        """Append `data`; on an error, count the unwritten bytes as lost and return the error."""
-        rest = data
-        if self._lost_bytes:
-            rest = b"\nkeeper: %d bytes of output were lost here\n" % self._lost_bytes + data
-        try:
-            while rest:
-                rest = rest[os.write(self.open(), rest) :]
-        except OSError as error:
-            counted = self._lost_bytes if len(rest) > len(data) else 0
-            self._lost_bytes = counted + min(len(rest), len(data))
-            return error
-        self._lost_bytes = 0
-        return None
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
 class Echo:
     """A copy of the output on a descriptor that may be slow, stopped or closed."""
 
     def __init__(self, fd: int) -> None:
         """Open the file behind `fd` again: O_NONBLOCK would affect all users of a shared terminal.
 
-        A socket can't be opened again. There small pieces are written when `select` allows it.
+        A socket can't be opened again: small pieces are written to it when `select` allows that.
         """
         self._backlog = bytearray()
         self._broken = False
@@ -117,43 +81,62 @@ class Tail:
         self.partial = b""  # the last line, if it is incomplete
 
     def feed(self, data: bytes) -> None:
-        """Add the next bytes of the stream."""
         *lines, partial = (self.partial + data).split(b"\n")
         self._lines.extend(_clean(line) for line in lines[-TAIL_LINES:])
         rewritten = partial.rfind(b"\r", 0, max(0, len(partial) - 1))
         self.partial = partial[rewritten + 1 :][:_PARTIAL_BYTES]
 
     def lines(self) -> list[str]:
-        """Up to `TAIL_LINES` lines, the newest last."""
+        """The last `TAIL_LINES` lines, the newest last."""
         partial = [_clean(self.partial)] if self.partial else []
         return [*self._lines, *partial][-TAIL_LINES:]
 
 
 def _clean(line: bytes) -> str:
-    """One line as a terminal would show it: after the last carriage return, without escapes."""
+    """One line as a terminal would show it."""
     text = line.removesuffix(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
     return _CONTROL.sub("", text)[:LINE_CHARS]
 
 
 class Capture:
-    """The output of the process, copied to its log, to an echo and to a tail."""
+    """The output of the process, copied to its log, to an echo and to a tail.
 
-    def __init__(self, log: LogFile, echo: Echo | None) -> None:
-        self._log = log
+    On a full disk output is lost; the log says how much as soon as it can be written again.
+    """
+
+    def __init__(self, path: Path, echo: Echo | None) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._lost_bytes = 0
         self._log_failed = False
         self.echo = echo
         self.tail = Tail()
 
+    def open_log(self) -> int:
+        """Open the log, readable by its owner only; raises OSError."""
+        if self._fd is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
+            self._fd = os.open(self._path, flags, 0o600)
+        return self._fd
+
     def feed(self, data: bytes) -> None:
-        """Add bytes that the process wrote."""
         self.tail.feed(data)
         if self.echo is not None:
             self.echo.write(data)
-        error = self._log.write(data)
-        if error is not None and not self._log_failed:
-            self._log_failed = True
-            why = error.strerror
-            self.note(f"cannot write the log: {why}; the process goes on, output is lost")
+        lost, rest = self._lost_bytes, data
+        if lost:
+            rest = b"\nkeeper: %d bytes of output were lost here\n" % lost + data
+        try:
+            while rest:
+                rest = rest[os.write(self.open_log(), rest) :]
+            self._lost_bytes = 0
+        except OSError as error:
+            is_noted = len(rest) <= len(data)  # the log has the line about earlier losses
+            self._lost_bytes = min(len(rest), len(data)) + (0 if is_noted else lost)
+            if not self._log_failed:
+                self._log_failed = True
+                why = error.strerror
+                self.note(f"cannot write the log: {why}; the process goes on, output is lost")
 
     def note(self, text: str) -> None:
         """Add a message of the keeper's as a separate line."""
@@ -163,4 +146,5 @@ class Capture:
     def close(self) -> None:
         if self.echo is not None:
             self.echo.close()
-        self._log.close()
+        if self._fd is not None:
+            os.close(self._fd)

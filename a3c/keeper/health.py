@@ -15,10 +15,7 @@ from a3c.process import process_records
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the state of each process; returns 0 if all are healthy, else 1.
-
-    A process that has finished is healthy. A process that is starting or restarting is not.
-    """
+    """Print the state of each process; returns 0 if all run or are done, else 1."""
     roots = [Path(text) for text in (sys.argv[1:] if argv is None else argv)]
     runs = [run for root in roots for run in (root, *sorted(root.glob("*/"))) if run.is_dir()]
     found = [record for run in runs for record in process_records.read_records(run)]

@@ -34,7 +34,7 @@ from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
 from a3c.keeper import namespaces, spawn
-from a3c.keeper.capture import Capture, Echo, LogFile, Tail
+from a3c.keeper.capture import Capture, Echo, Tail
 from a3c.keeper.restarts import Patience, judge
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
@@ -56,7 +56,6 @@ from a3c.process.process_records import (
 _TICK_S = 0.25
 _RECORD_INTERVAL_S = 1.0
 _HUNG_GRACE_S = 2.0  # shorter than the grace time: a hung process rarely reacts to TERM
-_EXIT_CANNOT_START = 127
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SIGNALS = (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGCHLD)
@@ -80,8 +79,8 @@ class Keeper:
     def run(self) -> int:
         """Supervise the process until it is done, failed or stopped; returns the exit status.
 
-        Call it from the main thread of a process with no other threads and no other children.
-        Raises UserError if another keeper holds the record or the files can't be written.
+        Needs the main thread of a process with no other threads or children. Raises UserError if
+        another keeper holds the record or the files can't be written.
         """
         while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass  # a standard stream was closed: no other file may get its number
@@ -158,7 +157,7 @@ class Keeper:
         except OSError as error:
             what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
             self._capture.note(f"{spec.name}: cannot start {what}: {error.strerror}")
-            code = EXIT_RETRY if error.errno in _TRANSIENT else _EXIT_CANNOT_START
+            code = EXIT_RETRY if error.errno in _TRANSIENT else 127  # as shells say it
             self._record.change(restarts=restarts)
             self._decide(code, None, 0.0, False)
             return
@@ -189,9 +188,10 @@ class Keeper:
         self._decide(code, child.reason, lived_s, child.heartbeat.beat)
 
     def _decide(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
-        """Decide what to do after the process has ended, and record it."""
         self._last_status = code if code >= 0 else 128 - code
-        signal_name = _signal_name(-code) if code < 0 else None
+        signal_name = None
+        if code < 0:  # a real-time signal has no name
+            signal_name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
         last_exit = LastExit(None if signal_name else code, signal_name, now_text(), reason)
         self._record.change(pid=None, create_time=None, birth=None, last_exit=last_exit)
         how = f"{self._spec.name} {last_exit}"
@@ -232,37 +232,29 @@ class Keeper:
             spawn.reap_adopted(known={self._guardian.pid, self._child.pid})
             if self._child.tick():
                 self._capture.note(f"{self._spec.name} did not end, and is killed")
-            if self._spec.heartbeat is not None:
-                self._check_heartbeat(self._child, elapsed_s)
-            if self._spec.max_memory_mb and self._child.reason is None:
-                self._check_memory(self._child)
+            self._check_health(self._child, elapsed_s)
         self._record.tick()
 
-    def _check_heartbeat(self, child: Child, elapsed_s: float) -> None:
-        """End the process if it has been silent for too long."""
-        is_first = child.heartbeat.check(elapsed_s)
+    def _check_health(self, child: Child, elapsed_s: float) -> None:
+        """End the process if it has been silent for too long, or uses more memory than allowed."""
+        spec, is_first = self._spec, child.heartbeat.check(elapsed_s)
         if child.reason is not None:
             return
         if is_first:
             self._record.update(state="running")
-        spec, reason, limit_s = self._spec, "start-timeout", self._spec.start_timeout_s
-        if child.heartbeat.beat:
-            reason, limit_s = "heartbeat", spec.heartbeat_timeout_s
-        if 0 < limit_s <= child.heartbeat.silence_s:
-            self._capture.note(f"{spec.name} gave no heartbeat for {limit_s:g} s, and is ended")
-            self._record.update(state="restarting")
-            child.end(reason, min(spec.grace_s, _HUNG_GRACE_S))
-
-    def _check_memory(self, child: Child) -> None:
-        """End the process if it uses more memory than allowed."""
-        used_mb, limit_mb = resident_bytes(child.pid) / 1e6, self._spec.max_memory_mb
-        if used_mb > limit_mb:
-            self._capture.note(
-                f"{self._spec.name} takes {used_mb:.0f} MB of memory, more than {limit_mb:g}, "
-                "and is ended"
-            )
-            self._record.update(state="restarting")
-            child.end("memory", self._spec.grace_s)
+        limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
+        used_mb = resident_bytes(child.pid) / 1e6 if spec.max_memory_mb else 0.0
+        if spec.heartbeat and 0 < limit_s <= child.heartbeat.silence_s:
+            reason = "heartbeat" if child.heartbeat.beat else "start-timeout"
+            why, grace_s = f"gave no heartbeat for {limit_s:g} s", min(spec.grace_s, _HUNG_GRACE_S)
+        elif used_mb > spec.max_memory_mb:
+            why = f"takes {used_mb:.0f} MB of memory, more than {spec.max_memory_mb:g}"
+            reason, grace_s = "memory", spec.grace_s
+        else:
+            return
+        self._capture.note(f"{spec.name} {why}, and is ended")
+        self._record.update(state="restarting")
+        child.end(reason, grace_s)
 
 
 class RecordFile:
@@ -292,7 +284,7 @@ class RecordFile:
             _raise_unless_full(error, self._path)
 
     def change(self, **changes: Any) -> None:
-        """Change the record in memory; the next `update` writes it together with its own change."""
+        """Change the record in memory; the next `update` writes it."""
         self.now = dataclasses.replace(self.now, **changes)
 
     def tick(self) -> None:
@@ -319,7 +311,7 @@ class RecordFile:
 
 
 def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, str]:
-    """The environment of the process: `base` without proxies, which gRPC would use, plus `env`."""
+    """The environment of the process: `base` without proxies, plus that of the spec."""
     env = {name: value for name, value in base.items() if not is_unwanted(name)}
     env.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
     env.update(spec.environment)
@@ -329,7 +321,6 @@ def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, st
 
 
 def refuse_second_keeper(path: Path) -> None:
-    """Raise UserError if a running keeper already holds the record in `path`."""
     record = read_record(path)
     if record is None or record.host != this_host() or record.keeper.pid == os.getpid():
         return
@@ -352,12 +343,12 @@ def _open_output(spec: KeeperSpec) -> Capture:
             raise UserError(
                 f"cannot make {directory}: {error.strerror}; give another directory"
             ) from error
-    log = LogFile(Path(spec.log))
+    capture = Capture(Path(spec.log), Echo(1) if spec.echo else None)
     try:
-        log.open()
+        capture.open_log()
     except OSError as error:
         _raise_unless_full(error, Path(spec.log))
-    return Capture(log, Echo(1) if spec.echo else None)
+    return capture
 
 
 def _raise_unless_full(error: OSError, path: Path) -> None:
@@ -377,13 +368,6 @@ def _signals_into_pipe() -> int:
         if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
             signal.signal(signum, lambda *_: None)
     return wake
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def main() -> int:

@@ -165,7 +165,7 @@ def _find(lines: bytes) -> Namespace | None:
 
 
 def main() -> int:
-    """Create a namespace, enter it and test a loopback connection; print what fails."""
+    """Test a loopback connection in a new namespace; print what fails."""
     try:
         enter(make())
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -45,7 +45,7 @@ class Child:
         take_output: Callable[[bytes], None],
         network: Namespace | None,
     ) -> None:
-        """Start the process; raises OSError on failure. `take_output` receives all its output."""
+        """Start the process; raises OSError. `take_output` receives all its output."""
         self._take_output = take_output
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
@@ -74,10 +74,7 @@ class Child:
         return False
 
     def end(self, reason: str, grace_s: float) -> None:
-        """Send TERM to the group; `tick` sends KILL after `grace_s`.
-
-        The first reason is kept. CONT follows, since a stopped process can't act on TERM.
-        """
+        """Send TERM to the group; `tick` sends KILL after `grace_s`. The first reason is kept."""
         self.reason = self.reason or reason
         if self._kill_at is None:
             self._kill_at = time.monotonic() + grace_s
@@ -85,7 +82,6 @@ class Child:
             signal_group(self.pid, signal.SIGCONT)
 
     def kill(self, reason: str) -> None:
-        """Send KILL to the group now."""
         self.reason = self.reason or reason
         self._kill_at = math.inf
         signal_group(self.pid, signal.SIGKILL)
@@ -114,9 +110,8 @@ def start(
 ) -> int:
     """Start `argv` with stdout and stderr on `output_fd` and an empty stdin; returns its pid.
 
-    Blocks until the program runs, so that its group can be signalled at once. Raises OSError if it
-    can't be started. The caller must have one thread: the child gets the death signal when the
-    thread that forked ends.
+    Blocks until the program runs; raises OSError if it can't be started. The caller must have one
+    thread: the child gets the death signal when the thread that forked ends.
     """
     parent = os.getpid()
     report, write_report = os.pipe()
@@ -156,8 +151,8 @@ def start(
 def collect(pid: int) -> int | None:
     """The exit code of our child `pid`, -n for signal n; None while it runs.
 
-    The rest of its process group is killed before the child is reaped. Until then the group's
-    number can't be reused, so the signal can't reach an unrelated group.
+    The rest of its process group is killed before the child is reaped: until then no other group
+    can have its number.
     """
     if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return None
@@ -200,7 +195,6 @@ class Guardian:
 
 
 def _guard(source: int) -> None:
-    """Wait until the other end of `source` closes, then kill the group last written there."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -232,7 +226,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def reap_adopted(known: set[int]) -> list[int]:
-    """Reap adopted children that ended; returns the running ones, without the pids in `known`."""
+    """Reap adopted children that ended; returns the others, without the pids in `known`."""
     try:
         pids = [int(pid) for pid in _children_file().read_text().split()]
     except OSError:

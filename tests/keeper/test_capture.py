@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.keeper.capture import TAIL_LINES, Echo, LogFile, Tail
+from a3c.keeper.capture import TAIL_LINES, Echo, Tail
 
 STREAMS = st.lists(
     st.sampled_from([b"a", b"b", b"\r", b"\n", b"\t", b"\x1b[1;31m", b"\xc3", b"\xbc", b"\x00"])
@@ -52,16 +52,6 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
         tail.feed(b"x" * 10_000)
     assert [len(line) for line in tail.lines()] == [500]
     assert len(pickle.dumps(tail)) < 20_000
-
-
-def test_a_log_says_how_much_it_lost_once_there_is_room_again(tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "log"
-    log = LogFile(path)
-    assert isinstance(log.write(b"12345"), FileNotFoundError)
-    path.parent.mkdir()
-    assert log.write(b"here\n") is None
-    log.close()
-    assert path.read_bytes() == b"\nkeeper: 5 bytes of output were lost here\nhere\n"
 
 
 def test_a_reader_that_stops_reading_blocks_nothing_and_gets_the_newest_later() -> None:
