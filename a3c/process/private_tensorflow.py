@@ -7,7 +7,6 @@ module doesn't import TensorFlow by itself, because its import is a part of what
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -46,42 +45,22 @@ def make_callable(
 
     It also runs `targets`. Operations run in the calling thread.
     """
-    callable_options = _callable_options()
-    if callable_options is None:
-        return _public_callable(session, inputs, outputs, targets)
-    options = callable_options()
-    options.feed.extend(tensor.name for tensor in inputs)
-    options.fetch.extend(tensor.name for tensor in outputs)
-    options.target.extend(operation.name for operation in targets)
-    options.run_options.inter_op_thread_pool = _CALLERS_THREAD
-    return session._make_callable_from_options(options)
+    import tensorflow as tf
 
-
-@functools.cache
-def _callable_options() -> Any:
-    """The message that describes a prepared call; None if this TensorFlow has no such calls."""
-    import tensorflow
-
-    has_method = hasattr(tensorflow.compat.v1.Session, "_make_callable_from_options")
+    run_options = tf.compat.v1.RunOptions(inter_op_thread_pool=_CALLERS_THREAD)
     try:
         from tensorflow.core.protobuf.config_pb2 import CallableOptions
-    except ImportError:
-        CallableOptions = None  # noqa: N806
-    if CallableOptions is None or not has_method:
+
+        make = session._make_callable_from_options
+    except (ImportError, AttributeError):
         log.warning("this TensorFlow has no prepared calls: Session.run is used, which is slower")
-        return None
-    return CallableOptions
-
-
-def _public_callable(
-    session: Any, inputs: Sequence[Any], outputs: Sequence[Any], targets: Sequence[Any]
-) -> Callable[..., Any]:
-    import tensorflow
-
-    options = tensorflow.compat.v1.RunOptions(inter_op_thread_pool=_CALLERS_THREAD)
-
-    def call(*values: Any) -> Any:
-        feeds = dict(zip(inputs, values, strict=True))
-        return session.run([list(outputs), list(targets)], feeds, options)[0]
-
-    return call
+        run = session.make_callable([list(outputs), list(targets)], list(inputs), True)
+        return lambda *values: run(*values, options=run_options)[0]
+    return make(
+        CallableOptions(
+            feed=[tensor.name for tensor in inputs],
+            fetch=[tensor.name for tensor in outputs],
+            target=[operation.name for operation in targets],
+            run_options=run_options,
+        )
+    )
