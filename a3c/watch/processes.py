@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a3c.hosts.elsewhere import Elsewhere
 from a3c.process import listeners, process_records
@@ -19,18 +19,15 @@ from a3c.watch.snapshot import LIVE_STATES, RESTARTING, STARTING, ProcessStatus
 if TYPE_CHECKING:
     import psutil
 
-_FIRST_PSS_BUDGET_S = 0.1
-_PSS_INTERVAL_S = 5.0
+_PSS_INTERVAL_S = 10.0
+_PSS_BUDGET_S = 0.1
 _CREATE_TIME_SLACK_S = 1.5
 
 
 def status_of(
     record: ProcessRecord, seen: Elsewhere | None, run: RunDir, now: float
 ) -> ProcessStatus:
-    """The current status of a process; its pid counts only if the create time matches.
-
-    `seen` is about a process on another host, whose keeper here only holds a connection.
-    """
+    """The current status of a process; `seen` is about one on another host."""
     state = process_records.live_state(record)
     if state == DEAD and rundir.is_held(run.path):
         state = RESTARTING  # the launcher or the cockpit starts another keeper
@@ -75,16 +72,14 @@ def _age_s(path: Path, now: float) -> float | None:
 class Sampler:
     """Measures CPU and memory of the processes of one run, cheaply enough for every second.
 
-    The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded. So the
-    first call reads the PSS of processes only for 0.1 s. After that a call reads one new process,
-    or one process every 5 s.
+    The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded, so all
+    PSS take at most 0.1 s in 10 s, and RSS is shown before the first.
     """
 
     def __init__(self) -> None:
-        self._budget_s = _FIRST_PSS_BUDGET_S
         self._known: dict[int, psutil.Process] = {}
         self._pss: dict[int, tuple[float | None, float]] = {}  # MB if readable, and when read
-        self._pss_read_at = 0.0
+        self._pss_due_at = 0.0
 
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
         """The processes with the usage of those that run on this machine.
@@ -93,56 +88,44 @@ class Sampler:
         """
         import psutil
 
-        measured = list(processes)
-        places = {}
-        for place, p in enumerate(processes):
-            if p.pid and p.uptime_s is not None and p.host == process_records.this_host():
-                with contextlib.suppress(psutil.Error):
-                    cpu = self._cpu_percent(p.pid, time.time() - p.uptime_s)
-                    rss_mb = self._known[p.pid].memory_info().rss / 1e6
-                    measured[place] = dataclasses.replace(
-                        p, cpu_percent=cpu, memory_mb=rss_mb, memory_kind="rss"
-                    )
-                    places[p.pid] = place
-        self._known = {pid: self._known[pid] for pid in places}
-        self._pss = {pid: value for pid, value in self._pss.items() if pid in places}
-        self._read_pss(list(places))
-        for pid, (pss_mb, _) in self._pss.items():
-            if pss_mb:
-                measured[places[pid]] = dataclasses.replace(
-                    measured[places[pid]], memory_mb=pss_mb, memory_kind="pss"
-                )
-        return measured
+        known, self._known = self._known, {}
+        usage: dict[str, dict[str, Any]] = {}
+        for p in processes:
+            if not p.pid or p.uptime_s is None or p.host != process_records.this_host():
+                continue
+            with contextlib.suppress(psutil.Error):
+                process = known.get(p.pid)
+                if process and process.is_running():
+                    cpu = process.cpu_percent()
+                else:
+                    self._pss.pop(p.pid, None)
+                    process = psutil.Process(p.pid)
+                    age_s = time.time() - process.create_time()
+                    if abs(age_s - p.uptime_s) > _CREATE_TIME_SLACK_S:
+                        continue  # the pid was reused
+                    process.cpu_percent()  # the next call measures from here
+                    times = process.cpu_times()
+                    cpu = 100.0 * (times.user + times.system) / max(age_s, 1e-3)
+                self._known[p.pid] = process
+                rss_mb = process.memory_info().rss / 1e6
+                usage[p.name] = {"cpu_percent": cpu, "memory_mb": rss_mb, "memory_kind": "rss"}
+        self._read_pss()
+        for p in processes:
+            pss_mb, _ = self._pss.get(p.pid or 0, (None, 0.0))
+            if pss_mb and p.name in usage:
+                usage[p.name] |= {"memory_mb": pss_mb, "memory_kind": "pss"}
+        return [dataclasses.replace(p, **usage.get(p.name, {})) for p in processes]
 
-    def _cpu_percent(self, pid: int, create_time: float) -> float:
-        import psutil
-
-        known = self._known.get(pid)
-        if known is not None and known.is_running():
-            return known.cpu_percent()
-        self._pss.pop(pid, None)
-        process = self._known[pid] = psutil.Process(pid)
-        began = process.create_time()
-        if abs(began - create_time) > _CREATE_TIME_SLACK_S:
-            raise psutil.NoSuchProcess(pid)
-        process.cpu_percent()  # the next call measures from here
-        times = process.cpu_times()
-        return 100.0 * (times.user + times.system) / max(time.time() - began, 1e-3)
-
-    def _read_pss(self, pids: list[int]) -> None:
-        """Read new processes within the budget; else, when due, the one read longest ago."""
-        now = time.monotonic()
-        due = [pid for pid in pids if pid not in self._pss]
-        deadline = now + self._budget_s
-        if due:
-            self._budget_s = 0.0
-        elif pids and now - self._pss_read_at >= _PSS_INTERVAL_S:
-            due = [min(pids, key=lambda pid: self._pss[pid][1])]
-        for pid in due:
-            self._pss_read_at = time.monotonic()
-            self._pss[pid] = (read_pss_mb(pid), self._pss_read_at)
-            if time.monotonic() >= deadline:
-                break
+    def _read_pss(self) -> None:
+        """Read the PSS of the processes read longest ago, if that is due."""
+        self._pss = {pid: self._pss.get(pid, (None, 0.0)) for pid in self._known}
+        began = time.monotonic()
+        if began >= self._pss_due_at:
+            self._pss_due_at = began + _PSS_INTERVAL_S
+            for pid in sorted(self._pss, key=lambda pid: self._pss[pid][1]):
+                self._pss[pid] = (read_pss_mb(pid), time.monotonic())
+                if time.monotonic() >= began + _PSS_BUDGET_S:
+                    break
 
 
 def read_pss_mb(pid: int) -> float | None:
