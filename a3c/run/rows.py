@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 TAIL_BYTES = 1 << 14
 _CHUNK_BYTES = 1 << 20
-_KNOWN_BYTES = 256  # of the last line read; if they differ now, the file was replaced
 _MAX_NUMBER = 1 << 63
 _WORDS = ("state", "event")
 
@@ -52,8 +51,7 @@ def read_table(path: Path) -> tuple[list[Row], int]:
 def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
     """The rows that have env steps, without those that a later mark of a rollback discards.
 
-    Each mark filters all rows, not only the last ones: games reported at about the same time are
-    unordered.
+    Each mark filters all rows: games reported at about the same time are unordered.
     """
     kept: list[Row] = []
     for row in rows:
@@ -100,12 +98,11 @@ class Cache:
 
 
 class Follower:
-    """The lines appended to a file since the last call; a replaced or cut file starts over."""
+    """The lines appended to a file since the last call; a file that was cut starts over."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         self._offset = offset
-        self._before = b""  # the last bytes read before the offset
 
     def lines(self) -> Iterator[bytes]:
         """The new complete lines; an incomplete line is returned once it is complete."""
@@ -114,15 +111,12 @@ class Follower:
         except OSError:
             return
         with file:
-            start = max(0, self._offset - len(self._before))
-            before = os.pread(file.fileno(), len(self._before), start)
-            if before != self._before or file.seek(0, os.SEEK_END) < self._offset:
-                self._offset, self._before = 0, b""  # replaced or cut: start over
+            if file.seek(0, os.SEEK_END) < self._offset:
+                self._offset = 0
             file.seek(self._offset)
             rest = b""
             while chunk := file.read(_CHUNK_BYTES):
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
                     self._offset += len(line) + 1
-                    self._before = line[-_KNOWN_BYTES:] + b"\n"
                     yield line
