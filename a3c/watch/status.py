@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c.cluster.topology import CHIEF
-from a3c.config import Config, EnvConfig, RunConfig, command_line
+from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
@@ -54,7 +54,6 @@ class Settings(NamedTuple):
 
     config: Config
     started_at: float  # 0 if it isn't known
-    is_damaged: bool = False  # config.json is damaged, so these settings are from a checkpoint
 
 
 class Reader:
@@ -84,7 +83,7 @@ class Reader:
                 here = [p for p in members if p.host == process_records.this_host()]
                 self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
             status = dataclasses.replace(status, **self._exposure._asdict())
-        status = dataclasses.replace(status, damaged=self._damaged(settings))
+        status = dataclasses.replace(status, damaged=self._damaged())
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(self, settings: Settings, now: float) -> list[ProcessStatus]:
@@ -202,35 +201,24 @@ class Reader:
                 self._games[int(worker[1])] += 1
         return self._games
 
-    def _damaged(self, settings: Settings) -> tuple[str, ...]:
+    def _damaged(self) -> tuple[str, ...]:
         """The unreadable files of the run, without metrics files."""
         paths = sorted((self._run.path / "processes").glob("*.json"))
         readers: list[tuple[Callable[[Path], object], Path]]
         readers = [(process_records.read_record, path) for path in paths]
         readers.append((_read_summary, self._run.summary))
-        damaged = [
-            path
-            for read_, path in readers
-            if path.exists() and self._cache.get(read_, path) is None
-        ]
-        damaged += [self._run.config] if settings.is_damaged else []
-        return tuple(str(path.relative_to(self._run.path)) for path in damaged)
+        return tuple(
+            str(path.relative_to(self._run.path))
+            for path_read, path in readers
+            if path.exists() and self._cache.get(path_read, path) is None
+        )
 
 
 # --- reading one file -----------------------------------------------------------------------------
 
 
 def _read_settings(path: Path) -> Settings:
-    """The settings in config.json, else of the newest readable checkpoint, else UserError."""
-    run = RunDir(path.parent)
-    try:
-        config = rundir.read_config(run)
-    except UserError:
-        for there, manifest in checkpoint.newest_first(run.checkpoints):
-            with contextlib.suppress(UserError):
-                config = command_line.from_dict(manifest.config, str(there))
-                return Settings(config, 0.0, is_damaged=True)
-        raise
+    config = rundir.read_config(RunDir(path.parent))
     return Settings(config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at"))
 
 
@@ -293,9 +281,8 @@ def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, e
     """The env steps of the run, by the latest row of each process; `end` is its final summary.
 
     The highest env step that any worker recorded in the newest life of the ps, which is the
-    chief's: the chief initialises the ps. So the count only grows within a life, whatever the
-    clocks say. Training continues during the games that confirm a result, so the checkpoint of a
-    solved run has a lower step.
+    chief's. So the count only grows within a life, whatever the clocks say. Training continues
+    during the games that confirm a result: the checkpoint of a solved run has a lower step.
     """
     step = newest[1].step if newest else 0
     if CHIEF in latest:
