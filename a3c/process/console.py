@@ -101,10 +101,7 @@ def beside(mean: float, mark: float | None) -> str:
 
 
 class Progress:
-    """Shows on stderr how far long work is: a terminal in one line, other streams in a few.
-
-    A context manager; on a terminal it removes its line at the end.
-    """
+    """Shows on stderr how far long work is: a terminal in one line, other streams in a few."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

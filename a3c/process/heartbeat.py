@@ -37,14 +37,13 @@ class Heartbeat:
 class HeartbeatMonitor:
     """Measures how long a process has been silent, by the keeper's own clock.
 
-    A beat is any change of the file's mtime. Its value is ignored, so steps of the wall clock don't
-    matter. Time in which the keeper itself was stopped or got no CPU counts as one second. The
-    mtime is set to 0 before the first beat, so that even an immediate beat changes it. Silence is
-    ignored while the disk is read-only, because the process can't write a beat there.
+    A beat is any change of the file's mtime, whatever its value: the wall clock may be set. Time in
+    which the keeper itself was stopped counts as one second. Silence on a read-only disk doesn't
+    count, because the process can't write a beat there.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Create the file or reset its mtime; an existing file can be touched on a full disk."""
+        """Create the file with an mtime of 0, so that even an immediate beat changes it."""
         self._path = path
         if path is not None:
             with contextlib.suppress(OSError):

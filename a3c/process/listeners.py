@@ -22,10 +22,7 @@ class Listener(NamedTuple):
 
 
 def listeners(pid: int) -> list[Listener]:
-    """The TCP addresses that a process listens on; empty if it has ended or isn't readable.
-
-    They are of the process's network namespace; psutil would read those of ours.
-    """
+    """The TCP addresses that a process listens on; psutil would read those of our own network."""
     proc, mine, found = Path(f"/proc/{pid}"), set(), set()
     try:
         for file in (proc / "fd").iterdir():

@@ -31,10 +31,10 @@ _CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifies a process, distinct from any later process with the same pid.
+    """A process, distinct from any later one with the same pid.
 
-    `create_time` is in seconds since 1970, as in psutil. `birth`, which steps of the wall clock
-    don't change, is the boot's id and the start of the process in kernel ticks since that boot.
+    `create_time` is in seconds since 1970, as in psutil. `birth`, which doesn't depend on the wall
+    clock, is the boot's id and the start of the process in kernel ticks since that boot.
     """
 
     pid: int
@@ -56,7 +56,6 @@ class LastExit:
 
 
 def now_text() -> str:
-    """The current time in the format of records."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -68,9 +67,8 @@ def this_host() -> str:
 class ProcessRecord:
     """One supervised process. Times are ISO 8601 in UTC.
 
-    `pid` and `create_time` are None while no child runs. `first_error` holds the last output lines
-    of the first failure in a row of equal failures since the process last worked. `started_at` is
-    of the current child, or of the last one.
+    `pid` is None while no child runs. `first_error` holds the last output lines of the first of
+    equal failures in a row. `started_at` is of the current child, or of the last one.
     """
 
     name: str
@@ -97,8 +95,8 @@ class ProcessRecord:
 def from_json(kind: Any, value: Any) -> Any:
     """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, a dict, a path, a scalar.
 
-    A field that is missing has its default, or None where that is allowed. Raises TypeError for any
-    value of another type.
+    A missing field has its default, or None where that is allowed. Raises TypeError for a value of
+    another type.
     """
     inner = typing.get_args(kind)
     if isinstance(kind, types.UnionType):  # X | None
@@ -125,7 +123,6 @@ def from_json(kind: Any, value: Any) -> Any:
 
 @functools.cache
 def _fields(kind: type) -> list[tuple[str, Any, bool]]:
-    """Name and type of each field of a dataclass, and whether it has a default."""
     hints, missing = typing.get_type_hints(kind), dataclasses.MISSING
     return [
         (field.name, hints[field.name], (field.default, field.default_factory) != (missing,) * 2)
@@ -157,7 +154,7 @@ def read_json(kind: type, path: Path) -> Any:
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
-    """Write a record atomically, readable by its owner; on OSError the old record stays."""
+    """Write a record atomically; on OSError the old one stays."""
     text = json.dumps(dataclasses.asdict(record), indent=1)
     write_atomically(path, text + "\n", durable=False)
 
@@ -206,7 +203,7 @@ def live_state(record: ProcessRecord) -> str:
     """The current state of a process: as recorded, or "dead" if process and keeper are both gone.
 
     After a child ends and before the next record only the keeper runs; that is "restarting". The
-    record of a keeper on another host can't be checked from here and is returned as it is.
+    record of a keeper on another host can't be checked from here.
     """
     if record.state in ENDED_STATES or record.host != this_host() or is_alive(record):
         return record.state

@@ -22,9 +22,8 @@ SAME_WITHIN_S = 1.0  # two SIGTERMs count as one: of a machine that shuts down, 
 class StopRequest(threading.Event):
     """Becomes set at the first SIGTERM or SIGINT, even while the main thread is inside TensorFlow.
 
-    A Python signal handler has to wait for the main thread; the wake-up pipe does not. The thread
-    that reads the pipe ends the process at the second signal, or at the deadline after calling
-    `at_the_deadline`.
+    A Python signal handler has to wait for the main thread; a thread that reads the wake-up pipe
+    does not. It ends the process at the second signal, or at the deadline after `at_the_deadline`.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,6 @@ class StopRequest(threading.Event):
         self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
 
     def install(self) -> None:
-        """Start listening; call it from the main thread."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)

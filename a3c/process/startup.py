@@ -34,7 +34,7 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
     """Run the start-up inside this context, in order.
 
     A process enters at once if it is `first`, or if the machine has a core for each of `processes`.
-    The others wait until no first process is inside. No process waits if it can't write there.
+    The others wait until no first process is inside.
     """
     held = None
     with contextlib.suppress(OSError):
@@ -48,7 +48,6 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
 
 
 def _wait(path: Path) -> None:
-    """Wait until the lock is free, at most `PATIENCE_S`."""
     time.sleep(YIELD_S)
     began, said = time.monotonic(), False
     while (free := _open(path, fcntl.LOCK_EX | fcntl.LOCK_NB)) is None:
@@ -76,8 +75,7 @@ def _open(path: Path, lock: int) -> IO[str] | None:
 def import_tensorflow() -> None:
     """Import TensorFlow faster, without the start-up messages that no log level turns off.
 
-    `tensorflow.keras` still works: its first use imports it. Garbage collection would find almost
-    nothing and take a tenth of the import.
+    Garbage collection would find almost nothing and take a tenth of the import.
     """
     collects = gc.isenabled()
     gc.disable()

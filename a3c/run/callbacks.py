@@ -1,7 +1,4 @@
-"""The user's callbacks: the chief calls them with every row of metrics.
-
-An error in a callback is logged, and training goes on, because watching a run must not end it.
-"""
+"""The user's callbacks: the chief calls them with every row of metrics."""
 
 from __future__ import annotations
 
@@ -61,9 +58,9 @@ def settings_of(run_dir: Path) -> Row:
 
 
 class Callbacks:
-    """Calls each callback with `row, run_dir`; a class is made first, with its arguments.
+    """Calls each callback with `row, run_dir`, in its own thread, so a slow server delays nothing.
 
-    They are called in a thread of their own, so a slow server delays nothing.
+    A class is called first, with its arguments. Errors are logged; they don't end training.
     """
 
     def __init__(self, given: Sequence[dict[str, Any]], run_dir: Path) -> None:
@@ -121,7 +118,6 @@ class Callbacks:
 
 
 def _make(name: str, **arguments: Any) -> Callable[..., Any]:
-    """The function with its arguments, or the object that a class makes of them."""
     found = find(name, **arguments)
     if not inspect.isclass(found):
         return functools.partial(found, **arguments)

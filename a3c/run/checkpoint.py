@@ -106,7 +106,7 @@ def write(
 ) -> Path:
     """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there.
 
-    On any error the new directory is removed and the error is raised; earlier checkpoints stay.
+    On any error only the new directory is removed.
     """
     root.mkdir(parents=True, exist_ok=True)
     final = root / (name or str(manifest.step))
@@ -151,8 +151,7 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 def _move(temporary: Path, final: Path) -> None:
     """Move a finished checkpoint into place, replacing an older one of the same step.
 
-    Two directories can't be swapped in one operation. If the process dies in between, the older
-    checkpoint remains under a name that `newest_valid` also checks.
+    If the process dies in between, `newest_valid` finds the older one under its other name.
     """
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
@@ -168,7 +167,7 @@ def _move(temporary: Path, final: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory and its contents; of a link, remove only the link."""
+    """Remove a directory and its contents; of a link, only the link."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     else:
@@ -184,11 +183,10 @@ def _sha256(path: Path) -> str:
 
 
 def verify(directory: Path) -> Manifest:
-    """Verify every file of a checkpoint and return its manifest.
+    """Verify every file of a checkpoint and return its manifest; raises DamagedCheckpointError.
 
-    Raises DamagedCheckpointError. Links are refused, so that nothing outside the directory is read.
-    Files that the manifest doesn't name are ignored, unless TensorFlow would read them as part of
-    the variables.
+    Links are refused: nothing outside the directory is read. Files that the manifest doesn't name
+    are ignored, unless TensorFlow would read them as part of the variables.
     """
     manifest = read_manifest(directory)
     try:
@@ -240,7 +238,6 @@ def is_compact(manifest: Manifest) -> bool:
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Whether every field has its type; JSON doesn't guarantee that."""
     means = [] if manifest.mean_return_100 is None else [manifest.mean_return_100]
     numbers = [manifest.wall_s, manifest.written_at, *means, *manifest.recent_returns]
     counts = (
@@ -346,8 +343,8 @@ def start_from(
 ) -> tuple[dict[str, np.ndarray], str]:
     """The weights of `--start-from`, and a line that says what was taken from `source`.
 
-    The head of the policy stays as it is in `fresh` if the actions differ. The optimizer's
-    statistics and the env steps begin afresh. Raises UserError if anything else has another shape.
+    The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
+    and the env steps begin afresh. Raises UserError if anything else has another shape.
     """
     try:
         values = load_variables(source)
@@ -430,9 +427,9 @@ def best(root: Path) -> Path | None:
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
     """Remove old checkpoints.
 
-    Kept are the newest `keep`, the best, the last that solved the run, and the one just `written`.
-    Newest means both by step and by time: a run that rolled back past damaged checkpoints writes
-    lower steps, and the clock may have been set back.
+    Kept are the newest `keep`, the best, the last that solved the run, and `written`. Newest means
+    both by step and by time: a run that rolled back past damaged checkpoints writes lower steps,
+    and the clock may have been set back.
     """
     by_step, readable = steps(root), dict(newest_first(root))
     written_at = {path: manifest.written_at for path, manifest in readable.items()}

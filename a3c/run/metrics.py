@@ -59,11 +59,10 @@ class JsonlSink:
         self._may_be_torn = True  # the last line may be incomplete after a crash or a full disk
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
-        """Append one row with the time, the env steps and the current life of the ps."""
         self._append(env_steps, self._life | {key: _plain(value) for key, value in row.items()})
 
     def restart(self, env_steps: int, **notes: int) -> None:
-        """Mark that rows beyond `env_steps` were rolled back; `a3c.run.resume` reads this."""
+        """Mark that rows beyond `env_steps` were rolled back."""
         self._life = {name: notes[name] for name in ("ps_life",) if name in notes}
         self._append(env_steps, {"event": "attached", **notes})
 
@@ -178,12 +177,11 @@ class ClusterTracker:
         return self.mean_of_last(WINDOW)
 
     def mean_of_last(self, games: int) -> float | None:
-        """The mean return of so many of the last games; None if there were fewer."""
         newest = list(self.returns)[-games:]
         return sum(newest) / games if len(newest) == games else None
 
     def means_by_worker(self, games: int) -> dict[int, float]:
-        """The mean return of so many last games of each worker that has played them."""
+        """The mean return of so many last games, for each worker that has played them."""
         newest = {worker: list(returns)[-games:] for worker, returns in self.by_worker.items()}
         return {worker: sum(r) / games for worker, r in newest.items() if len(r) == games}
 

@@ -66,8 +66,8 @@ def last_attached(path: Path) -> Attached | None:
 def restart_point(path: Path, life: Life, env_steps: int) -> int:
     """The env step after which the rows of a file were rolled back.
 
-    A worker that returns to the same life has lost nothing. In a new life other workers may already
-    be far ahead, so the step at which that life began counts.
+    A worker that returns to the same life has lost nothing. In a new life other workers may be far
+    ahead, so the step at which that life began counts.
     """
     mark = last_attached(path)
     return env_steps if mark and mark.life == life.number else life.origin
@@ -88,7 +88,6 @@ def newest_step(metrics: Path) -> int | None:
 
 
 def loss(before: int, now: int) -> str:
-    """A message about the env steps lost by rolling back from `before` to `now`."""
     return f"went back from env step {before:,} to {now:,}: {count(before - now, 'env step')} lost"
 
 

@@ -143,7 +143,6 @@ def refuse_copy(run: RunDir) -> None:
 
 
 def _recorded(run: RunDir, key: str) -> str | None:
-    """A text value in config.json; None if it is missing."""
     try:
         found = json.loads(run.config.read_bytes()).get(key)
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -233,8 +232,7 @@ def hold(path: Path) -> Iterator[None]:
 def is_held(path: Path) -> bool:
     """Whether a launcher or a cockpit holds the run's lock.
 
-    This only queries the lock. Trying to take it would hold it for a moment, and a launcher that
-    starts at that moment would be refused.
+    Trying to take it would hold it for a moment, in which a launcher that starts is refused.
     """
     try:
         with (path / LOCK).open("rb") as file:
@@ -296,10 +294,7 @@ def write_json(path: Path, contents: Any) -> None:
 
 
 def git_commit() -> str | None:
-    """The commit of this code, with `-dirty` if files differ from it; None outside a checkout.
-
-    Results that benchmarks write into the checkout are no code.
-    """
+    """The commit of this code, with `-dirty` if code differs from it; None outside a checkout."""
     if not (REPOSITORY / ".git").exists():
         return None  # git would search the parent folders and could report another checkout
     # Not `describe --dirty`: it writes the index and, if killed, leaves the index lock behind.
@@ -315,7 +310,6 @@ def git_commit() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the libraries that results depend on."""
     import importlib.metadata  # a slow import that most commands don't need
 
     found = {"python": platform.python_version()}

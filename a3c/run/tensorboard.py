@@ -32,8 +32,7 @@ RESULTS = (
 class TensorBoardSink:
     """Writes scalars over env steps; a resumed run continues its curves without zig-zag.
 
-    A full disk doesn't stop training. The thread of TensorFlow's own writer would die, so this
-    class writes the event file directly as a file of records.
+    A full disk would end the thread of TensorFlow's own writer, so this writes the file of records.
     """
 
     def __init__(self, directory: Path) -> None:

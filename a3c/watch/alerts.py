@@ -76,7 +76,7 @@ def is_crash_looping(p: ProcessStatus) -> bool:
 
 
 def _waiting(p: ProcessStatus) -> str | None:
-    """The peer that the process waits for, according to its last output line."""
+    """The peer that the process waits for, by its last output line."""
     _, waits, whom = (p.last_line or "").partition(" waiting for ")
     return f"waiting for {printable(whom)}" if waits and p.is_live else None
 

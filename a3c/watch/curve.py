@@ -18,11 +18,9 @@ _FAR_S = 100 * 3600.0
 
 
 class Point(NamedTuple):
-    """The mean return of the last 100 games at one moment."""
-
     env_steps: int
     time: float
-    value: float
+    value: float  # the mean return of the last 100 games
 
 
 class Curve:
@@ -55,19 +53,14 @@ class Curve:
             self.points[:-1] = self.points[:-1:2]
 
 
-def trend(points: Sequence[Point]) -> float | None:
-    """The slope per second, by least squares over the last third; None with too few points."""
+def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float | None:
+    """The seconds until the goal, by the trend of the last third; None if it leads nowhere."""
     recent = points[-max(8, len(points) // 3) :]
     times = [p.time for p in recent]
     if len(recent) < 8 or min(times) == max(times):
         return None
-    return statistics.linear_regression(times, [p.value for p in recent]).slope
-
-
-def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float | None:
-    """The seconds until the goal if the trend goes on; None if it leads nowhere."""
-    slope = trend(points)
-    seconds = (goal - mean) / slope if slope and slope > 0 else _FAR_S
+    slope = statistics.linear_regression(times, [p.value for p in recent]).slope
+    seconds = (goal - mean) / slope if slope > 0 else _FAR_S
     return seconds if seconds < _FAR_S else None
 
 

@@ -263,9 +263,9 @@ _GRIDS = (("steps/s", "CPU", "memory", "↻"), ("steps/s", "CPU", "↻"), ("step
 
 
 def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text] | None:
-    """The most detailed form that shows all processes in `rows` lines; None if none fits.
+    """All processes in at most `rows` lines, as detailed as possible; None if they don't fit.
 
-    It is a line per process, or cells in as many columns as fit, ordered down each column.
+    Each has a line, or a cell in as many columns as fit, ordered down each column.
     """
     name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
     line = list(_ROW)
@@ -298,7 +298,6 @@ def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
 
 
 def _aligned(title: str, text: str) -> str:
-    """The text cut and aligned in its column: the state left, numbers right."""
     width = _WIDTHS[title]
     return f"{text[:width]:{'<' if title == 'state' else '>'}{width}}"
 

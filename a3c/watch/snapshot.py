@@ -19,10 +19,8 @@ WAITING = "waiting"  # planned, but its keeper has not started yet
 class ProcessStatus:
     """One process of a run.
 
-    `state` is the state in the keeper's record (starting, running, restarting, done, failed,
-    stopped), "dead" if process and keeper ended without recording it, or "waiting" before the
-    keeper starts. `pid` is None unless that process is running. `episodes` counts the games that
-    reached the chief, over all restarts of the process.
+    `state` is that in the keeper's record (starting, running, restarting, done, failed, stopped),
+    "dead", or "waiting" before the keeper starts. `pid` is None unless that process is running.
     """
 
     name: str
@@ -164,7 +162,7 @@ def score(value: float | None, mark: float | None = None) -> str:
 
 
 def memory(process: ProcessStatus) -> str:
-    """The memory of a process; RSS includes shared memory, so it is shown as an upper bound."""
+    """The memory of a process; RSS includes shared memory, so it is an upper bound."""
     if process.memory_mb is None:
         return NOTHING
     bound = "≤ " if process.memory_kind == "rss" else ""
@@ -256,10 +254,7 @@ def _facts(status: Status) -> list[tuple[str, str]]:
 
 
 def _reached_at(place: str, status: Status) -> str:
-    """A listener with the address that other processes use to connect to it.
-
-    TensorFlow's servers listen on all interfaces; the run's own network has only loopback.
-    """
+    """A listener with the address that other processes connect to, instead of a wildcard."""
     name, _, listener = place.partition(" ")
     host, _, port = listener.rpartition(":")
     own = next((p.address for p in status.processes if p.name == name), "")
