@@ -1,8 +1,9 @@
-"""What can go wrong in a cluster, as events of a seed: each hurts, and mends what it can mend."""
+"""Faults of a cluster, drawn from a seed: each is injected, and ended if it can be."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -10,15 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults.spread import Spread
+from tests.faults.wire import Weather
 
 SMALLEST_S, LONGEST_S = 1.0, 8.0
 
 
 @dataclass
 class Chaos:
-    """Draws events from a seed, and makes them happen in a cluster."""
+    """Draws faults from a seed and injects them into a cluster."""
 
     cluster: Spread
     random: random.Random
@@ -26,30 +29,34 @@ class Chaos:
     ps_deaths: list[float] = field(default_factory=list)
 
     def strike(self) -> str:
-        """Make one thing go wrong, wait until it is over, and say what it was."""
-        events: list[Callable[[], str]] = [
-            self._kill_worker,
-            self._kill_worker,
-            self._kill_ps,
-            self._kill_keeper,
-            self._freeze_worker,
-            self._freeze_ps,
-            self._cut,
-            self._lose_packets,
-            self._delay_packets,
+        """Inject one fault, wait until it is over, and return what it was."""
+        worker = f"worker-{self.random.randrange(self.cluster.num_workers)}"
+        anyone = self.random.choice(list(self.cluster.hosts))
+        length_s = round(self.random.uniform(SMALLEST_S, LONGEST_S), 1)
+        for_a_while = f"for {length_s:g} s"
+        events: list[tuple[str, Callable[[], None]]] = [
+            (f"kill {worker}", lambda: self._kill(worker)),
+            (f"kill {worker}", lambda: self._kill(worker)),
+            ("kill ps-0", lambda: self._kill("ps-0")),
+            (f"kill the keeper of {anyone}", lambda: self._kill_keeper(anyone)),
+            (f"freeze {worker} {for_a_while}", lambda: self._freeze(worker, length_s)),
+            (f"freeze ps-0 {for_a_while}", lambda: self._freeze("ps-0", length_s)),
         ]
+        for what, change in (
+            ("cut off", {"cut": True}),
+            ("lose 30 % of the packets of", {"loss": 0.3}),
+            ("delay by 300 ms the packets of", {"delay_s": 0.3}),
+        ):
+            bad = functools.partial(self._spoil_network, anyone, length_s, **change)
+            events.append((f"{what} {anyone} {for_a_while}", bad))
         if self.disk:
-            events.append(self._fill_disk)
-        return self.random.choice(events)()
-
-    def _worker(self) -> str:
-        return f"worker-{self.random.randrange(self.cluster.num_workers)}"
-
-    def _duration_s(self) -> float:
-        return round(self.random.uniform(SMALLEST_S, LONGEST_S), 1)
+            events.append((f"fill the disk {for_a_while}", lambda: self._fill_disk(length_s)))
+        words, happen = self.random.choice(events)
+        happen()
+        return words
 
     def _signal(self, name: str, number: signal.Signals) -> bool:
-        """Send a signal to a process, if it lives just now."""
+        """Send a signal to a process; returns whether it is alive."""
         pid = self.cluster.pid(name)
         if pid is None:
             return False
@@ -57,68 +64,38 @@ class Chaos:
             os.kill(pid, number)
         return True
 
-    def _kill_worker(self) -> str:
-        name = self._worker()
+    def _kill(self, name: str) -> None:
+        if name == "ps-0":
+            self.ps_deaths.append(time.time())
         self._signal(name, signal.SIGKILL)
-        return f"kill {name}"
 
-    def _kill_ps(self) -> str:
-        self.ps_deaths.append(time.time())
-        self._signal("ps-0", signal.SIGKILL)
-        return "kill ps-0"
-
-    def _kill_keeper(self) -> str:
-        """The keeper's process dies with it; whoever started the keeper starts another."""
-        name = self.random.choice(
-            [*(f"worker-{i}" for i in range(self.cluster.num_workers)), "ps-0"]
-        )
+    def _kill_keeper(self, name: str) -> None:
+        """Kill a keeper, and its process with it, and start another one."""
         if name == "ps-0":
             self.ps_deaths.append(time.time())
         self.cluster.kill_keeper(name)
         self.cluster.start_one(name)
-        return f"kill the keeper of {name}"
 
-    def _freeze(self, name: str) -> str:
-        length_s = self._duration_s()
+    def _freeze(self, name: str, length_s: float) -> None:
         if self._signal(name, signal.SIGSTOP):
             time.sleep(length_s)
             self._signal(name, signal.SIGCONT)
-        return f"freeze {name} for {length_s:g} s"
 
-    def _freeze_worker(self) -> str:
-        return self._freeze(self._worker())
-
-    def _freeze_ps(self) -> str:
-        return self._freeze("ps-0")
-
-    def _for_a_while(self, what: str, change: str, value: float | bool, calm: float | bool) -> str:
-        name = self.random.choice(list(self.cluster.hosts))
-        weather, length_s = self.cluster.hosts[name].weather, self._duration_s()
-        setattr(weather, change, value)
+    def _spoil_network(self, name: str, length_s: float, **weather: Any) -> None:
+        host = self.cluster.hosts[name]
+        host.weather = Weather(**weather)
         time.sleep(length_s)
-        setattr(weather, change, calm)
-        return f"{what} {name} for {length_s:g} s"
+        host.weather = Weather()
 
-    def _cut(self) -> str:
-        return self._for_a_while("cut off", "cut", True, False)
-
-    def _lose_packets(self) -> str:
-        return self._for_a_while("lose 30 % of the packets of", "loss", 0.3, 0.0)
-
-    def _delay_packets(self) -> str:
-        return self._for_a_while("delay by 300 ms the packets of", "delay_s", 0.3, 0.0)
-
-    def _fill_disk(self) -> str:
+    def _fill_disk(self, length_s: float) -> None:
         assert self.disk
-        length_s = self._duration_s()
         filler = fill(self.disk)
         time.sleep(length_s)
         filler.unlink()
-        return f"fill the disk for {length_s:g} s"
 
 
 def fill(directory: Path) -> Path:
-    """A file that takes all the room of a disk, to the last byte."""
+    """Fill a disk to its last byte; returns the file."""
     filler = directory / "filler"
     for size in (1 << 16, 1):
         with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
