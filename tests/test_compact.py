@@ -20,6 +20,7 @@ from a3c.run.rundir import REPOSITORY
 from benchmarks import compact
 from tests import snapshots
 from tests.clusters import config
+from tests.snapshots import BlankStore
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -82,10 +83,7 @@ def test_a_copy_of_a_compact_one_is_the_same(packed: Path, tmp_path: Path) -> No
     assert checkpoint.verify(tmp_path / "copy").evaluation == EVALUATION
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"PK\x03\x04 no archive", b"\x80\x04N."],
-)
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x80\x04N."])
 def test_a_file_that_is_no_archive_of_arrays_is_damage(tmp_path: Path, content: bytes) -> None:
     (tmp_path / checkpoint.COMPACT).write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=checkpoint.COMPACT):
@@ -98,24 +96,10 @@ def test_python_objects_are_refused(tmp_path: Path) -> None:
         checkpoint.load_variables(tmp_path)
 
 
-class BlankStore:
-    """A ps that was never initialised, whose variables have these shapes."""
-
-    def __init__(self, *names: str) -> None:
-        everything = {**WEIGHTS, **EXACT, **OF_OPTIMIZER}
-        self._shapes: dict[str, tuple[int, ...]] = {
-            name: np.asarray(everything.get(name, 0.0)).shape for name in names
-        }
-        self.given: dict[str, Any] = {}
-
-    def is_ready(self) -> bool:
-        return False
-
-    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._shapes
-
-    def initialize(self, values: Any) -> None:
-        self.given = dict(values)
+def blank_store(*names: str) -> Any:
+    """A ps whose variables have these names."""
+    everything = {**WEIGHTS, **EXACT, **OF_OPTIMIZER}
+    return BlankStore({name: np.asarray(everything.get(name, 0.0)).shape for name in names})
 
 
 def test_a_run_goes_on_from_it_with_a_fresh_optimizer(
@@ -123,13 +107,13 @@ def test_a_run_goes_on_from_it_with_a_fresh_optimizer(
 ) -> None:
     caplog.set_level("INFO")
     compact.write(packed, tmp_path / "checkpoints" / "10")
-    store: Any = BlankStore(*WEIGHTS, *EXACT, *OF_OPTIMIZER)
+    store = blank_store(*WEIGHTS, *EXACT, *OF_OPTIMIZER)
     manifest = chief.prepare(store, config(), tmp_path, dict)
     assert manifest
     assert manifest.step == 10
-    assert set(store.given) == {*WEIGHTS, *EXACT}
+    assert [set(values) for values in store.given] == [{*WEIGHTS, *EXACT}]
     assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
-    other: Any = BlankStore(*WEIGHTS, *EXACT, "conv2/weights")
+    other = blank_store(*WEIGHTS, *EXACT, "conv2/weights")
     with pytest.raises(FatalError, match="other variables than this network needs"):
         chief.prepare(other, config(), tmp_path, dict)
 

@@ -15,21 +15,9 @@ from a3c.learn import chief
 from a3c.play.playground import Playground
 from tests import snapshots
 from tests.clusters import config, small_config
+from tests.snapshots import BlankStore
 
 FRESH = {"weights": np.zeros(3)}
-
-
-class BlankStore:
-    """A ps that was never initialised, and notes what it is given."""
-
-    def __init__(self) -> None:
-        self.given: list[Any] = []
-
-    def is_ready(self) -> bool:
-        return False
-
-    def initialize(self, values: Any) -> None:
-        self.given.append(values)
 
 
 def restore(run_dir: Path) -> list[Any]:
@@ -57,9 +45,7 @@ def test_where_all_are_damaged_a_chief_refuses_and_writes_nothing(
 def test_files_that_tensorflow_cannot_read_are_named_though_every_byte_is_right(
     tmp_path: Path,
 ) -> None:
-    path = snapshots.write(
-        tmp_path / "checkpoints", 10
-    )  # with a manifest that fits, of files that are none
+    path = snapshots.write(tmp_path / "checkpoints", 10)  # files with a manifest that fits
     with pytest.raises(FatalError, match=rf"{path} can't be read \(.*\): take it away to go on"):
         restore(tmp_path)
     ground = Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)

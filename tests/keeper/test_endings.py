@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from a3c.keeper.restarts import Limits
@@ -121,31 +123,28 @@ def test_what_a_process_leaves_is_killed_with_it(start: Start, leaves: str) -> N
     wait_for(lambda: is_gone(left))
 
 
-def test_killing_the_keeper_takes_the_process_and_its_group_along(start: Start) -> None:
-    kept = start(f"sleep 1000 & echo $! > left; {DEAF}")
-    kept.wait_log("deaf")
-    left = int(kept.file("left").read_text())
-    pids = [kept.child(), kept.guardian(), left]
+NO_DEATH_SIGNAL = "import ctypes; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)"
+LEFT = "import os, subprocess; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True)"
+
+
+@pytest.mark.parametrize("means", ["both", "death signal", "guardian"])
+def test_a_killed_keeper_takes_its_process_along(start: Start, means: str) -> None:
+    """The death signal alone ends the process, the guardian alone also its group."""
+    alone = [NO_DEATH_SIGNAL] if means == "guardian" else []
+    kept = start([sys.executable, "-I", "-c", "\n".join([*alone, LEFT, "p.wait()"])])
+    wait_for(lambda: re.search(r"^\d+$", kept.log(), re.MULTILINE))
+    child = kept.child()
+    pids = [child, *(p.pid for p in psutil.Process(child).children())]
+    assert len(pids) == 2
+    if means == "death signal":
+        os.kill(kept.guardian(), signal.SIGKILL)
     kept.process.kill()
-    wait_for(lambda: all(is_gone(pid) for pid in pids))
+    wait_for(lambda: all(is_gone(pid) for pid in (pids[:1] if means == "death signal" else pids)))
+    if means == "death signal":
+        os.kill(pids[1], signal.SIGKILL)
     record = kept.record()
     assert record is not None
     assert (record.state, process_records.live_state(record)) == ("starting", "dead")
-
-
-NO_DEATH_SIGNAL = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); print('deaf', flush=True); time.sleep(99)"  # noqa: E501
-
-
-@pytest.mark.parametrize("means", ["death signal", "guardian"])
-def test_each_means_alone_ends_the_process_of_a_killed_keeper(start: Start, means: str) -> None:
-    alone = means == "guardian"
-    kept = start([sys.executable, "-I", "-c", NO_DEATH_SIGNAL] if alone else DEAF)
-    kept.wait_log("deaf")
-    child = kept.child()
-    if not alone:
-        os.kill(kept.guardian(), signal.SIGKILL)
-    kept.process.kill()
-    wait_for(lambda: is_gone(child))
 
 
 def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
@@ -188,15 +187,6 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(start: Start) -> None:
     assert "last words" in kept.log()
 
 
-LEAVES_ONE_BEHIND = """
-import os, time
-from a3c.keeper import spawn
-reader, writer = os.pipe()
-pid = spawn.start(["sh", "-c", "sleep 1000 & echo $!; exit 3"], os.environ, None, writer)
-while (code := spawn.collect(pid)) is None:
-    time.sleep(0.01)
-print(code, os.read(reader, 100).decode())
-"""
 FAILS = """
 import os
 from a3c.keeper import spawn
@@ -207,18 +197,8 @@ except ChildProcessError: print("none left")
 """
 
 
-def said_by(code: str) -> list[str]:
-    """The lines that a program prints; a process of its own, as its children are counted."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
-
-
-def test_the_group_is_killed_before_the_dead_child_gives_up_its_number() -> None:
-    code, left = said_by(LEAVES_ONE_BEHIND)[0].split()
-    assert code == "3"
-    wait_for(lambda: is_gone(int(left)))
-
-
 def test_a_start_that_fails_says_why_and_leaves_no_process() -> None:
-    assert said_by(FAILS) == ["said", "none left"]
+    """In a process of its own, because its children are counted."""
+    command = [sys.executable, "-c", FAILS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["said", "none left"]
