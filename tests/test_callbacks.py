@@ -94,7 +94,7 @@ class Seen:
         self.is_closed = True
 
 
-def test_a_chief_calls_with_each_row_and_tells_info_and_settings(
+def test_a_chief_calls_callbacks_with_each_row_and_writes_info_and_settings(
     work: Callable[..., Worker],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +201,7 @@ def test_a_callback_that_hangs_delays_nothing(
         ("json:__name__", "is an object of type str and no function"),
     ],
 )
-def test_a_callback_that_is_none_is_refused(name: str, said: str, tmp_path: Path) -> None:
+def test_a_name_that_is_no_callback_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^callback {name}: .*{said}"):
         Callbacks(({"name": name},), tmp_path)
 

@@ -1,4 +1,4 @@
-"""Snapshots on disk: what was written is read back, or it is not trusted."""
+"""Checkpoints on disk: written atomically, and verified when read."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_the_newest_is_taken_by_number_and_nothing_else_counts(tmp_path: Path) -
     assert found == (tmp_path / "100", checkpoint.verify(tmp_path / "100"))
 
 
-def test_damaged_ones_are_walked_past_and_named(
+def test_damaged_checkpoints_are_skipped_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in (10, 20, 30):
@@ -394,7 +394,7 @@ def test_a_run_that_went_back_behind_damage_keeps_what_it_writes_now(tmp_path: P
         assert found[1].step == step
 
 
-def test_what_died_half_written_is_cleared_by_the_next_chief(tmp_path: Path) -> None:
+def test_unfinished_checkpoints_are_removed_by_the_next_chief(tmp_path: Path) -> None:
     write(tmp_path, 10)
     for name in (".writing-5-1", ".writing-6-2", ".replaced-7"):
         (tmp_path / name).mkdir()

@@ -24,7 +24,7 @@ def shown(stream: io.StringIO, step_s: float) -> str:
     return stream.getvalue()
 
 
-def test_a_terminal_has_one_line_that_changes_and_goes() -> None:
+def test_a_terminal_shows_one_line_which_is_removed_at_the_end() -> None:
     *lines, last = shown(Terminal(), 1.0).split("\r")[1:]
     assert [line.partition(",")[0] for line in lines] == [
         f"played {n} of 5 games" for n in range(5)

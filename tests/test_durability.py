@@ -1,4 +1,4 @@
-"""That a checkpoint is on the disk before it has its name, as the kernel was asked for it."""
+"""The system calls show that a checkpoint is on the disk before it is renamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sign of life that keepers watch: who gives it, and who measures the silence."""
+"""The heartbeat that keepers watch, and the measurement of silence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_beats_make_the_file_and_are_at_most_two_a_second(
+def test_beats_create_the_file_and_come_at_most_twice_a_second(
     tmp_path: Path, clock: list[float]
 ) -> None:
     path = tmp_path / "worker-0.heartbeat"
@@ -34,12 +34,12 @@ def test_beats_make_the_file_and_are_at_most_two_a_second(
     assert touched == [True, False, False, True, False, True, True]
 
 
-def test_a_disk_that_can_not_be_written_is_no_reason_to_die(tmp_path: Path) -> None:
+def test_a_heartbeat_ignores_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
     Heartbeat(str(tmp_path / "missing" / "worker-0.heartbeat")).beat()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_keeper_says_where_if_there_is_one(
+def test_the_keeper_sets_the_file_of_the_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_the_keeper_says_where_if_there_is_one(
     assert (tmp_path / "here").exists()
 
 
-def test_time_in_which_the_keeper_was_stopped_is_no_silence(tmp_path: Path) -> None:
+def test_time_in_which_the_keeper_was_stopped_is_not_silence(tmp_path: Path) -> None:
     monitor = HeartbeatMonitor(tmp_path / "heartbeat")
     (tmp_path / "heartbeat").touch()
     assert monitor.check(0.25)

@@ -1,4 +1,4 @@
-"""Who listens: in this network and in one that we are not in."""
+"""The listeners of processes, also of those in another network namespace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_owner_of_a_port_is_named() -> None:
     assert listeners.port_owner(port) is None
 
 
-def test_the_tables_say_what_psutil_says() -> None:
+def test_the_listeners_are_those_that_psutil_finds() -> None:
     with (
         socket.create_server(("0.0.0.0", 0)),
         socket.create_server(("::1", 0), family=socket.AF_INET6),
@@ -67,13 +67,13 @@ def test_the_tables_say_what_psutil_says() -> None:
     assert "::1" not in hosts
 
 
-def test_a_process_that_is_gone_listens_on_nothing() -> None:
+def test_an_ended_process_has_no_listeners() -> None:
     assert listeners.listeners(2**31 - 1) == []
     assert not listeners.has_loopback_only(2**31 - 1)
 
 
 @needs_namespaces
-def test_listeners_in_another_network_are_seen_and_face_nobody(inside: int) -> None:
+def test_listeners_in_a_private_network_are_seen_and_not_exposed(inside: int) -> None:
     found = listeners.listeners(inside)
     assert [str(listener) for listener in found] == ["0.0.0.0:4000", "[::1]:4001"]
     assert listeners.faces_outward(inside, found) == []

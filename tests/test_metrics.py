@@ -66,7 +66,7 @@ def test_rows_come_back_from_numpy_too_and_what_is_not_finite_is_null(tmp_path: 
     assert row == {"env_steps": 10, "a": 0.5, "b/c": 2**40, "d": 123_456_789.0, "e": 0.333333333}
 
 
-def test_a_lost_past_is_dropped_even_where_it_is_not_in_order(tmp_path: Path) -> None:
+def test_rolled_back_rows_are_dropped_even_if_unordered(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "episodes.jsonl")
     for step in (90, 130, 95, 120, 98):
         sink.write(step, {})
@@ -97,7 +97,7 @@ def test_there_is_never_a_zig_zag(
     assert steps_in(path) == wanted == sorted(set(wanted))
 
 
-def test_a_torn_line_costs_itself_and_nothing_else(tmp_path: Path) -> None:
+def test_an_incomplete_line_loses_no_other_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     sink = JsonlSink(path)
     for step in (10, 20, 30):
@@ -122,7 +122,7 @@ def test_a_torn_line_costs_itself_and_nothing_else(tmp_path: Path) -> None:
         *(b'{"event": "attached"}', b'{"event": "attached", "env_steps": null}'),
     ],
 )
-def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path, line: bytes) -> None:
+def test_lines_that_are_no_rows_are_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"env_steps": 1}\n' + line + b'\n{"env_steps": 2}\n')
     assert steps_in(path) == [1, 2]

@@ -1,4 +1,4 @@
-"""Records of processes: written whole, read with distrust, believed with their create time only."""
+"""Records of processes: atomic writes, safe reads, and pids that may be reused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path)
     ]
 
 
-def test_files_that_are_no_records_are_passed_over(directory: Path) -> None:
+def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
     whole = json.dumps(dataclasses.asdict(a_record(myself(), gone())))
     (directory / "half.json").write_text(whole[: len(whole) // 2])
     (directory / "empty.json").write_text("")
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(
     assert [path.name for path in tmp_path.iterdir()] == ["worker-0.json"]
 
 
-def test_a_pid_is_believed_only_with_its_create_time_or_its_birth() -> None:
+def test_a_pid_is_valid_only_with_its_create_time_or_birth() -> None:
     me = myself()
 
     def is_alive(**changes: Any) -> bool:
@@ -139,7 +139,7 @@ def test_a_zombie_is_not_alive() -> None:
     child.wait()
 
 
-def test_a_state_counts_as_long_as_process_or_keeper_lives() -> None:
+def test_a_state_is_valid_while_process_or_keeper_is_alive() -> None:
     def live_state(child: Identity | None, keeper: Identity, state: str) -> str:
         return process_records.live_state(a_record(child, keeper, state))
 
@@ -151,7 +151,7 @@ def test_a_state_counts_as_long_as_process_or_keeper_lives() -> None:
         assert live_state(None, gone(), state) == state
 
 
-def test_records_of_other_hosts_are_passed_on_and_never_signalled() -> None:
+def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
     record = dataclasses.replace(a_record(gone(), myself()), host="elsewhere.invalid")
     assert process_records.live_state(record) == "running"
     assert process_records.terminate(record) is False
@@ -172,7 +172,7 @@ def test_a_keeper_with_another_create_time_is_never_signalled() -> None:
 
 
 @pytest.mark.parametrize(("now", "returncode"), [(False, -15), (True, -3)])
-def test_a_believed_keeper_is_signalled(now: bool, returncode: int) -> None:
+def test_a_keeper_with_its_own_birth_is_signalled(now: bool, returncode: int) -> None:
     # What a shell started in the background ignores SIGQUIT, and so do its children.
     code = (
         "import signal; signal.signal(signal.SIGQUIT, signal.SIG_DFL); print(flush=True); input()"

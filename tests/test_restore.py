@@ -1,4 +1,4 @@
-"""What a chief makes a blank ps of: a checkpoint that is whole, or nothing at all."""
+"""A chief initialises a blank ps from a valid checkpoint, or afresh."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_without_any_checkpoint_the_start_is_fresh(tmp_path: Path) -> None:
     assert restore(tmp_path) == [FRESH]
 
 
-def test_where_all_are_damaged_a_chief_refuses_and_writes_nothing(
+def test_a_chief_refuses_if_all_checkpoints_are_damaged_and_writes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in (10, 20):

@@ -1,4 +1,4 @@
-"""What files of metrics say about the time before: which past counts, and what was lost."""
+"""What a restarted process learns from files of metrics: rollbacks, losses, earlier games."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_last_mark_is_found_behind_torn_lines_and_long_files(tmp_path: Path)
     assert path.read_bytes()[: found.end].count(b"\n") == 1
 
 
-def test_a_worker_that_is_late_for_a_new_life_drops_the_past_that_was_lost(tmp_path: Path) -> None:
+def test_a_worker_that_attaches_late_drops_its_rolled_back_rows(tmp_path: Path) -> None:
     """The ps went back from 500 to 100; when this worker attaches others are at 900 already."""
     path = tmp_path / "worker-1.jsonl"
     sink = attach(path, Life(1, 0), 0)
@@ -47,14 +47,14 @@ def test_a_worker_that_is_late_for_a_new_life_drops_the_past_that_was_lost(tmp_p
     assert [row["env_steps"] for row in read_rows(path)] == [50, 100, 950]
 
 
-def test_a_worker_that_comes_back_to_the_same_life_keeps_its_rows(tmp_path: Path) -> None:
+def test_a_worker_that_returns_to_the_same_ps_life_keeps_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "worker-1.jsonl"
     attach(path, Life(2, 100), 100).write(300, {})
     attach(path, Life(2, 100), 900).write(950, {})
     assert [row["env_steps"] for row in read_rows(path)] == [300, 950]
 
 
-def test_what_was_lost_is_counted_from_the_furthest_worker_of_that_life(tmp_path: Path) -> None:
+def test_a_loss_counts_from_the_furthest_worker_of_that_ps_life(tmp_path: Path) -> None:
     assert resume.newest_step(tmp_path) is None
     attach(tmp_path / "worker-2.jsonl", Life(1, 0), 0).write(9999, {})  # failed long ago
     attach(tmp_path / "worker-0.jsonl", Life(2, 100), 100).write(300, {})
@@ -68,7 +68,7 @@ def test_what_was_lost_is_counted_from_the_furthest_worker_of_that_life(tmp_path
     assert resume.losses(rows, since=10.0) == ()
 
 
-def test_a_chief_that_comes_back_knows_what_happened_since_the_checkpoint(tmp_path: Path) -> None:
+def test_a_restarted_chief_knows_what_happened_since_the_checkpoint(tmp_path: Path) -> None:
     life = Life(2, 100)
     attach(tmp_path / "worker-0.jsonl", life, 100).write(180, {"wall_s": 9.5})
     reports = attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
@@ -78,7 +78,7 @@ def test_a_chief_that_comes_back_knows_what_happened_since_the_checkpoint(tmp_pa
     assert known == Memory(9.5, 5, (12.0, 16.0), is_fresh=False)
 
 
-def test_a_chief_of_a_restored_ps_knows_what_the_checkpoint_says(tmp_path: Path) -> None:
+def test_a_chief_of_a_restored_ps_goes_by_the_checkpoint(tmp_path: Path) -> None:
     attach(tmp_path / "worker-0.jsonl", Life(2, 100), 100).write(180, {"wall_s": 9.5})
     restored = resume.remember(tmp_path, SAVED, Life(3, 100))
     assert restored == Memory(1.5, 3, (1.0, -2.5), is_fresh=True)

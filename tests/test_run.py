@@ -104,8 +104,8 @@ def test_a_second_ctrl_c_ends_everything_at_once(
 ) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
-    moody = ("--env-id", "tests.faults.worlds:Moody-v0", "--preset", "cartpole")
-    with running(path, *moody, "--max-env-steps", "100000000") as process:
+    faulty = ("--env-id", "tests.faults.worlds:Faulty-v0", "--preset", "cartpole")
+    with running(path, *faulty, "--max-env-steps", "100000000") as process:
         wait_until(lambda: is_training(path), "training")
         (tmp_path / "hang.1").touch()  # a worker that only its keeper ends, after a grace of 15 s
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A run on disk: who may have the directory, and what is written into it."""
+"""Run directories: which can be used, and what is written into them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_nothing_of_the_environment_is_written(runs: Path, monkeypatch: pytest.M
     assert os.environ["HOME"] not in text
 
 
-def test_resuming_takes_up_what_is_there(runs: Path) -> None:
+def test_resuming_keeps_the_existing_files(runs: Path) -> None:
     run = rundir.create(Path("here"), config(), None, resume=False)
     run.log("worker-0").write_text("said before")
     run.summary.write_text("{}")
@@ -142,7 +142,7 @@ def test_a_directory_with_anything_in_it_is_not_free_and_resuming_needs_a_run(ru
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_what_can_be_no_directory_is_refused_by_name(runs: Path, resume: bool) -> None:
+def test_a_path_that_cannot_be_a_directory_is_refused_by_name(runs: Path, resume: bool) -> None:
     Path("file").write_text("")
     assert "file is not a directory" in refusal(Path("file"), resume=resume)
     assert "File name too long" in refusal(Path("x" * 300), resume=resume)
@@ -313,7 +313,7 @@ def test_a_copy_ends_nothing_of_the_first_run_and_gets_a_label_when_it_is_resume
     assert again.label.startswith("copy-")
 
 
-def test_a_launcher_that_comes_second_leaves_the_first_ones_run(
+def test_a_second_launcher_leaves_the_run_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both find the directory free; the first has written its run before the second holds it."""
@@ -332,7 +332,7 @@ def test_a_launcher_that_comes_second_leaves_the_first_ones_run(
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_to_look_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> None:
+def test_asking_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> None:
     """A launcher that started just then was refused."""
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Leaving when asked to, shown on real processes, none of which imports TensorFlow."""
+"""Leaving on signals, in real processes without TensorFlow."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("code", [ORDERLY, POLLING], ids=["waiting", "polling"])
-def test_the_first_signal_asks(start: Start, number: signal.Signals, code: str) -> None:
+def test_the_first_signal_requests_the_end(start: Start, number: signal.Signals, code: str) -> None:
     process = start(code)
     process.send_signal(number)
     returned, out, err = end_of(process)
@@ -99,14 +99,14 @@ def test_the_second_signal_ends_a_process_that_is_stuck_in_c_at_once(
     assert time.monotonic() - began < 8  # less than the deadline: the second signal did it
 
 
-def test_sigterm_twice_at_once_is_one_wish(start: Start) -> None:
+def test_two_sigterms_at_once_count_as_one(start: Start) -> None:
     """As when a machine goes down: its keeper gets it as well, and passes it on."""
     process = start(ORDERLY.replace("print(", "time.sleep(0.5); print("))
     signal_until_gone(process, [signal.SIGTERM, signal.SIGTERM])
     assert end_of(process)[:2] == (0, "left 15 True\n")
 
 
-def test_other_signals_ask_for_nothing(start: Start) -> None:
+def test_other_signals_request_nothing(start: Start) -> None:
     code = START + (
         "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'usr1\\n')); ready(); "
         "print('waited', not stop.wait(60), stop.signal)"
@@ -141,7 +141,7 @@ time.sleep(60)
 )
 
 
-def test_a_log_that_nobody_reads_stops_neither_request_nor_end(start: Start) -> None:
+def test_an_unread_log_delays_neither_the_request_nor_the_exit(start: Start) -> None:
     process = start(CLOGGED)
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
@@ -150,7 +150,7 @@ def test_a_log_that_nobody_reads_stops_neither_request_nor_end(start: Start) -> 
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
 
 
-def test_leaving_now_flushes_what_was_said(start: Start) -> None:
+def test_leaving_now_flushes_the_output(start: Start) -> None:
     code = START + (
         "ready(); print('to stdout'); sys.stderr.write('to stderr'); "
         "threading.Thread(target=time.sleep, args=(60,)).start(); signals.leave_now(75)"
@@ -165,7 +165,7 @@ def test_the_deadline_is_within_the_ten_seconds_that_everyone_has() -> None:
     assert os.name == "posix"
 
 
-def test_what_must_not_be_left_undone_is_done_at_the_deadline(start: Start) -> None:
+def test_work_that_must_be_done_is_done_at_the_deadline(start: Start) -> None:
     """The main thread is stuck; another one saves, for as long as that takes."""
     code = START + "signals.LEAVE_WITHIN_S = 0.2\n"
     code += "def save():\n    time.sleep(0.5)\n    os.write(1, b'saved\\n')\n"

@@ -53,7 +53,7 @@ def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: An
     return made
 
 
-def test_a_pid_is_not_believed_without_its_birth(tmp_path: Path) -> None:
+def test_a_reused_pid_is_not_taken_for_the_process(tmp_path: Path) -> None:
     """Everything was killed and this process got the pids: the run is not running."""
     made = pole(tmp_path)
     for name in ("ps-0", "worker-0"):
@@ -95,7 +95,7 @@ def test_a_process_that_has_not_beaten_yet_has_no_age(tmp_path: Path) -> None:
     assert " d " not in text.split("worker-0")[1].splitlines()[0]
 
 
-def test_troubles_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
+def test_problems_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     made = living(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
     made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young

@@ -62,7 +62,7 @@ def test_tensorboard_reads_files_in_order_though_the_clock_was_set_back(
     assert curve(tmp_path, "loss/total") == [(5, 0.0), (15, 1.0)]
 
 
-def test_tensorboard_drops_what_lies_beyond_a_restart(tmp_path: Path) -> None:
+def test_tensorboard_drops_points_beyond_a_restart(tmp_path: Path) -> None:
     """The values are those of the second life: no point of the lost past, no zig-zag."""
     for life, (start, steps) in enumerate(((0, (10, 20, 30, 40)), (20, (22, 33, 44)), (33, (40,)))):
         sink = TensorBoardSink(tmp_path)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 INJECTED = Path(__file__).parent / "injected"
 FOR_EVER = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
-MOODY = ("--env-id", "tests.faults.worlds:Moody-v0", "--envs-per-worker", "4")
+FAULTY = ("--env-id", "tests.faults.worlds:Faulty-v0", "--envs-per-worker", "4")
 RECOVERY_S = 10.0  # in addition to a TensorFlow import
 USUAL_IMPORT_S = 5.0  # three imports at once on two idle cores
 

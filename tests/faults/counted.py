@@ -26,15 +26,13 @@ def _tally() -> Any:
 
 
 class Counted(CartPoleEnv):
-    """CartPole that counts."""
+    """CartPole that counts its steps and games."""
 
     def step(self, action: Any) -> Any:
-        """Count the step."""
         _tally()[0] += 1
         return super().step(action)
 
     def reset(self, **kwargs: Any) -> Any:
-        """Count the game that begins."""
         _tally()[1] += 1
         return super().reset(**kwargs)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.spread import Spread
-from tests.faults.wire import Weather
+from tests.faults.wire import Conditions
 
 SMALLEST_S, LONGEST_S = 1.0, 8.0
 
@@ -81,11 +81,11 @@ class Chaos:
             time.sleep(length_s)
             self._signal(name, signal.SIGCONT)
 
-    def _spoil_network(self, name: str, length_s: float, **weather: Any) -> None:
+    def _spoil_network(self, name: str, length_s: float, **bad: Any) -> None:
         host = self.cluster.hosts[name]
-        host.weather = Weather(**weather)
+        host.conditions = Conditions(**bad)
         time.sleep(length_s)
-        host.weather = Weather()
+        host.conditions = Conditions()
 
     def _fill_disk(self, length_s: float) -> None:
         assert self.disk

@@ -1,4 +1,4 @@
-"""What strangers send to an open port: `python noise.py HOST PORT SECONDS`."""
+"""Send to an open port what scanners send: `python noise.py HOST PORT SECONDS`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 
 HTTP = b"GET / HTTP/1.1\r\nHost: ps\r\n\r\n"
 TLS = bytes.fromhex("16030100c8010000c40303") + bytes(189)
-HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what gRPC begins with, and then no sense
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the start of gRPC, followed by nonsense
 
 
 def main() -> None:
-    """Shout, and hold connections open that say next to nothing."""
+    """Send noise, and hold connections open that send a byte now and then."""
     address, until = (sys.argv[1], int(sys.argv[2])), time.monotonic() + float(sys.argv[3])
     idle = [socket.create_connection(address, timeout=5) for _ in range(100)]
     said = 0

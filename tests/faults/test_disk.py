@@ -1,4 +1,4 @@
-"""A disk that is full, or read-only: training goes on, and saving returns with the disk."""
+"""A disk that is full, or read-only: training continues, and saving resumes with the disk."""
 
 from __future__ import annotations
 

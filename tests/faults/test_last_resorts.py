@@ -12,7 +12,7 @@ from time import monotonic as now
 
 from a3c.cluster.topology import free_ports
 from tests.clusters import REPOSITORY
-from tests.faults.cluster import MOODY, Cluster
+from tests.faults.cluster import FAULTY, Cluster
 from tests.runs import wait_until
 
 Process = subprocess.Popen[bytes]
@@ -25,7 +25,7 @@ def command(job: str, task: int) -> list[str]:
 
 
 def test_one_of_two_ps_may_die_and_the_run_fails_only_with_its_last_worker(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, *MOODY, "--ps", "2", workers=1)
+    cluster = Cluster(tmp_path, *FAULTY, "--ps", "2", workers=1)
     with cluster.running("--checkpoint-interval", "1") as process:
         cluster.wait_until_training()
         for name in ("ps-1", "ps-0"):

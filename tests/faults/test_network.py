@@ -16,7 +16,7 @@ import pytest
 from a3c.process import process_records
 from tests.faults import ledger, noise, wire
 from tests.faults.spread import PORT, Spread, spread
-from tests.faults.wire import Host, Weather
+from tests.faults.wire import Conditions, Host
 from tests.runs import manifest, wait_until
 
 pytestmark = pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
@@ -44,11 +44,11 @@ def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(autouse=True)
-def good_weather(hosts: list[Host]) -> Iterator[None]:
+def good_network(hosts: list[Host]) -> Iterator[None]:
     """Mend the network after each test, so that a failure fails no later test."""
     yield
     for host in hosts:
-        host.weather = Weather()
+        host.conditions = Conditions()
 
 
 def restarts(cluster: Spread) -> list[int]:
@@ -63,25 +63,25 @@ def everyone_works(cluster: Spread) -> None:
 
 
 def test_a_lossy_link_slows_its_worker_only(cluster: Spread, hosts: list[Host]) -> None:
-    hosts[2].weather.loss = 0.3
+    hosts[2].conditions.loss = 0.3
     wait_until(cluster.gains("worker-0"), "the chief at work beside a lossy link")
     time.sleep(5)
-    hosts[2].weather.loss = 0.0
+    hosts[2].conditions.loss = 0.0
     everyone_works(cluster)
     assert restarts(cluster) == [0, 0, 0]
 
 
 def test_training_goes_on_over_a_slow_link(cluster: Spread, hosts: list[Host]) -> None:
-    hosts[0].weather.delay_s = 0.15  # 300 ms there and back
+    hosts[0].conditions.delay_s = 0.15  # 300 ms there and back
     cluster.goes_on("training over a slow link", steps=400)
-    hosts[0].weather.delay_s = 0.0
+    hosts[0].conditions.delay_s = 0.0
     assert restarts(cluster) == [0, 0, 0]
 
 
 def test_five_silent_seconds_are_waited_out(cluster: Spread, hosts: list[Host]) -> None:
-    hosts[1].weather.cut = True
+    hosts[1].conditions.cut = True
     time.sleep(5)
-    hosts[1].weather.cut = False
+    hosts[1].conditions.cut = False
     everyone_works(cluster)
     assert restarts(cluster) == [0, 0, 0]
 
@@ -100,26 +100,26 @@ def test_noise_at_the_port_of_the_ps_disturbs_nobody(cluster: Spread, hosts: lis
 
 def test_a_partitioned_worker_is_out_and_returns(cluster: Spread, hosts: list[Host]) -> None:
     before = cluster.step
-    hosts[2].weather.cut = True
+    hosts[2].conditions.cut = True
     wait_until(lambda: restarts(cluster)[2] >= 1, "the worker's new start")
     assert cluster.step > before
     assert restarts(cluster)[:2] == [0, 0]
-    hosts[2].weather.cut = False
+    hosts[2].conditions.cut = False
     everyone_works(cluster)
 
 
 def test_a_partitioned_ps_is_found_again_as_it_was(cluster: Spread, hosts: list[Host]) -> None:
     pid, before = cluster.pid("ps-0"), cluster.step
-    hosts[0].weather.cut = True
+    hosts[0].conditions.cut = True
     wait_until(lambda: restarts(cluster)[1] >= 1, "the chief's new start")
-    hosts[0].weather.cut = False
+    hosts[0].conditions.cut = False
     everyone_works(cluster)
     assert cluster.pid("ps-0") == pid
     assert process_records.live_state(cluster.record("ps-0")) == "running"
     assert cluster.step > before
 
 
-def test_after_all_that_every_step_was_counted_once(cluster: Spread) -> None:
+def test_every_step_was_counted_once(cluster: Spread) -> None:
     """Each life of a worker loses two rollouts at most: the one in play, the one on its way."""
     lives = sum(1 + count for count in restarts(cluster)[1:])
     cluster.leave()

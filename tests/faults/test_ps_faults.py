@@ -1,6 +1,6 @@
-"""A ps or a chief that is killed, or a frozen ps: everybody comes back by himself.
+"""A ps or a chief that is killed, or a frozen ps: all processes recover.
 
-One run suffers it all. Its checkpoint interval is the most that it may lose each time.
+All tests use one run. Its checkpoint interval is the most that it may lose each time.
 """
 
 from __future__ import annotations

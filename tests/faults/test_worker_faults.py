@@ -1,4 +1,4 @@
-"""Workers that are killed, hang, leak, raise or send rubbish: the others train on."""
+"""Workers that are killed, hang, leak memory, raise or compute NaN: the others train on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.cluster import MOODY, Cluster, report
+from tests.faults.cluster import FAULTY, Cluster, report
 from tests.runs import wait_until
 
 PATIENCE = (
@@ -22,19 +22,19 @@ PATIENCE = (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three workers that train, and fall ill one after the other."""
-    made = Cluster(tmp_path_factory.mktemp("workers"), *MOODY, *PATIENCE)
+    """Three workers that train."""
+    made = Cluster(tmp_path_factory.mktemp("workers"), *FAULTY, *PATIENCE)
     with made.running("--checkpoint-interval", "2"):
         made.wait_until_training()
         yield made
         made.stop()
 
 
-def assert_others_never_paused(cluster: Cluster, ill: str, since: float, took_s: float) -> None:
+def assert_others_never_paused(cluster: Cluster, faulty: str, since: float, took_s: float) -> None:
     """The other workers wrote rows all the while, and nobody saw the step count fall."""
     for name in cluster.workers:
         cluster.assert_never_fell(name)
-        if name != ill:
+        if name != faulty:
             pause_s = cluster.longest_pause(name, since)
             assert pause_s < max(1.0, took_s / 2), f"{name} paused for {pause_s:.1f} s"
             assert cluster.record(name).restarts == 0
@@ -68,19 +68,19 @@ def kill_ten_times(cluster: Cluster, name: str) -> None:
     cluster.wait_for_return("worker SIGKILL for the tenth time", before, name)
 
 
-def fall_ill(cluster: Cluster, illness: str, notice: str) -> None:
-    """Worker 1 falls ill until its keeper has noticed; then it is back."""
+def inject(cluster: Cluster, fault: str, notice: str) -> None:
+    """Give worker 1 a fault until its keeper has noticed, and wait until the worker is back."""
     before = cluster.moment()
-    if illness == "stop":
+    if fault == "stop":
         cluster.signal("worker-1", signal.SIGSTOP)
     else:
-        cluster.switch(f"{illness}.1")
+        cluster.switch(f"{fault}.1")
     wait_until(lambda: notice in cluster.said_since("worker-1", before), notice)
     noticed = cluster.moment()
-    if illness != "stop":
-        cluster.switch_off(f"{illness}.1")
-    report(f"{illness}: noticed", noticed.monotonic - before.monotonic, 0.0)
-    cluster.wait_for_return(f"{illness}: from then on", noticed, "worker-1")
+    if fault != "stop":
+        cluster.switch_off(f"{fault}.1")
+    report(f"{fault}: noticed", noticed.monotonic - before.monotonic, 0.0)
+    cluster.wait_for_return(f"{fault}: from then on", noticed, "worker-1")
 
 
 def test_workers_that_are_killed_ten_times_or_hang_or_leak_hold_nobody_up(cluster: Cluster) -> None:
@@ -88,9 +88,9 @@ def test_workers_that_are_killed_ten_times_or_hang_or_leak_hold_nobody_up(cluste
     wall, restarts = time.time(), cluster.record("worker-2").restarts
     with concurrent.futures.ThreadPoolExecutor() as pool:
         killing = pool.submit(kill_ten_times, cluster, "worker-2")
-        fall_ill(cluster, "stop", "gave no heartbeat for 6 s, and is ended")
-        fall_ill(cluster, "hang", "gave no heartbeat for 6 s, and is ended")
-        fall_ill(cluster, "leak", "MB of memory, more than 1000, and is ended")
+        inject(cluster, "stop", "gave no heartbeat for 6 s, and is ended")
+        inject(cluster, "hang", "gave no heartbeat for 6 s, and is ended")
+        inject(cluster, "leak", "MB of memory, more than 1000, and is ended")
         killing.result()
     assert cluster.record("worker-2").restarts >= restarts + 10
     assert cluster.longest_pause("worker-0", wall) < 5.0
@@ -99,7 +99,7 @@ def test_workers_that_are_killed_ten_times_or_hang_or_leak_hold_nobody_up(cluste
         cluster.assert_never_fell(name)
 
 
-def test_what_is_not_finite_is_dropped_and_counted_and_never_reaches_the_ps(
+def test_rollouts_that_are_not_finite_are_dropped_and_counted_and_never_reach_the_ps(
     cluster: Cluster,
 ) -> None:
     cluster.switch("nan-reward.2")

@@ -1,8 +1,8 @@
-"""Hosts with addresses of their own on this machine, and wires between them that can be bad.
+"""Simulated hosts on this machine, and a network between them that tests can make bad.
 
 Each host is a network namespace with one TUN device. A thread carries the packets from host to
-host, and loses, delays or swallows them as it is told, as `tc netem` would where the kernel has it.
-Nothing has a name: namespaces, devices and thread are gone with the process, however it ends.
+host, and loses, delays or drops them as `tc netem` would where the kernel has it. Namespaces,
+devices and thread have no names, so they end with the process.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 
 @dataclass
-class Weather:
-    """How packets fare that leave or reach a host."""
+class Conditions:
+    """What happens to packets that leave or reach a host."""
 
     loss: float = 0.0  # of 1
     delay_s: float = 0.0
     rate: float = math.inf  # bits a second
-    cut: bool = False  # nothing passes, and nobody is told
+    cut: bool = False  # nothing passes, and no connection is reset
 
 
 class Host:
@@ -56,8 +56,8 @@ class Host:
 
     def __init__(self, address: str, beside: Host | None = None) -> None:
         self.address = address
-        self.weather = Weather()
-        self.free_at = 0.0  # when the last packet has left its link, at the rate of its weather
+        self.conditions = Conditions()
+        self.free_at = 0.0  # when the last packet has left its link, at its rate
         name, there = ("tun1", beside.namespace) if beside else ("tun0", None)
         self.namespace, self.device = in_namespace(there, lambda: _ends(name))
         for command in (
@@ -82,13 +82,13 @@ class Host:
         return in_namespace(self.namespace, connect)
 
     def close(self) -> None:
-        """Let the namespace go, once its processes have ended."""
+        """Remove the host; its processes must have ended."""
         os.close(self.device)
         os.close(self.namespace)
 
 
 def in_namespace(namespace: int | None, act: Callable[[], T]) -> T:
-    """Call `act` in a network namespace, or in a new one, by a thread of its own."""
+    """Call `act` in a network namespace, by default in a new one, in another thread."""
     done: list[T] = []
     failed: list[BaseException] = []
 
@@ -110,7 +110,7 @@ def in_namespace(namespace: int | None, act: Callable[[], T]) -> T:
 
 
 def _ends(name: str) -> tuple[int, int]:
-    """Descriptors of the namespace of this thread, and of a new TUN device in it."""
+    """Descriptors of this thread's namespace and of a new TUN device in it."""
     namespace = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     request = struct.pack("16sH22x", name.encode(), _IFF_TUN_WITHOUT_HEADER)
@@ -123,7 +123,7 @@ class Wires:
 
     def __init__(self, hosts: Sequence[Host], seed: int = 1) -> None:
         self._hosts = {socket.inet_aton(host.address): host for host in hosts}
-        self._random = random.Random(seed)  # noqa: S311 - weather, no secret
+        self._random = random.Random(seed)  # noqa: S311 - no secret
         self._waiting: list[tuple[float, int, int, bytes]] = []
         self._order = itertools.count()
         self._closed = threading.Event()
@@ -145,23 +145,23 @@ class Wires:
             self._deliver()
 
     def _take(self, sender: Host) -> None:
-        """Take what a host has to send, up to a few packets, so that the others get their turn."""
+        """Take a few packets that a host sends."""
         for _ in range(64):
             try:
                 packet = os.read(sender.device, MTU + 64)
             except BlockingIOError:
                 return
             receiver = self._hosts.get(packet[16:20])  # IPv4's destination
-            if receiver and self._passes(sender.weather) and self._passes(receiver.weather):
+            if receiver and self._passes(sender.conditions) and self._passes(receiver.conditions):
                 due = time.monotonic()
                 for host in (sender, receiver):
-                    due = max(due, host.free_at) + 8 * len(packet) / host.weather.rate
+                    due = max(due, host.free_at) + 8 * len(packet) / host.conditions.rate
                     host.free_at = due
-                due += sender.weather.delay_s + receiver.weather.delay_s
+                due += sender.conditions.delay_s + receiver.conditions.delay_s
                 heapq.heappush(self._waiting, (due, next(self._order), receiver.device, packet))
 
-    def _passes(self, weather: Weather) -> bool:
-        return not weather.cut and self._random.random() >= weather.loss
+    def _passes(self, conditions: Conditions) -> bool:
+        return not conditions.cut and self._random.random() >= conditions.loss
 
     def _deliver(self) -> None:
         now = time.monotonic()
@@ -171,7 +171,7 @@ class Wires:
 
 
 def why_not() -> str:
-    """Why this machine can't have such hosts; empty if it can."""
+    """Why this machine can't simulate hosts; empty if it can."""
     if os.geteuid():
         return "namespaces with TUN devices want root"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):

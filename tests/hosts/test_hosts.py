@@ -239,17 +239,17 @@ def test_lost_connections_end_nothing(net: Net, cluster: subprocess.Popen[str]) 
 
 def test_training_goes_on_over_50_ms_and_20_mbit(net: Net, cluster: subprocess.Popen[str]) -> None:
     before = {name: far(net, name).restarts for name in ("ps-0", "worker-1", "worker-2")}
-    weather = net.beta.link.weather
-    weather.delay_s, weather.rate = 0.05, 20e6
+    link = net.beta.link.conditions
+    link.delay_s, link.rate = 0.05, 20e6
     assert seconds_to_connect(net.alpha, net.beta) >= 0.1  # there, and back
     gain(net, "worker-0", "worker-2", what="training over a slow link", rows=8)
-    weather.delay_s, weather.rate = 0.0, math.inf
+    link.delay_s, link.rate = 0.0, math.inf
     assert {name: far(net, name).restarts for name in before} == before
     assert cluster.poll() is None
 
 
 def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str]) -> None:
-    net.gamma.link.weather.cut = True
+    net.gamma.link.conditions.cut = True
     began = time.monotonic()
     gain(net, "worker-0", "worker-1", what="training without a host")
     wait_until(
@@ -257,7 +257,7 @@ def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str
         "word of the lost connection",
     )
     time.sleep(max(0.0, began + 15 - time.monotonic()))  # longer than --ps-timeout
-    net.gamma.link.weather.cut = False
+    net.gamma.link.conditions.cut = False
     gain(net, "worker-2", what="the host's return")
     assert far(net, "worker-2").restarts >= 1
     assert cluster.poll() is None

@@ -1,4 +1,4 @@
-"""A keeper that runs for a test, and what there is to see of it."""
+"""A running keeper for tests, and its effects."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_spec(folder: Path, *argv: str, **changes: Any) -> KeeperSpec:
 
 @dataclasses.dataclass
 class Kept:
-    """A keeper that runs, and what there is to see of it."""
+    """A running keeper and its files."""
 
     process: subprocess.Popen[str]
     spec: KeeperSpec

@@ -1,4 +1,4 @@
-"""However a keeper ends, its process and all that this started end with it."""
+"""When a keeper ends, its process and that process's descendants end too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from a3c.process import process_records
 from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, make_spec, wait_for
 
 
-def test_stopping_lets_the_process_end_in_order(start: Start) -> None:
+def test_a_stopped_process_ends_in_order(start: Start) -> None:
     kept = start(f"trap 'echo last words; exit 0' TERM; {BEAT}; while :; do sleep 0.02; done")
     running = kept.wait_record(lambda record: record.state == "running")
     assert process_records.terminate(running)
@@ -50,7 +50,7 @@ def test_a_process_that_ignores_term_is_killed_after_the_grace_time_or_a_second_
     assert kept.process.returncode == 128 + signal.SIGKILL
 
 
-def test_a_closed_terminal_signals_twice_and_still_lets_end_in_order(start: Start) -> None:
+def test_two_hangups_still_let_the_process_end_in_order(start: Start) -> None:
     script = (
         "trap 'echo asked; until [ -e go ]; do sleep 0.01; done; exit 0' TERM;"
         "echo ready; while :; do sleep 0.02; done"
@@ -79,7 +79,7 @@ def test_under_nohup_a_hangup_is_ignored(start: Start) -> None:
     assert kept.ended().state == "done"
 
 
-def test_stopping_between_two_lives_ends_at_once(start: Start) -> None:
+def test_stopping_between_two_starts_ends_at_once(start: Start) -> None:
     kept = start("exit 75", limits=Limits(first_delay_s=1000.0, longest_delay_s=1000.0))
     kept.wait_record(lambda record: record.state == "restarting")
     kept.process.terminate()
@@ -87,7 +87,7 @@ def test_stopping_between_two_lives_ends_at_once(start: Start) -> None:
     assert kept.process.returncode == 75
 
 
-def test_a_restart_that_was_asked_for_comes_at_once_and_counts_as_no_failure(start: Start) -> None:
+def test_a_requested_restart_is_immediate_and_counts_as_no_failure(start: Start) -> None:
     limits = Limits(max_restarts=0, first_delay_s=1000.0, longest_delay_s=1000.0)
     kept = start(f"{BEAT}; exec sleep 1000", limits=limits)
     for restarts in range(2):
@@ -98,7 +98,7 @@ def test_a_restart_that_was_asked_for_comes_at_once_and_counts_as_no_failure(sta
     assert (after.last_exit.reason, after.first_error) == ("restart", None)
 
 
-def test_a_restart_that_was_asked_for_cuts_the_wait_short(start: Start) -> None:
+def test_a_requested_restart_ends_the_delay(start: Start) -> None:
     limits = Limits(first_delay_s=1000.0, longest_delay_s=1000.0)
     kept = start(f"{COUNT}; [ $n -ge 2 ] || exit 75", limits=limits)
     assert process_records.request_restart(kept.wait_record(lambda r: r.state == "restarting"))
@@ -116,7 +116,7 @@ DAEMON = "import os, time; os.setsid(); open('left','w').write(str(os.getpid()))
     ],
     ids=["in its group", "out of its group"],
 )
-def test_what_a_process_leaves_is_killed_with_it(start: Start, leaves: str) -> None:
+def test_descendants_are_killed_with_their_process(start: Start, leaves: str) -> None:
     kept = start(f"{leaves} until [ -s left ]; do sleep 0.01; done")
     assert kept.ended().state == "done"
     left = int(kept.file("left").read_text())

@@ -1,4 +1,4 @@
-"""What a keeper writes down, shows, passes on and refuses."""
+"""A keeper's record, log, echo and environment, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What should start again does, and what hangs or grows is ended first."""
+"""Which processes a keeper restarts, and which it ends first."""
 
 from __future__ import annotations
 

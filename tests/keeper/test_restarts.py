@@ -1,4 +1,4 @@
-"""Which ends deserve another start, with which delay, and when patience is over."""
+"""Which ends lead to a restart, after which delay, and how often."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_delays_double_up_to_the_longest_and_a_healthy_life_brings_back_the_firs
     assert patience.decide(verdict, 60.0, beat).delay_s == 0.5
 
 
-def test_who_worked_and_is_to_try_again_does_so_soon_however_often() -> None:
+def test_a_process_that_had_worked_is_retried_after_the_first_delay() -> None:
     patience = Patience(Limits(first_delay_s=0.5))
     delays = [patience.decide("retry", 1.0, beat).delay_s for beat in (False, False, True)]
     assert delays == [0.5, 1.0, 0.5]
