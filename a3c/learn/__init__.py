@@ -1,1 +1,11 @@
-"""The algorithm. Read `rollout`, `returns`, `losses`, `agent`, `learner`, then `training`."""
+"""The algorithm, asynchronous advantage actor-critic (Mnih et al. 2016). Read in this order:
+
+1. `learner.py`, `Learner.pushes`: the update on one screen. A gradient, a push, the newest weights.
+2. `rollout.py`: play T steps with fixed weights.
+3. `returns.py`: from rewards and values to advantages and returns.
+4. `losses.py`: the loss of a minibatch.
+5. `agent.py`: the worker's own network, which acts and computes gradients.
+6. `training.py`: all of this joined to one worker; `chief.py`: what worker 0 does besides.
+
+The other half of the update, the optimizer's step on the ps, is in `a3c/server/exchange.py`.
+"""

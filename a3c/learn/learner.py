@@ -1,4 +1,4 @@
-"""The update: play a rollout, compute gradients, push each to the ps, load the newest weights."""
+"""The update on one screen: `Learner.pushes`. `Learner.train` is the loop around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a3c.config import Config, RunConfig
+from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
@@ -31,52 +31,108 @@ class Update(NamedTuple):
     metrics: dict[str, float]  # means over its minibatches
 
 
-class Winner:
-    """Tells when a worker's own last games reach the run's goal."""
+class News(NamedTuple):
+    """Data that only the first push of a rollout carries."""
 
-    def __init__(self, run: RunConfig) -> None:
-        self._goal = run.stop_at_return
-        self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
-
-    def wins(self, episodes: Sequence[Episode]) -> bool:
-        """Whether the last games reach the goal with these; it then begins to count again."""
-        self._returns.extend(episode.episode_return for episode in episodes)
-        is_full = len(self._returns) == self._returns.maxlen
-        if self._goal is None or not is_full or np.mean(self._returns) < self._goal:
-            return False
-        self._returns.clear()
-        return True
+    advantage_update: np.ndarray  # of the advantages' running moments
+    return_statistics: np.ndarray
 
 
 class Learner:
-    """Pushes an agent's gradients to the ps and loads the new weights into the agent."""
+    """Pushes an agent's gradients to the ps and loads the newest weights into the agent."""
 
     def __init__(
         self, agent: Agent, store: Store, config: Config, stopwatch: Stopwatch, *, seed: int
     ) -> None:
         """`seed`, a different one for each worker, determines the minibatches."""
-        self._agent = agent
-        self._store = store
-        self._config = config
+        run, learning = config.run, config.learning
+        self._agent, self._store, self._config = agent, store, config
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
         self._own: OwnStatistics | None = None
-        if config.learning.optimizer_statistics == "per-worker":
-            self._own = OwnStatistics(config.learning, store.layout.num_parameters)
-        self._winner = Winner(config.run) if config.run.push_winner else None
-        self._sliding = Sliding(config.learning) if config.learning.return_steps else None
+        if learning.optimizer_statistics == "per-worker":
+            self._own = OwnStatistics(learning, store.layout.num_parameters)
+        self._sliding = Sliding(learning) if learning.return_steps else None
+        self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self._staleness = 0
         self._annealed: schedules.Annealed
         self.reply = self.refresh()
 
     def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
-        """Play a rollout and learn from it, again and again, until the player leaves."""
+        """Play a rollout and learn from it, again and again, until the player stops."""
         for rollout in player.rollouts():
             yield rollout, self.update(rollout)
 
+    def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
+        """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
+
+        Compute a gradient with the local weights, push it to the ps, load the newest weights. A
+        minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps. The
+        rest of the rollout is left out once the policy has diverged by 1.5 times `kl_limit`, except
+        in the first epoch, because that epoch counts the env steps.
+        """
+        learning, parts = self._config.learning, self._config.share.minibatches
+        annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
+        whole, news = self._estimate(rollout)
+        for epoch in range(learning.epochs if len(whole.returns) else 0):
+            for batch in minibatches(whole, parts, self._rng):
+                gradient = self._agent.gradient(
+                    batch, annealed.entropy_weight, annealed.ratio_limit
+                )
+                self._stopwatch.lap("learn")
+                if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
+                    return
+                num_updates = self.reply.num_updates
+                if gradient.is_finite:
+                    self._push(gradient, batch, news, is_new=epoch == 0)
+                    news = News(NO_UPDATE, np.zeros_like(news.return_statistics))
+                else:
+                    self.refresh()
+                self._staleness = self.reply.num_updates - num_updates - self.reply.stepped
+                self._stopwatch.lap("exchange")
+                yield gradient
+
+    def _estimate(self, rollout: Rollout) -> tuple[Batch, News]:
+        """The samples of a rollout with their advantages and returns.
+
+        There are none while no sample has all steps of its return (`return_steps`).
+        """
+        learning = self._config.learning
+        if self._sliding:
+            rollout, advantages, returns = self._sliding.complete(rollout)
+        else:
+            rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
+            bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
+            advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
+        update = NO_UPDATE
+        if learning.advantage_horizon:
+            update = moments_update(advantages, rollout.mask, learning.advantage_horizon)
+            moments = update[0] * self.reply.advantage_moments + update[1:]
+            advantages = normalize(advantages, moments)
+        kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
+        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
+        batch = Batch(**kept, advantages=advantages, returns=returns)
+        return batch, News(update, rollout.return_statistics)
+
+    def _push(self, gradient: Gradient, batch: Batch, news: News, *, is_new: bool) -> None:
+        """Push a gradient and load the reply; `is_new` counts the env steps of the batch."""
+        flat, rate, new = gradient.flat, self._annealed.learning_rate, batch.mask * is_new
+        if self._own:  # then the worker makes the optimizer's step, and the ps only adds it
+            flat, rate = self._own.step(flat, rate), 1.0
+        seen = self._agent.moments(batch.observations, new)
+        push = Push(
+            gradient=flat,
+            learning_rate=rate,
+            num_samples=int(np.count_nonzero(batch.mask)),
+            num_steps=int(np.count_nonzero(new)),
+            moments=np.concatenate([seen, news.return_statistics]),
+            advantage_update=news.advantage_update,
+        )
+        self._load(self._store.push(push))
+
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""
-        if self._winner and self._winner.wins(rollout.episodes):
+        if self._config.run.push_winner and self._reaches_the_goal(rollout.episodes):
             self._store.take_over(self.reply.parameters)
             log.info("the last games of this worker reach the goal: the ps take over its weights")
         self.catch_up()
@@ -93,72 +149,13 @@ class Learner:
         return Update(self.reply, pushed, len(gradients), metrics)
 
     def catch_up(self) -> None:
-        """Load the newest weights before learning, where a ratio limit allows that.
+        """Load the newest weights before learning, if there is a ratio limit.
 
-        The limit's ratio corrects for the older weights that played. Otherwise the first gradient
-        is as old as the rollout. Without a limit it belongs to the weights that played.
+        The ratio corrects for the older weights that played. Without it the first gradient belongs
+        to the weights that played.
         """
         if self._config.learning.ratio_limit:
             self.refresh()
-
-    def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
-        """Push the gradient of each minibatch; yields it once the new weights are loaded.
-
-        A minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps.
-        After the first epoch, which counts the env steps, a minibatch whose divergence is above 1.5
-        times `kl_limit` is not pushed, and the rest of the rollout is left out.
-        """
-        learning, share = self._config.learning, self._config.share
-        annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
-        bootstrap, discounts = rollout.bootstrap_value, rollout.discounts
-        if self._sliding:
-            rollout, advantages, returns = self._sliding.complete(rollout)
-            if not len(returns):
-                return
-        else:
-            advantages, returns = gae(
-                rollout.rewards, rollout.values, bootstrap, discounts, learning.gae_lambda
-            )
-        news, return_news = NO_UPDATE, rollout.return_statistics
-        if learning.advantage_horizon:
-            news = moments_update(advantages, rollout.mask, learning.advantage_horizon)
-            moments = news[0] * self.reply.advantage_moments + news[1:]
-            advantages = normalize(advantages, moments)
-        kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
-        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
-        whole = Batch(**kept, advantages=advantages, returns=returns)
-        for epoch in range(learning.epochs):
-            for batch in minibatches(whole, share.minibatches, self._rng):
-                gradient = self._agent.gradient(
-                    batch, annealed.entropy_weight, annealed.ratio_limit
-                )
-                self._stopwatch.lap("learn")
-                if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
-                    return
-                num_updates = self.reply.num_updates
-                if gradient.is_finite:
-                    is_new = batch.mask * (epoch == 0)  # env steps count in the first epoch only
-                    flat, rate = gradient.flat, annealed.learning_rate
-                    if self._own:
-                        flat, rate = self._own.step(flat, rate), 1.0
-                    push = Push(
-                        gradient=flat,
-                        learning_rate=rate,
-                        num_samples=int(np.count_nonzero(batch.mask)),
-                        num_steps=int(np.count_nonzero(is_new)),
-                        moments=np.concatenate(
-                            [self._agent.moments(batch.observations, is_new), return_news]
-                        ),
-                        advantage_update=news,
-                    )
-                    # The first push has taken these along.
-                    news, return_news = NO_UPDATE, np.zeros_like(return_news)
-                    reply = self._load(self._store.push(push))
-                    self._staleness = reply.num_updates - num_updates - reply.stepped
-                else:
-                    self._staleness = self.refresh().num_updates - num_updates
-                self._stopwatch.lap("exchange")
-                yield gradient
 
     def refresh(self) -> Reply:
         """Load the newest weights without a push."""
@@ -172,6 +169,15 @@ class Learner:
         self._agent.load(reply.parameters, reply.statistics)
         self.reply = reply
         return reply
+
+    def _reaches_the_goal(self, episodes: Sequence[Episode]) -> bool:
+        """Whether this worker's own last games reach it; if so, the count starts again."""
+        self._returns.extend(episode.episode_return for episode in episodes)
+        goal, is_full = self._config.run.stop_at_return, len(self._returns) == self._returns.maxlen
+        if goal is None or not is_full or np.mean(self._returns) < goal:
+            return False
+        self._returns.clear()
+        return True
 
 
 def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[Batch]:
