@@ -49,11 +49,6 @@ class Flags:
             self.read_ready, self.read_finished, self.read_attached, self.read_life = (
                 variable.read_value() for variable in self.variables
             )
-            self.set_ready = self.ready.assign(True, read_value=False)
-            self.why = tf.compat.v1.placeholder(tf.int64, [])
-            self.set_finished = self.finished.assign(self.why, read_value=False)
-            self.new_life = tf.compat.v1.placeholder(tf.int64, [2])
-            self.set_life = self.life.assign(self.new_life, read_value=False)
             self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
             self.set_attached = tf.compat.v1.scatter_update(
                 self.attached, [self.worker], [self.presence]
@@ -134,23 +129,23 @@ class Store:
             return bool(self._run(self._all_exist) and self._run(self._flags.read_ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
-        """Initialise the ps: set every variable to its initial value, then write `values`.
+        """Initialise the ps, write `values`, and begin a new life of the ps at their env step.
 
-        This starts a new life of the ps at the env step in `values`. `ready` is written last, so
-        that the ps counts as uninitialised if the chief dies during this call.
+        `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
         """
         try:
-            held = by_shard(values, self.layout, self._inputs)
+            held = by_shard(values, self.layout, self._saved)
         except KeyError as error:
             raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
         self._run(self._initializer)
-        self._run(
-            [self._assigns[name] for name in held],
-            {self._inputs[name]: value for name, value in held.items()},
-        )
-        life = Life(secrets.randbits(53), int(values.get("global_step", 0)))
-        self._run(self._flags.set_life, {self._flags.new_life: life})
-        self._run(self._flags.set_ready)
+        self._assign(held)
+        self._assign({"life": Life(secrets.randbits(53), int(values.get("global_step", 0)))})
+        self._assign({"ready": True})
+
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        """Write variables of the ps by name."""
+        fed = {self._inputs[name]: value for name, value in values.items()}
+        self._run([self._assigns[name] for name in values], fed)
 
     def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
         """Register this worker, so that the ps waits for it; returns the current life of the ps.
@@ -193,10 +188,8 @@ class Store:
 
     def take_over(self, parameters: np.ndarray) -> None:
         """Replace the parameters on the ps; counters and the optimizer's statistics stay."""
-        shards = self.layout.shards
-        fed = {self._inputs[s.name]: parameters[s.start : s.stop] for s in shards}
         with self._watched():
-            self._run([self._assigns[shard.name] for shard in shards], fed)
+            self._assign({s.name: parameters[s.start : s.stop] for s in self.layout.shards})
 
     def report(self, episodes: np.ndarray) -> bool:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
@@ -210,7 +203,7 @@ class Store:
 
     def finish(self, reason: str) -> None:
         """Tell every process that the run is over, and why."""
-        self._run(self._flags.set_finished, {self._flags.why: 1 + ENDINGS.index(reason)})
+        self._assign({"finished": 1 + ENDINGS.index(reason)})
 
     def ending(self) -> str | None:
         """Why the run is over; None while it goes on."""
@@ -229,19 +222,16 @@ class Store:
     def snapshot(self) -> Snapshot:
         """Read every variable that a checkpoint holds, while pushes go on.
 
-        Each shard is read atomically, but pushes may come between two shards. The read is repeated
-        up to `SNAPSHOT_TRIES` times until no update ended during it; the best try is returned.
+        Each shard is read atomically, but pushes may come between two shards. Of up to
+        `SNAPSHOT_TRIES` reads, the first without an update during it is returned, else the best.
         """
-        best: Snapshot | None = None
-        for _ in range(SNAPSHOT_TRIES):
+        tries: list[Snapshot] = []
+        while len(tries) < SNAPSHOT_TRIES and not (tries and tries[-1].updates_during == 0):
             before, held, after, waiting = self._run(self._snapshot)
-            torn = int(after - before)
-            if best is None or torn < best.updates_during:
-                best = Snapshot(by_parameter(held, self.layout), torn, int(waiting))
-            if not torn:
-                break
-        assert best is not None
-        return best
+            tries.append(
+                Snapshot(by_parameter(held, self.layout), int(after - before), int(waiting))
+            )
+        return min(tries, key=lambda snapshot: snapshot.updates_during)
 
     # --- building -------------------------------------------------------------------------------
 
@@ -267,24 +257,25 @@ class Store:
             )
 
     def _build_saving(self) -> None:
-        variables = tf.compat.v1.global_variables()
+        variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
         left_out = {v.op.name for v in (*self._flags.variables, self.shared.advantage_moments)}
-        kept = [
-            v
-            for v in variables
-            if v.op.name not in left_out and not v.op.name.startswith(f"{GATHERED}/")
-        ]
+        kept = {
+            name: variable
+            for name, variable in variables.items()
+            if name not in left_out and not name.startswith(f"{GATHERED}/")
+        }
         before = self.shared.num_updates.read_value()
         with tf.control_dependencies([before]):
-            self._saved = {v.op.name: v.read_value() for v in kept}
+            self._saved = {name: variable.read_value() for name, variable in kept.items()}
         with tf.control_dependencies(list(self._saved.values())):
             after = self.shared.num_updates.read_value()
         self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
-        self._initializer = tf.compat.v1.variables_initializer(variables)
+        self._initializer = tf.compat.v1.variables_initializer(list(variables.values()))
         self._all_exist = tf.reduce_all(
-            tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables])
+            tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables.values()])
         )
-        self._inputs = {v.op.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in kept}
+        self._inputs = {n: tf.compat.v1.placeholder(v.dtype, v.shape) for n, v in variables.items()}
         self._assigns = {
-            v.op.name: v.assign(self._inputs[v.op.name], read_value=False) for v in kept
+            name: variable.assign(self._inputs[name], read_value=False)
+            for name, variable in variables.items()
         }
