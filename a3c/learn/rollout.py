@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -30,18 +30,6 @@ _ROWS = (  # the parts of a rollout with one row for each time step
     *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
     *("policy_parameters", "epsilon"),
 )
-
-
-class Actor(Protocol):
-    """The part of an agent's interface that rollouts need."""
-
-    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any: ...
-
-    def value(
-        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
-    ) -> np.ndarray: ...
-
-    def initial_state(self, batch: int) -> np.ndarray: ...
 
 
 class Rollout(NamedTuple):
@@ -162,7 +150,7 @@ class Player:
     def __init__(
         self,
         envs: VectorEnv,
-        actor: Actor,
+        actor: Any,
         policy: Any,
         config: Config,
         *,
@@ -173,24 +161,21 @@ class Player:
         go_on: Callable[[], bool] = lambda: True,
         on_decision: Callable[[Decision], object] | None = None,
     ) -> None:
-        """`return_statistics` are those of all workers, for `normalize_rewards`.
+        """`actor` has `act`, `value` and `initial_state` like an Agent.
 
-        `go_on` is called after every env step; if it returns False, the rollout is dropped.
+        `return_statistics` are those of all workers, for `normalize_rewards`. `go_on` is called
+        after every env step; if it returns False, the rollout is dropped.
         """
-        self._envs = envs
-        self._on_decision = on_decision
-        self._go_on = go_on
         assert isinstance(envs.single_observation_space, Box)
-        self._space = envs.single_observation_space
-        self._actor = actor
-        self._policy = policy
+        self._envs, self._space = envs, envs.single_observation_space
+        self._actor, self._policy = actor, policy
+        self._on_decision, self._go_on = on_decision, go_on
         self._learning = config.learning
         self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
         self._info_metrics = config.run.info_metrics
-        self._epsilon = epsilon
         self._normalizes = config.env.normalize_rewards
-        self._return_statistics = return_statistics
+        self._epsilon, self._return_statistics = epsilon, return_statistics
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
         self._environment_errors = EnvironmentErrors()
@@ -334,7 +319,7 @@ class Player:
 
 
 class Sliding:
-    """Returns of exactly N steps, which reach over a rollout's end; for networks without a memory.
+    """Returns of exactly N steps, also beyond a rollout's end; for networks without a memory.
 
     It keeps the samples that have not seen N further steps for the next rollouts.
     """
@@ -346,11 +331,10 @@ class Sliding:
         self._kept: dict[str, np.ndarray] = {}
 
     def complete(self, rollout: Rollout) -> tuple[Rollout, FloatArray, FloatArray]:
-        """The samples that are complete now, with their advantages and returns.
+        """Remove and return the samples that are complete now, with advantages and returns.
 
-        They are removed. If there are fewer than `return_min_samples`, there are none, and all
-        wait for the next rollout. A kept sample has the value that was predicted when it was
-        played.
+        If there are fewer than `return_min_samples`, all wait for the next rollout. A sample that
+        waits keeps the value that was predicted when it was played.
         """
         whole = rollout._replace(epsilon=np.full_like(rollout.mask, rollout.epsilon))
         rows = {name: getattr(whole, name) for name in _ROWS}

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -330,52 +331,47 @@ def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
     return next((name for name, values in causes if not np.isfinite(values).all()), "losses")
 
 
+@dataclass
 class Rows:
     """Writes a row of metrics at intervals: to the log, to metrics/ and to TensorBoard.
 
     The chief's rows also hold the cluster's metrics.
     """
 
-    def __init__(
-        self,
-        sinks: Sequence[Sink],
-        callbacks: Callbacks,
-        interval_s: float,
-        learner: Learner,
-        stopwatch: Stopwatch,
-        reports: EpisodeReports,
-        chief: Chief | None,
-    ) -> None:
-        self._sinks, self._callbacks, self._interval_s = sinks, callbacks, interval_s
-        self._learner, self._stopwatch = learner, stopwatch
-        self._reports, self._chief = reports, chief
+    sinks: Sequence[Sink]
+    callbacks: Callbacks
+    interval_s: float
+    learner: Learner
+    stopwatch: Stopwatch
+    reports: EpisodeReports
+    chief: Chief | None
+
+    def __post_init__(self) -> None:
         self._written = time.monotonic()
         self._tracker = WorkerTracker(self._written)
 
     def __call__(self, rollout: Rollout, update: Update) -> None:
         """Count a rollout and its update; write a row if one is due."""
-        steps, games, metrics = rollout.num_env_steps, rollout.episodes, update.metrics
-        pushes, info = update.num_pushes, rollout.info
-        self._tracker.add(metrics, steps, update.pushed, games, pushes, info)
+        played = rollout.num_env_steps, update.pushed, rollout.episodes
+        self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
         self.write_if_due()
 
     def write_if_due(self) -> None:
-        """Write a row if the last one is old enough."""
-        if time.monotonic() - self._written >= self._interval_s:
+        if time.monotonic() - self._written >= self.interval_s:
             self.write()
 
     def write(self, *, whole_cluster: bool = True) -> None:
         """Write a row; `whole_cluster` False asks the ps nothing."""
-        reply = self._learner.reply
+        reply = self.learner.reply
         self._written = time.monotonic()
-        self._tracker.dropped_reports = self._reports.dropped
-        row = self._tracker.row(self._written, self._stopwatch.take(), reply.parameters)
-        if self._chief and whole_cluster:
-            row |= self._chief.row(reply)
-        for sink in self._sinks:
+        self._tracker.dropped_reports = self.reports.dropped
+        row = self._tracker.row(self._written, self.stopwatch.take(), reply.parameters)
+        if self.chief and whole_cluster:
+            row |= self.chief.row(reply)
+        for sink in self.sinks:
             sink.write(reply.global_step, row)
         if whole_cluster:
-            self._callbacks(reply.global_step, row)
+            self.callbacks(reply.global_step, row)
         parts = [f"env steps {reply.global_step:,}"]
         for label, name, form in (
             ("cluster/s", "cluster/env_steps_per_s", ",.0f"),
