@@ -92,7 +92,7 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
 
 
 def kind_of(thing: object) -> str:
-    """What a thing is, for messages."""
+    """The type of a thing, for messages."""
     return "None" if thing is None else f"an object of type {type(thing).__name__}"
 
 

@@ -160,9 +160,9 @@ def _max_frames(config: EnvConfig) -> int:
 class AtariGame(gymnasium.Env[Frames, Any]):
     """One game on the plain emulator, equal to `AtariVectorEnv` to the last bit.
 
-    It copies these details too: a game starts with up to `noop_max - 1` frames, the first of them
-    with fire pressed if the game has it; a step that ends early has only the frames before its end.
-    A seed gives the same number of no-ops if ale-py is built with the GNU C++ library, as on Linux.
+    As there, a game starts with up to `noop_max - 1` frames, the first with fire pressed if the
+    game has it; a step that ends early has only the frames before its end. A seed gives the same
+    number of no-ops if ale-py is built with the GNU C++ library, as on Linux.
     """
 
     def __init__(self, game: Game, config: EnvConfig, render_mode: str | None = None) -> None:
@@ -291,9 +291,8 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
 def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """Shrink `[N, H, W]` frames to `[N, height, width]`; a pixel is the mean of the area it covers.
 
-    The result equals `cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)` to the last
-    bit if neither side shrinks by a whole number: it does the same float32 operations in the same
-    order. The transpositions keep summed values adjacent in memory, which is faster.
+    It does the float32 operations of OpenCV's INTER_AREA in their order: the result is equal to the
+    last bit if neither side shrinks by a whole number. Transposed, summed values are adjacent.
     """
     rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
     narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]

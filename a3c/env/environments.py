@@ -261,7 +261,7 @@ def _explain(error: Exception, config: EnvConfig) -> str:
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:
-    """What an environment lacks, and how to install it."""
+    """A package that an environment lacks, and how to install it."""
     if extra := re.search(r"gymnasium\[[\w-]+\]", str(error)):  # in Gymnasium's own messages
         name, package = extra[0], f'"{extra[0]}"'
     elif isinstance(error, ModuleNotFoundError) and error.name:

@@ -1,8 +1,8 @@
 """Spaces as networks take them: observations in one Box, actions as choices by index.
 
-An image stays an image, and all other parts of an observation become one vector: Discrete and
-MultiDiscrete values one-hot, others as they are. If there are both, or an action mask, they follow
-one another in one array, and `a3c.net.observations` takes them apart.
+All parts of an observation except an image become one vector, Discrete and MultiDiscrete values
+one-hot. An image, the vector and an action mask follow one another in one array, which
+`a3c.net.observations` takes apart.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class Batch(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of one batch, clipped, and the parts of its loss."""
+    """The gradient of one batch, and the parts of its loss."""
 
-    flat: np.ndarray  # [P]
+    flat: np.ndarray  # [P], clipped unless the ps gathers pushes and clips their mean
     norm: float  # before clipping
     parts: dict[str, float]
 
@@ -129,7 +129,7 @@ class Agent:
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
-        """The clipped gradient of the loss over one batch, with respect to the local weights.
+        """The gradient of the loss over one batch with respect to the local weights.
 
         `ratio_limit` has no effect unless the configuration sets one.
         """
@@ -166,8 +166,7 @@ class Agent:
     def frozen(self, *, greedy: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """A graph that acts with the weights as constants, its inputs and its outputs.
 
-        It takes observations as the environment gives them, and has no operations on bytes, because
-        ONNX lacks those.
+        Observations are as the environment gives them. ONNX lacks operations on bytes: it has none.
         """
         outputs = self._outputs._asdict()
         after = outputs.pop("state")

@@ -1,13 +1,12 @@
 """The actor-critic loss of a rollout and its parts, in TensorFlow.
 
-Every loss is a mean over the samples that train. Arguments are float tensors `[T, B]`; `mask` is 1
-where a sample trains and 0 where it does not (the step that only resets an environment with
-next-step autoreset). Samples with mask 0 add exactly nothing to a loss, its gradient or its extras,
-even if they hold NaN.
+Every loss is a mean over the samples that train. Arguments are float tensors `[T, B]`; `mask` is 0
+for the step that only resets an environment, else 1. Samples with mask 0 add exactly nothing to a
+loss, its gradient or its extras, even if they hold NaN. Advantages and returns are constants: no
+gradient flows into them.
 
-`policy` and `value` return a scalar to minimise, and named scalars to report, so that metrics need
-no second computation. Advantages and returns are constants: no gradient flows into them. Mnih et
-al. 2016 is "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
+`policy` and `value` return a scalar to minimise, and named scalars to report. Mnih et al. 2016 is
+"Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def policy(
     played_log_probabilities: Any = None,
     ratio_limit: float | Any | None = None,
 ) -> Loss:
-    """The policy-gradient loss: the mean of -A·log π(a|s), with A constant.
+    """The policy-gradient loss: the mean of -A·log π(a|s).
 
     Its gradient is minus the mean over samples of ∇log π(a|s; θ')·(R - V(s)), Mnih et al. 2016,
     section 4. `normalize` first scales the advantages to mean 0 and deviation 1 over the samples
@@ -41,10 +40,9 @@ def policy(
 
     With a `ratio_limit`, samples may be used more than once: the mean of -min(ρA, clip(ρ)A), in
     Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, equation 7. ρ
-    is π(a|s) divided by its value when a was played, and clip limits ρ to 1 ± `ratio_limit`. While
-    the policy is unchanged (ρ = 1), the gradient is the same. Two more extras: `clipped_share`, the
-    share of clipped samples, and `divergence`, the mean of ρ - 1 - log ρ, an estimate of the
-    Kullback-Leibler divergence between the old and the new policy.
+    is π(a|s) divided by its value when a was played, and clip limits ρ to 1 ± `ratio_limit`. At
+    ρ = 1 the gradient is the same. Further extras: `clipped_share`, the share of clipped samples,
+    and `divergence`, the mean of ρ - 1 - log ρ, which estimates KL(old policy, new policy).
     """
     mask = tf.cast(mask, advantages.dtype)
     advantages = tf.stop_gradient(advantages)  # [T, B]
@@ -67,14 +65,13 @@ def policy(
 def value(
     values: Any, returns: Any, mask: Any, *, played_values: Any = None, clip: float = 0.0
 ) -> Loss:
-    """The value loss: the mean of 0.5·(R - V(s))², with R constant.
+    """The value loss: the mean of 0.5·(R - V(s))².
 
     Mnih et al. 2016, algorithm S3, has no factor 0.5; with 0.5 a sample's gradient is V(s) - R.
     With a `clip`, a sample's squared error is at least that of V(s) limited to `played_values` ±
-    `clip`. So a value that is already further towards R gains nothing by moving on.
-    Extras: `mean_value`, `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R) over the
-    samples that train: 1 means a perfect critic, 0 a critic no better than a constant. It is also
-    0 where all returns are equal.
+    `clip`, so a value gains nothing by moving further towards R. Extras: `mean_value`,
+    `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R): 1 means a perfect critic, 0 a
+    critic no better than a constant, or equal returns.
     """
     mask = tf.cast(mask, values.dtype)
     returns = tf.stop_gradient(returns)

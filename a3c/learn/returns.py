@@ -98,8 +98,8 @@ def bootstrap_truncations(
     """Rewards with γ·V(final observation) added where an episode was truncated.
 
     All arrays have the same shape. `truncated` is true at the last step of an episode that was
-    truncated and not terminated. `final_values` is the value of the episode's last observation (not
-    of the next episode's first) and is read only there.
+    truncated and not terminated. `final_values`, read only there, is the value of that episode's
+    last observation, not of the next episode's first.
     """
     r, v = np.asarray(rewards, np.float64), np.asarray(final_values, np.float64)
     is_cut = np.asarray(truncated, bool)
@@ -158,9 +158,8 @@ def moments_update(advantages: FloatArray, mask: NDArray[Any], horizon: int) -> 
 def normalize(advantages: FloatArray, moments: NDArray[Any]) -> FloatArray:
     """Scale advantages to about mean 0 and deviation 1, by running moments over many rollouts.
 
-    The moments of one short rollout are noisy: without rewards its deviation is almost 0, and
-    scaling to 1 would amplify noise. Moments that all workers share don't depend on how samples are
-    split into rollouts, and are as fresh with many workers as with one.
+    The deviation of one short rollout without rewards is almost 0, so scaling by it would amplify
+    noise. Moments that all workers share don't depend on how samples are split into rollouts.
     """
     weight, mean, square = moments
     if weight == 0:

@@ -1,8 +1,4 @@
-"""Policies: distributions over actions, given a network's policy parameters.
-
-A policy makes its own output layer, and computes the rest from that layer's parameters `[..., P]`.
-Rollouts store actions in the policy's own form (`action_dtype`, `action_shape`).
-"""
+"""Policies: distributions over actions, given a network's policy parameters `[..., P]`."""
 
 from __future__ import annotations
 
@@ -30,13 +26,13 @@ _QUADRATURE_NODES = 32
 
 
 class Policy(abc.ABC):
-    """A distribution over actions, given a network's policy parameters.
+    """A distribution over actions, with its own output layer.
 
-    `num_parameters` is P, the length of the last axis of all `parameters`.
+    Rollouts store actions in the policy's own form; only `to_env` knows the environment's.
     """
 
-    num_parameters: int
-    action_dtype: np.dtype
+    num_parameters: int  # P, the length of the last axis of all `parameters`
+    action_dtype: np.dtype  # of stored actions
     action_shape: tuple[int, ...]
 
     @abc.abstractmethod
@@ -74,9 +70,8 @@ class Policy(abc.ABC):
     def played_log_probability(self, parameters: Any, actions: Any, epsilon: Any) -> Any:
         """The log-probability of `actions`, each random with probability `epsilon`; `[...]`."""
         by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
-        at_random = self.random_log_probability(parameters, actions) + tf.math.log(
-            epsilon
-        )  # -inf at 0
+        at_random = self.random_log_probability(parameters, actions)
+        at_random += tf.math.log(epsilon)  # -inf at 0
         largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # if both are -inf
         return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
 
@@ -107,8 +102,8 @@ def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
 class Categorical(Policy):
     """Choices by index, with logits as parameters.
 
-    There is one choice for a Discrete space, and independent ones for the entries of a
-    MultiDiscrete or MultiBinary space: log-probabilities and entropies are the sums over them.
+    A Discrete space has one choice; the entries of a MultiDiscrete or MultiBinary space are
+    independent choices, with log-probabilities and entropies summed.
     """
 
     def __init__(self, space: Space[Any], config: NetworkConfig) -> None:
@@ -124,11 +119,10 @@ class Categorical(Policy):
         return _logits(features, self.num_parameters, self._initialization)
 
     def sample(self, parameters: Any, seed: int | None = None) -> Any:
-        """Draw each choice by the Gumbel-max trick: logits plus noise, and then the argmax.
+        """Draw each choice by the Gumbel-max trick: the argmax of logits plus noise.
 
-        It is a valid index even for NaN logits; `tf.random.categorical` returns an index past the
-        last one for these. The noise is float64, because its tail must be long enough for actions
-        of tiny probability.
+        It is a valid index even for NaN logits, unlike that of `tf.random.categorical`. The noise
+        is float64, because its tail must be long enough for actions of tiny probability.
         """
         uniform = tf.random.uniform(
             tf.shape(parameters), np.finfo(np.float64).tiny, 1.0, tf.float64, seed=seed
@@ -266,12 +260,11 @@ class Gaussian(Policy):
         return tf.reduce_sum(log_density, axis=-1)
 
     def entropy(self, parameters: Any) -> Any:
-        """The entropy; with `squash` a deterministic estimate.
+        """Clipped: 0.5·log(2πe) + log σ, exact for the unclipped action.
 
-        Clipped: 0.5·log(2πe) + log σ, exact for the unclipped action. Squashed: that plus
-        E[log |da/du|] by Gauss-Hermite quadrature with 32 nodes, with an error of at most 1e-4 nats
-        per dimension for σ ≤ 1, and of 3% of σ above. The squashed entropy is bounded by that of
-        the uniform distribution, so an entropy bonus can't increase σ without limit.
+        Squashed: that plus E[log |da/du|] by Gauss-Hermite quadrature with 32 nodes, with an error
+        of at most 1e-4 nats per dimension for σ ≤ 1, and of 3% of σ above. It is bounded by the
+        uniform distribution's entropy, so an entropy bonus can't increase σ without limit.
         """
         mean, log_deviation = tf.split(parameters, 2, axis=-1)
         entropy = 0.5 + _HALF_LOG_TAU + log_deviation
@@ -329,10 +322,7 @@ def _log_tanh_slope(u: Any) -> Any:
 
 
 def _keep_within(values: Any, low: float, high: float) -> Any:
-    """Clip, and stop only those gradients that would move a value further out of range.
-
-    `tf.clip_by_value` has no gradient outside its limits, so a value there would never come back.
-    """
+    """Clip, but let gradients move a value back into the range, unlike `tf.clip_by_value`."""
 
     @tf.custom_gradient
     def clip(values: Any) -> Any:

@@ -68,10 +68,9 @@ def network(
 
 
 def _names(paths: list[str]) -> list[str]:
-    """Names of weights that are the same in every process.
+    """Names of weights, with unnamed layers numbered within the model.
 
-    Keras numbers layers without names over the whole process: the same model is once `dense` and
-    `dense_1`, then `dense_2` and `dense_3`. Here they are numbered within the model.
+    Keras numbers them over the whole process, so the same model would get other names later.
     """
     known: dict[str, str] = {}
     counts: Counter[str] = Counter()

@@ -1,8 +1,7 @@
 """Layers for TensorFlow graphs, built on `tf.nn` and `get_variable`.
 
-Keras layers do not work in graphs of `tf.compat.v1`. Each layer makes its variables in a scope of
-its name (`conv1/weights`), so two calls of a network under `AUTO_REUSE` share them. Tensors keep
-their leading `[T, B]` axes throughout.
+Each layer makes its variables in a scope of its name (`conv1/weights`), so two calls of a network
+under `AUTO_REUSE` share them. Tensors keep their leading `[T, B]` axes throughout.
 
 There are two kinds of initial values. `orthogonal`: orthogonal weights times a gain, biases zero
 (Saxe et al. 2014, as in OpenAI's baselines). `paper`: weights and biases uniform within

@@ -3,16 +3,13 @@
 A Box of three or four dimensions is an image, and so is a two-dimensional Box of uint8. Channels
 are the shorter of a frame's first and last axes (the last axis if both are equal). The first axis
 of a four-dimensional Box is a stack of frames, which is folded into the channels, oldest frame
-first. Images are divided by the highest value of their space: 255 for frames. Every other Box is
-flattened to `[features]`.
+first. Images are divided by the highest value of their space. Every other Box becomes `[features]`.
 
-Where the environment's observations have several parts, `a3c.env.spaces` packs them into one
-vector: `prepare` prepares each part and leaves the action mask out, and `split` gives the image
-and the vector to the network.
+`a3c.env.spaces` packs observations of several parts into one vector: `prepare` prepares each part
+and leaves the action mask out, and `split` gives the image and the vector to the network.
 
-Running normalisation is applied after that, with a mean and deviation for each feature, or one for
-all pixels. Frames are transposed with NumPy before they are fed to TensorFlow, which takes six
-times as long and would transpose them twice: for acting and for learning.
+Running normalisation comes last, with a mean and deviation for each feature, or one for all pixels.
+Frames are transposed with NumPy before they are fed, because TensorFlow takes six times as long.
 """
 
 from __future__ import annotations
@@ -87,10 +84,10 @@ def check_side(network: str, needed: int, space: Box) -> None:
 
 
 def statistics_size(space: Box) -> int:
-    """The length of a vector of statistics: a count, sums, and sums of squares.
+    """The length of a vector of statistics, which can be added over rollouts and workers.
 
-    There is a sum per feature of a vector, and one for all pixels of an image. Statistics can be
-    added over rollouts and workers. Those of several parts follow one another.
+    It holds a count, sums and sums of squares: per feature of a vector, or of all pixels. The
+    statistics of several parts follow one another.
     """
     if isinstance(space, Packed):
         return sum(statistics_size(part) for part in space.parts)
@@ -268,11 +265,7 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarra
 
 
 def _byte_moments(frames: np.ndarray, highest: float) -> np.ndarray:
-    """Statistics of `[N, ...]` bytes, computed in blocks of rows.
-
-    Float32 sums have an error of up to 1e-5, which is negligible beside the deviation of frames.
-    They take a third of the time of a histogram of the values.
-    """
+    """Statistics of `[N, ...]` bytes; float32 sums have a negligible error of up to 1e-5."""
     total = squares = 0.0
     for first in range(0, len(frames), _BLOCK):
         block = frames[first : first + _BLOCK].ravel().astype(np.float32)
@@ -284,8 +277,7 @@ def _byte_moments(frames: np.ndarray, highest: float) -> np.ndarray:
 def picture(observation: np.ndarray, space: Box) -> np.ndarray:
     """One raw observation of an image space as a picture: uint8 `[height, width, 1 or 3]`.
 
-    The frames of a stack are side by side, the oldest at the left. So are channels, except that
-    three channels are colours.
+    Frames and channels are side by side, the oldest at the left; three channels are colours.
     """
     assert is_image(space)
     if len(space.shape) == 2:

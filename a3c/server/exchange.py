@@ -1,19 +1,18 @@
 """One update in one call: push a gradient, count its steps, pull the new parameters.
 
-Each ps receives its shards' part of a gradient (`a3c.server.layout`) with a header of numbers, and
-replies with its shards; the first ps also holds the counters and sends them too. A worker calls all
-ps at once, each through that ps's own master, which takes one round trip. No ps waits for another.
-
-A ps first adds up gradients, weighted by their samples, until the number of samples is nearest to
-`samples_per_step`. The push that completes them makes one step with their clipped mean, and no push
+A ps adds up gradients, weighted by their samples, until the number of samples is nearest to
+`samples_per_step`. The push that completes them makes one step with their clipped mean; no push
 waits. With `samples_per_step` 0 every push makes its own step.
 
-With `wire_dtype` float16 gradients and parameters travel in half precision, which holds only
-magnitudes from 6e-8 to 65504. Gradients are small, so each is divided by a unit that makes its norm
-1024; the header holds the unit. Parameters are sent as they are.
+Each ps gets its shards' part of a gradient (`a3c.server.layout`) and a header of numbers, and
+replies with its shards. The first ps also holds the counters. A worker calls all ps at once, each
+through that ps's own master, which takes one round trip. No ps waits for another.
 
-A call to a lost ps may hang; `PsLossWatch` then ends the process. If a connection
-breaks, the call is repeated; a ps that received it before refuses it, so no gradient counts twice.
+With `wire_dtype` float16, vectors travel in half precision, which holds magnitudes from 6e-8 to
+65504. So a gradient is divided by a unit that makes its norm 1024; the header holds the unit.
+
+A call to a lost ps may hang; `PsLossWatch` then ends the process. After a broken connection gRPC
+repeats the call, and a ps that already received it refuses it: no gradient counts twice.
 """
 
 from __future__ import annotations
@@ -72,10 +71,7 @@ class Shared(NamedTuple):
 
 
 def zeros(name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """A variable in the current graph, on the device of the current scope.
-
-    Processes with different graphs share variables by name.
-    """
+    """A variable on the current scope's device; processes share variables by name."""
     return tf.compat.v1.get_variable(
         name,
         shape=shape,
@@ -165,14 +161,11 @@ class Exchange:
         )
 
     def _squares(self, gradient: np.ndarray) -> list[list[float]]:
-        """For each ps: the squared norm of the whole gradient, and of that ps's part of it.
+        """For each ps: the squared norm of the whole gradient and of that ps's part of it.
 
-        If value-only weights are clipped by themselves, these are the two numbers of all others,
-        and then the two of theirs.
-
-        A ps clips by the norm of the whole mean gradient, but holds only a part of it. It estimates
-        the whole norm from its part, with the ratio of the two in the gradients that it gathered.
-        With one ps the ratio is 1.
+        A ps clips by the norm of the whole mean gradient but holds only a part of it. It estimates
+        the whole norm from its part, by the ratio of the two in the gradients that it gathered.
+        Value-only weights with a clip of their own add two such numbers.
         """
         if len(self._parts) == 1:
             return [[1.0, 1.0] * len(self._limits)]
@@ -226,8 +219,8 @@ class Exchange:
     ) -> tuple[Any, Any]:
         """Add this push to the gathered gradients, and make a step if that is enough.
 
-        A critical section covers it all; otherwise two pushes could complete the same step. Returns
-        1 if there was a step, else 0, and on the first ps the counters after that.
+        Returns 1 if there was a step, else 0, and on the first ps the counters after that. A
+        critical section covers it all; otherwise two pushes could complete the same step.
         """
         sums = {s.name: zeros(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
         # The totals are the samples, and all squared norms times the samples.

@@ -1,13 +1,11 @@
 """The place of each parameter in the flat vector, and the ps that holds each shard of the vector.
 
-The parameters form one vector, cut into one shard of equal length per ps. A shard is one variable,
-so an update needs one optimizer step, one message to the ps and one back. Ten variables would need
-ten of each. Whole variables can't be shared out evenly either: one layer may hold nearly all
-parameters, and its ps would do nearly all of the work.
+The vector is cut into one shard of equal length per ps. A shard is one variable, so an update needs
+one optimizer step and one message each way, and all ps work equally, however large one layer is.
 
 A checkpoint holds one variable per parameter, not per shard, so a run can resume with another
 number of ps. An optimizer slot is named after its parameter, as in `conv1/weights/Adam`. Each shard
-has its own optimizer counters; only one set is saved, because all of them count the same pushes.
+has optimizer counters; only one set is saved, because all of them count the same pushes.
 """
 
 from __future__ import annotations

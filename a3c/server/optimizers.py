@@ -1,12 +1,10 @@
 """Optimizer steps on the ps, with statistics that all workers share.
 
-Each slot is on the same ps as its variable. Every worker builds the same graph with the same names,
-so all workers update one set of statistics: the "shared" of Mnih et al. 2016, "Asynchronous Methods
-for Deep Reinforcement Learning", arXiv:1602.01783.
+Every worker builds the same graph with the same names, so all update one set of statistics, each on
+the ps of its variable: the "shared" of Mnih et al. 2016, arXiv:1602.01783.
 
 Variables must be resource variables: TensorFlow then updates a variable and its slots atomically
-even with `use_locking=False`, so no worker's step is lost. Steps of different variables are not
-ordered.
+even with `use_locking=False`, so no step is lost. Steps of different variables are not ordered.
 """
 
 from __future__ import annotations
@@ -22,10 +20,7 @@ from a3c.server.layout import COUNTERS
 
 
 def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
-    """The operation that makes one step in `variable`; `learning_rate` is a scalar or a tensor.
-
-    All of it, counters too, is on the variable's device, so nothing travels between ps.
-    """
+    """The operation that makes one step in `variable`, all of it on the variable's device."""
     # With `OwnStatistics` the worker has made the step.
     kind = config.optimizer if config.optimizer_statistics == "shared" else "sgd"
     with tf.device(variable.device):
@@ -112,12 +107,11 @@ def is_value_only(name: str) -> bool:
 
 
 def clip_flat(gradient: Any, max_norm: float) -> tuple[Any, Any]:
-    """Clip a flat gradient to norm `max_norm`; returns it and its norm before clipping.
+    """Clip a flat gradient to norm `max_norm` (0: never); returns it and its norm before clipping.
 
-    Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1,
-    over all parameters at once. `max_norm` 0 never clips. A gradient with a non-finite norm is
-    returned unchanged, so that the caller can detect it; that includes a finite gradient whose
-    squared norm overflows.
+    Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1. A
+    gradient with a non-finite norm is returned unchanged, so that the caller can detect it; that
+    includes a finite gradient whose squared norm overflows.
     """
     norm = tf.sqrt(tf.reduce_sum(tf.square(gradient)))  # []
     if max_norm == 0.0:

@@ -47,10 +47,9 @@ def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> Lasti
 
 
 class LastingSession(tf.compat.v1.Session):
-    """A session that Python never closes, and whose callables are never released.
+    """A session that is never closed, and whose callables are never released.
 
-    Closing and releasing both call the ps, and wait if the ps is lost or was restarted. A process
-    that exits because the ps is lost would hang there.
+    Both would call the ps, and a process that exits because its ps is lost would hang there.
     """
 
     callables: ClassVar[list[Any]] = []
@@ -67,9 +66,8 @@ def prepare(
 ) -> Callable[..., list[Any]]:
     """Make a function from the values of `inputs` to those of `outputs`, which also runs `targets`.
 
-    Unlike `Session.run` and `make_callable` it doesn't check every feed and fetch at each call.
-    Values are cast to the inputs' dtypes. Operations run in the calling thread. An output must not
-    be an input too, and must not occur twice.
+    It skips the checks of `Session.run`, casts values to the inputs' dtypes and runs operations in
+    the calling thread. An output must not be an input too, and must not occur twice.
     """
     dtypes = [tensor.dtype.as_numpy_dtype for tensor in inputs]
     run = make_callable(session, inputs, outputs, targets)
@@ -79,11 +77,9 @@ def prepare(
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory for the next message, instead of returning it to the kernel.
+    """Keep freed memory for the next message, unless the user has set glibc's own variables.
 
-    Every exchange needs the same buffers; getting their pages again took a third of a worker's CPU
-    time for an exchange. Nothing changes if the library is not glibc, or if the user has set its
-    own variables.
+    Getting the buffers' pages again from the kernel took a third of an exchange's CPU time.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):
@@ -98,10 +94,9 @@ def keep_freed_memory() -> None:
 class PsLossWatch:
     """Watches for the loss of a ps in its own thread; after a loss, new calls raise.
 
-    A call to the master of a lost ps waits for a new ps at that address, until the session's
-    time-out. So `until_lost` makes a call through this process's own master that does not return
-    while all ps are alive, and fails at once when one is lost. If another call is under way then
-    and doesn't end, `on_stuck` is called, because its thread can't be interrupted.
+    A call to the master of a lost ps waits until the session's time-out. So `until_lost` makes a
+    call through this process's own master, which fails at once when a ps is lost. If an exchange is
+    under way then and doesn't end, `on_stuck` is called: its thread can't be interrupted.
     """
 
     def __init__(
