@@ -55,12 +55,6 @@ def test_more_ps_than_parameters_are_refused() -> None:
         cut(shapes, 4)
 
 
-def test_one_ps_holds_everything_in_the_order_of_the_network() -> None:
-    layout = cut({"x": (2, 2), "y": (9,), "z": (1,)}, 1)
-    assert layout.names == ("x", "y", "z")
-    assert [shard.size for shard in layout.shards] == [14]
-
-
 @given(SHAPES, st.integers(1, 4), st.booleans())
 def test_shards_cover_every_parameter_once_and_evenly(
     shapes: dict[str, tuple[int, ...]], num_ps: int, some_apart: bool
@@ -72,20 +66,6 @@ def test_shards_cover_every_parameter_once_and_evenly(
     assert all(a.stop == b.start for a, b in itertools.pairwise(layout.shards))
     sizes = sizes_by_ps(layout, num_ps)
     assert max(sizes) - min(sizes) <= 1 + some_apart
-
-
-@given(SHAPES, st.integers(1, 4))
-def test_flat_vectors_come_apart_by_name(shapes: dict[str, tuple[int, ...]], num_ps: int) -> None:
-    layout = cut(shapes, num_ps, is_apart)
-    flat = np.arange(layout.num_parameters, dtype=np.float32)
-    named = layout.unflatten(flat)
-    assert {name: value.shape for name, value in named.items()} == shapes
-    np.testing.assert_array_equal(np.concatenate([v.ravel() for v in named.values()]), flat)
-
-
-def test_workers_agree_without_talking() -> None:
-    shapes = {f"layer{i}/weights": (i % 3 + 1, 2) for i in range(9)}
-    assert cut(shapes, 3) == cut(dict(shapes), 3)
 
 
 # --- names in checkpoints -------------------------------------------------------------------------

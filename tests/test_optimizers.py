@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,11 +17,11 @@ from a3c.server import optimizers
 from a3c.server.optimizers import OwnStatistics
 
 Array = NDArray[np.floating]
+Reference = Callable[[LearningConfig, Sequence[Array]], Array]
 Kind = Literal["adam", "rmsprop", "sgd"]
 
-KINDS: list[Kind] = ["adam", "rmsprop", "sgd"]
+RATES = [0.05, 0.0, 0.1, 0.05, 0.02, 0.05]  # another one at each step
 SHAPES = {"global/trunk/kernel": (3, 2), "global/policy/bias": (2,), "global/value/kernel": (2, 1)}
-LEARNING_RATE = 0.05
 
 
 def make_gradients(num_steps: int, seed: int = 0) -> list[dict[str, Array]]:
@@ -35,9 +35,9 @@ def make_gradients(num_steps: int, seed: int = 0) -> list[dict[str, Array]]:
 class Graph:
     """A worker's graph: variables that start at 1, and one step of an optimizer."""
 
-    def __init__(self, config: LearningConfig, device: Any = None, scope: str = "") -> None:
+    def __init__(self, config: LearningConfig, scope: str = "") -> None:
         self.graph = tf.Graph()
-        with self.graph.as_default(), tf.compat.v1.device(device):
+        with self.graph.as_default():
             self.variables = {
                 name: tf.compat.v1.get_variable(
                     name, shape, initializer=tf.compat.v1.ones_initializer(), use_resource=True
@@ -57,27 +57,22 @@ class Graph:
             self.slots = [v for v in every if v.op.name not in self.variables]
             self.initialize = tf.compat.v1.global_variables_initializer()
 
-    def run_step(
-        self, session: Any, gradients: dict[str, Array], learning_rate: float = LEARNING_RATE
-    ) -> None:
-        feeds = {self.gradients[name]: gradient for name, gradient in gradients.items()}
-        session.run(self.step, {**feeds, self.learning_rate: learning_rate})
-
 
 def train(config: LearningConfig, gradients: Sequence[dict[str, Array]]) -> dict[str, Array]:
     worker = Graph(config)
     with tf.compat.v1.Session(graph=worker.graph) as session:
         session.run(worker.initialize)
-        for gradient in gradients:
-            worker.run_step(session, gradient)
+        for gradient, rate in zip(gradients, RATES, strict=True):
+            feeds = {worker.gradients[name]: value for name, value in gradient.items()}
+            session.run(worker.step, {**feeds, worker.learning_rate: rate})
         return session.run(worker.variables)
 
 
-def adam_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
+def adam_reference(config: LearningConfig, gradients: Sequence[Array]) -> Array:
     """Kingma and Ba 2015, the form with ε̂ at the end of their section 2."""
     theta = np.ones(gradients[0].shape)
     m, v = np.zeros_like(theta), np.zeros_like(theta)
-    for t, gradient in enumerate(gradients, start=1):
+    for t, (gradient, rate) in enumerate(zip(gradients, RATES, strict=True), start=1):
         m = config.adam_beta1 * m + (1 - config.adam_beta1) * gradient
         v = config.adam_beta2 * v + (1 - config.adam_beta2) * gradient.astype(np.float64) ** 2
         correction = np.sqrt(1 - config.adam_beta2**t) / (1 - config.adam_beta1**t)
@@ -85,12 +80,12 @@ def adam_reference(config: LearningConfig, gradients: Sequence[Array], rate: flo
     return theta
 
 
-def rmsprop_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
+def rmsprop_reference(config: LearningConfig, gradients: Sequence[Array]) -> Array:
     """Mnih et al. 2016, section 4: ε inside the root; momentum in units of the parameters."""
     theta = np.ones(gradients[0].shape)
     g = np.full(theta.shape, config.rmsprop_initial_mean_square)
     momentum = np.zeros_like(theta)
-    for gradient in gradients:
+    for gradient, rate in zip(gradients, RATES, strict=True):
         g = config.rmsprop_alpha * g + (1 - config.rmsprop_alpha) * gradient.astype(np.float64) ** 2
         step = rate * gradient / np.sqrt(g + config.rmsprop_epsilon)
         momentum = config.rmsprop_momentum * momentum + step
@@ -98,14 +93,10 @@ def rmsprop_reference(config: LearningConfig, gradients: Sequence[Array], rate: 
     return theta
 
 
-def sgd_reference(config: LearningConfig, gradients: Sequence[Array], rate: float) -> Array:
-    return 1 - rate * np.sum(gradients, axis=0)
-
-
-REFERENCES: dict[Kind, Callable[[LearningConfig, Sequence[Array], float], Array]] = {
+REFERENCES: dict[Kind, Reference] = {
     "adam": adam_reference,
     "rmsprop": rmsprop_reference,
-    "sgd": sgd_reference,
+    "sgd": lambda _, gradients: 1 - np.tensordot(RATES, gradients, 1),
 }
 CONFIGS = [
     LearningConfig(optimizer="adam"),
@@ -119,44 +110,35 @@ CONFIGS = [
 ]
 
 
-def assert_matches_reference(
-    config: LearningConfig, found: dict[str, Array], gradients: Sequence[dict[str, Array]]
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
+def test_steps_are_numpys_with_statistics_shared_or_of_a_workers_own(
+    config: LearningConfig,
 ) -> None:
-    reference = REFERENCES[config.optimizer]
-    for name in SHAPES:
-        expected = reference(config, [step[name] for step in gradients], LEARNING_RATE)
-        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    reference, gradients = REFERENCES[config.optimizer], make_gradients(len(RATES))
+    for name, found in train(config, gradients).items():
+        expected = reference(config, [step[name] for step in gradients])
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    flat = [np.concatenate([np.ravel(g) for g in step.values()]) for step in gradients]
+    own = OwnStatistics(replace(config, optimizer_statistics="per-worker"), flat[0].size)
+    parameters = 1 - sum(own.step(*step) for step in zip(flat, RATES, strict=True))
+    np.testing.assert_allclose(parameters, reference(config, flat), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
-def test_optimizer_steps_as_numpy_does(config: LearningConfig) -> None:
-    gradients = make_gradients(num_steps=6)
-    assert_matches_reference(config, train(config, gradients), gradients)
-
-
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
-def test_a_worker_with_statistics_of_its_own_makes_the_same_steps(config: LearningConfig) -> None:
-    gradients = [np.concatenate([np.ravel(g) for g in s.values()]) for s in make_gradients(6)]
-    config = replace(config, optimizer_statistics="per-worker")
-    own, parameters = OwnStatistics(config, gradients[0].size), np.ones_like(gradients[0])
-    for gradient in gradients:
-        parameters -= own.step(gradient, LEARNING_RATE)
-    expected = REFERENCES[config.optimizer](config, gradients, LEARNING_RATE)
-    np.testing.assert_allclose(parameters, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_learning_rate_is_fed_anew_at_each_step(kind: Kind) -> None:
-    worker = Graph(LearningConfig(optimizer=kind))
-    (gradients,) = make_gradients(1)
-    with tf.compat.v1.Session(graph=worker.graph) as session:
-        session.run(worker.initialize)
-        worker.run_step(session, gradients, learning_rate=0.0)
-        for value in session.run(worker.variables).values():
-            np.testing.assert_array_equal(value, 1.0)
-        worker.run_step(session, gradients, learning_rate=0.1)
-        for name, value in session.run(worker.variables).items():
-            assert (np.sign(value - 1.0) == -np.sign(gradients[name])).all()
+@pytest.mark.parametrize(
+    ("kind", "num_slots", "num_counters"), [("adam", 2, 2), ("rmsprop", 2, 0), ("sgd", 0, 0)]
+)
+def test_optimizer_variables_go_by_their_variable_wherever_the_step_is_built(
+    kind: Kind, num_slots: int, num_counters: int
+) -> None:
+    for scope in ("", "push"):
+        worker = Graph(LearningConfig(optimizer=kind), scope=scope)
+        names = [slot.op.name for slot in worker.slots]
+        for name in SHAPES:
+            assert sum(other.startswith(f"{name}/") for other in names) == num_slots
+            assert sum(other.startswith(f"counters/{name}/") for other in names) == num_counters
+        assert len(names) == (num_slots + num_counters) * len(SHAPES)
+        with worker.graph.as_default():
+            assert {v.op.name for v in tf.compat.v1.trainable_variables()} == set(SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -172,32 +154,6 @@ def test_learning_rate_is_fed_anew_at_each_step(kind: Kind) -> None:
 )
 def test_value_only_variables_are_told_by_their_names(name: str, expected: bool) -> None:
     assert optimizers.is_value_only(name) is expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "num_slots", "num_counters"), [("adam", 2, 2), ("rmsprop", 2, 0), ("sgd", 0, 0)]
-)
-def test_optimizer_variables_go_by_their_variable_and_are_never_trained(
-    kind: Kind, num_slots: int, num_counters: int
-) -> None:
-    worker = Graph(LearningConfig(optimizer=kind))
-    for name in SHAPES:
-        names = [slot.op.name for slot in worker.slots]
-        assert sum(other.startswith(f"{name}/") for other in names) == num_slots
-        assert sum(other.startswith(f"counters/{name}/") for other in names) == num_counters
-    assert len(worker.slots) == (num_slots + num_counters) * len(SHAPES)
-    with worker.graph.as_default():
-        assert {v.op.name for v in tf.compat.v1.trainable_variables()} == set(SHAPES)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_names_of_optimizer_variables_don_t_depend_on_where_the_step_is_built(kind: Kind) -> None:
-    config = LearningConfig(optimizer=kind)
-    names = [
-        {variable.name for variable in Graph(config, scope=scope).slots} for scope in ("", "push")
-    ]
-    assert names[0] == names[1]
-    assert kind == "sgd" or names[0]
 
 
 def test_concurrent_steps_of_unlocked_workers_are_not_lost() -> None:

@@ -97,18 +97,6 @@ def test_endless_reward_of_one_under_a_time_limit_values_one_over_one_minus_gamm
     np.testing.assert_allclose(returns, true_value, rtol=1e-5)
 
 
-def test_learning_from_truncated_episodes_finds_the_value_of_an_endless_reward() -> None:
-    gamma, value = 0.9, 0.0
-    truncated = np.array([[False], [False], [True]])
-    discounts = np.where(truncated, 0.0, gamma)
-    for _ in range(200):
-        values = np.full((3, 1), value)
-        rewards = bootstrap_truncations(np.ones((3, 1)), truncated, values, gamma)
-        _, returns = gae(rewards, values, values[0], discounts, 1.0)
-        value = float(returns.mean())
-    assert value == pytest.approx(10.0, rel=1e-5)
-
-
 @given(
     seed=SEEDS, num_steps=st.integers(2, 8), num_envs=SIZES, lambda_=FRACTIONS, data=st.data(),
     junk=st.sampled_from([1e6, np.inf, np.nan]),
