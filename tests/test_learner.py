@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
+from hypothesis import given
+from hypothesis import strategies as st
 
-from a3c.config import Config
+from a3c.config import Config, LearningConfig
 from a3c.learn.agent import Batch, Gradient
-from a3c.learn.learner import Learner
-from a3c.learn.returns import gae
-from a3c.learn.rollout import Player, Rollout, Stopwatch
+from a3c.learn.learner import Learner, minibatches
+from a3c.learn.returns import gae, n_step
+from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
 from a3c.net.distributions import for_space
 from a3c.run.metrics import METRICS, Episode
 from a3c.server.exchange import Reply
-from tests.clusters import OBSERVATIONS, InProcessCluster, agent, push_of, small_config
+from tests.clusters import InProcessCluster, agent, push_of, small_config
 from tests.scripted import Script, ScriptedActor, make_envs
 
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
@@ -48,7 +48,7 @@ NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 
 class Side:
-    """What one worker has: its agent, its view of the ps, and its learner."""
+    """One worker: its agent, its view of the ps, and its learner."""
 
     def __init__(self, cluster: InProcessCluster, settings: Config, worker: int) -> None:
         self.agent = agent(settings, seed=worker)
@@ -64,7 +64,7 @@ class Side:
         return self
 
     def named(self) -> dict[str, np.ndarray]:
-        """What is on the ps, by name."""
+        """The variables on the ps by name."""
         return {k: v.copy() for k, v in self.store.snapshot().values.items()}
 
 
@@ -433,7 +433,7 @@ def test_workers_may_have_statistics_of_their_own(
     assert not [name for name in workers[0].named() if "RMSProp" in name]
 
 
-# --- what is never pushed -----------------------------------------------------------------------
+# --- dropped updates ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 3e38])
@@ -457,16 +457,7 @@ def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
     assert other.learner.update(random_rollout(3)).pushed
 
 
-def test_poison_where_nothing_trains_does_no_harm(sides: Sides) -> None:
-    side, _ = sides(SGD)
-    rollout = random_rollout(1)
-    rollout.mask[2, 1], rollout.discounts[1:3, 1] = 0, 0
-    rollout.rewards[2, 1] = np.nan
-    assert side.learner.update(rollout).pushed
-    assert all(np.isfinite(value).all() for value in side.named().values())
-
-
-# --- what is counted ----------------------------------------------------------------------------
+# --- counters and metrics -----------------------------------------------------------------------
 
 
 def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sides) -> None:
@@ -492,27 +483,17 @@ def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(sides:
     assert update.metrics["loss/total"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_staleness_of_a_dropped_rollout_is_not_one_less(sides: Sides) -> None:
-    one, two = sides(SGD)
-    two.learner.update(random_rollout(0))
-    poisoned = random_rollout(1)
-    poisoned.rewards[:] = np.nan
-    assert one.learner.update(poisoned).metrics["train/staleness"] == 1
-
-
 def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> None:
     one, two = sides(SGD)
-    for _ in range(2):
-        for side in (one, two):
-            side.learner.update(random_rollout(4))
-            on_ps = side.named()
-            for name, value in side.agent.parameters().items():
-                np.testing.assert_array_equal(value, on_ps[name])
     poisoned = random_rollout(1)
     poisoned.rewards[:] = np.nan
-    one.learner.update(poisoned)
-    for name, value in one.agent.parameters().items():
-        np.testing.assert_array_equal(value, two.agent.parameters()[name])
+    for side, rollout in ((one, random_rollout(4)), (two, random_rollout(4)), (one, poisoned)):
+        update = side.learner.update(rollout)
+        on_ps = side.named()
+        for name, value in side.agent.parameters().items():
+            np.testing.assert_array_equal(value, on_ps[name])
+    assert not update.pushed
+    assert update.metrics["train/staleness"] == 1  # of a dropped push: two's one update
 
 
 @pytest.mark.parametrize("settings", [SGD, LIMITED], ids=["plain", "limited"])
@@ -532,49 +513,31 @@ def test_every_metric_of_an_update_is_finite_and_in_the_table(
 # --- observation statistics ---------------------------------------------------------------------
 
 
-def seen(rollout: Rollout) -> np.ndarray:
-    """The observations of a rollout that count."""
-    return rollout.observations[rollout.mask == 1].astype(np.float64)
-
-
-def test_statistics_are_those_of_everything_that_all_workers_saw(sides: Sides) -> None:
+def test_observations_are_normalised_by_all_that_all_workers_saw_and_a_snapshot_keeps_it(
+    sides: Sides,
+) -> None:
     one, two = sides(NORMALISED)
     everything = []
     for seed, side in enumerate((one, two, one, one, two)):
         rollout = random_rollout(seed, num_steps=30)
-        everything.append(seen(rollout))
+        everything.append(rollout.observations[rollout.mask == 1].astype(np.float64))
         side.learner.update(rollout)
-    x = np.concatenate(everything)
+    x, saved = np.concatenate(everything), one.named()
     count, total, squares = np.split(one.store.pull().statistics, [1, 4])
     assert count == len(x)
     np.testing.assert_allclose(total / count, x.mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(squares / count - (total / count) ** 2, x.var(axis=0), rtol=1e-9)
-
-
-def test_agents_see_observations_normalised_by_the_statistics_of_the_ps(sides: Sides) -> None:
-    side, _ = sides(NORMALISED)
-    rollouts = [random_rollout(seed, num_steps=60) for seed in range(2)]
-    for rollout in rollouts:
-        side.learner.update(rollout)
-    x = np.concatenate([seen(rollout) for rollout in rollouts])
     plain = agent(small_config())
-    plain.load(side.store.pull().parameters, np.zeros(0))
-    raw = rollouts[0].observations[0]
+    plain.load(two.store.pull().parameters, np.zeros(0))
+    raw = rollout.observations[0]
     normal = ((raw - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
     nothing, starts = np.zeros((3, 0), np.float32), np.zeros(3, bool)
     np.testing.assert_allclose(
-        side.agent.value(raw, nothing, starts), plain.value(normal, nothing, starts), rtol=1e-4
+        two.agent.value(raw, nothing, starts), plain.value(normal, nothing, starts), rtol=1e-4
     )
-
-
-def test_statistics_survive_a_snapshot(sides: Sides) -> None:
-    one, two = sides(NORMALISED)
-    one.learner.update(random_rollout(1))
-    saved = one.named()
     two.learner.update(random_rollout(2))
     one.store.initialize(saved)
     np.testing.assert_array_equal(two.store.pull().statistics, saved["observation_statistics"])
-    assert saved["observation_statistics"][0] == np.count_nonzero(random_rollout(1).mask)
 
 
 def test_moments_of_advantages_run_over_all_workers(sides: Sides) -> None:
@@ -598,6 +561,126 @@ def advantages_of(rollout: Rollout) -> np.ndarray:
         rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts, 1.0
     )
     return advantages[rollout.mask > 0].astype(np.float64)
+
+
+# --- minibatches: every sample once, mixed where that does no harm --------------------------------
+
+STEPS, ENVS = 6, 4  # of the batch that is cut
+
+
+def numbered(state_size: int) -> Batch:
+    """A batch whose every array says, at each place, which step and environment it is."""
+    places = np.arange(STEPS * ENVS).reshape(STEPS, ENVS)
+    names = [name for name in Batch._fields if name != "state"]
+    rows = {name: places + 100.0 * k for k, name in enumerate(names)}
+    rows["observations"] = np.stack([places, places], axis=-1).astype(float)
+    state = np.broadcast_to(np.arange(ENVS)[:, None], (ENVS, state_size)).astype(np.float32)
+    return Batch(**rows, state=state)
+
+
+def parts(state_size: int, count: int, seed: int = 1) -> list[Batch]:
+    return list(minibatches(numbered(state_size), count, np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("state_size", [0, 3])
+def test_every_sample_is_in_one_part_and_whole(state_size: int, count: int) -> None:
+    found = parts(state_size, count)
+    assert len(found) == count
+    for part in found:
+        offsets = {
+            float(offset)
+            for name in ("actions", "mask", "policy_parameters")
+            for offset in np.unique(getattr(part, name) - part.observations[..., 0])
+        }
+        assert len(offsets) == 3  # one for each array: rows stayed together
+    places = np.concatenate([part.observations[..., 0].ravel() for part in found])
+    assert sorted(places) == list(range(STEPS * ENVS))
+
+
+def test_without_a_memory_parts_mix_steps_and_environments() -> None:
+    for part in parts(0, 4):
+        places = part.observations[0, :, 0].astype(int)
+        assert part.mask.shape == (1, STEPS * ENVS // 4)
+        assert part.state.shape == (len(places), 0)
+        assert len(set(places % ENVS)) > 1
+        assert len(set(places // ENVS)) > 1
+
+
+def test_with_a_memory_environments_stay_whole_with_their_states() -> None:
+    for part in parts(3, 4):
+        places = part.observations[..., 0].astype(int)
+        assert places.shape == (STEPS, 1)
+        assert (places // ENVS == np.arange(STEPS)[:, None]).all()
+        assert (part.state == places[0, :, None] % ENVS).all()
+
+
+def test_parts_are_drawn_anew_every_time() -> None:
+    rng = np.random.default_rng(1)
+    whole = numbered(0)
+    first, second = (next(iter(minibatches(whole, 4, rng))) for _ in range(2))
+    assert (first.observations != second.observations).any()
+
+
+# --- returns that slide over rollouts: however a game is cut, each sample learns the same ---------
+
+
+def cut(whole: Rollout, first: int, last: int) -> Rollout:
+    """Rows of a long rollout as a rollout of its own, with the value after them."""
+    after = np.concatenate([whole.values, whole.bootstrap_value[None]])[last]
+    rows = {name: getattr(whole, name)[first:last] for name in PER_STEP}
+    return whole._replace(**rows, bootstrap_value=after, epsilon=first / 100)
+
+
+@given(
+    seed=st.integers(0, 99),
+    steps=st.integers(1, 9),
+    least=st.integers(1, 20),
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+)
+def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
+    seed: int, steps: int, least: int, lengths: list[int]
+) -> None:
+    learning = LearningConfig(return_steps=steps, return_min_samples=least, gae_lambda=0.8)
+    edges = np.cumsum([0, *lengths]).tolist()
+    whole = random_rollout(seed, num_steps=edges[-1])
+    sliding, pieces = Sliding(learning), []
+    for first, last in itertools.pairwise(edges):
+        played = cut(whole, first, last)
+        rollout, advantages, returns = sliding.complete(played)
+        rollout = rollout._replace(**{name: getattr(rollout, name).copy() for name in PER_STEP})
+        for name in PER_STEP:  # the player reuses its arrays
+            getattr(played, name)[...] = 0
+        assert len(rollout.mask) == len(advantages) == len(returns)
+        assert not len(returns) or np.count_nonzero(rollout.mask) >= least
+        pieces.append((rollout, advantages, returns))
+    done = sum(len(returns) for _, _, returns in pieces)
+    again = random_rollout(seed, num_steps=edges[-1])
+    expected = n_step(
+        *(again.rewards, again.values, again.bootstrap_value, again.discounts, 0.8, steps)
+    )
+    if least == 1 and again.mask[: len(expected[0])].any(axis=1).all():
+        assert done == len(expected[0])
+    for index, one in enumerate(expected, start=1):
+        np.testing.assert_array_equal(
+            np.concatenate([piece[index] for piece in pieces]), one[:done]
+        )
+    for name in PER_STEP:
+        found = np.concatenate([getattr(rollout, name) for rollout, _, _ in pieces])
+        np.testing.assert_array_equal(found, getattr(again, name)[:done])
+    epsilon = np.repeat([first / 100 for first in edges[:-1]], lengths)[:done]
+    found = np.concatenate([rollout.epsilon for rollout, _, _ in pieces])
+    np.testing.assert_allclose(found, np.tile(epsilon[:, None], (1, 3)), rtol=1e-6)
+
+
+def test_a_sample_waits_for_its_steps_and_for_enough_others() -> None:
+    sliding = Sliding(LearningConfig(return_steps=4, return_min_samples=7))
+    lengths = []
+    for seed in range(3):
+        rollout = random_rollout(seed, num_steps=3, num_envs=2)
+        full = rollout._replace(mask=np.ones((3, 2), np.float32))
+        lengths.append(len(sliding.complete(full)[1]))
+    assert lengths == [0, 0, 6]
 
 
 # --- the order of events ------------------------------------------------------------------------
@@ -649,51 +732,3 @@ def test_the_events_of_an_update_come_in_order() -> None:
     push = ["gradient", "moments", "push", "load"]
     drop = ["gradient", "pull", "load"]
     assert events == ["reset", "pull", "load", *play, *push, *play, *drop]
-
-
-# --- learning -----------------------------------------------------------------------------------
-
-
-class Mirror(gymnasium.Env[np.ndarray, np.int64]):
-    """Pays 1 for the action that the first number of the observation names."""
-
-    observation_space = OBSERVATIONS
-    action_space = Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._ask(), {}
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self._left -= 1
-        reward = float(action == (self._question[0] > 0))
-        return self._next(), reward, self._left == 0, False, {}
-
-    def _ask(self) -> np.ndarray:
-        self._left = 10
-        return self._next()
-
-    def _next(self) -> np.ndarray:
-        self._question = self.np_random.choice([-1.0, 1.0], size=3).astype(np.float32)
-        return self._question
-
-
-def played(learner: Learner, player: Player, num_updates: int) -> Iterator[float]:
-    """The returns of the games that end while the learner learns."""
-    for rollout in itertools.islice(player.rollouts(), num_updates):
-        returns = [episode.episode_return for episode in rollout.episodes]
-        learner.update(rollout)
-        yield from returns
-
-
-def test_two_workers_learn_together_what_a_question_asks_for(sides: Sides) -> None:
-    settings = small_config(learning_rate=0.02, rollout_length=10, gamma=0.5, entropy_weight=0.0)
-    players = []
-    for worker, side in enumerate(sides(settings)):
-        envs = SyncVectorEnv([Mirror] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
-        policy = side.agent.network.policy
-        players.append((side.learner, Player(envs, side.agent, policy, settings, seed=worker)))
-    games = zip(*(played(*player, 50) for player in players), strict=True)
-    returns = [score for pair in games for score in pair]
-    assert np.mean(returns[:20]) < 7
-    assert np.mean(returns[-20:]) > 9.5

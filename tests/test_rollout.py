@@ -123,28 +123,19 @@ def test_every_first_observation_and_no_other_is_marked_as_a_start(mode: Autores
 
 
 @in_all_modes
-def test_truncation_bootstraps_from_the_final_observation(mode: AutoresetMode) -> None:
-    rollout = next(play([[Script((1.0, 2.0), "truncated")]], mode, rollout_length=3))
+@pytest.mark.parametrize("learned", [{}, {"reward_clip": 2.0, "reward_scale": 0.5}], ids=str)
+def test_truncation_and_only_truncation_bootstraps_from_the_final_observation(
+    mode: AutoresetMode, learned: dict[str, Any]
+) -> None:
+    """The value that is added is neither scaled nor clipped."""
+    ends = ("truncated", "terminated", "both")
+    games = [*([Script((1.0, 8.0), end)] for end in ends), [Script((1.0,) * 9)]]
+    rollout = next(play(games, mode, rollout_length=3, **learned))
+    first, second = (0.5, 2.0) if learned else (1.0, 8.0)
     final = float(value_of(np.array([0, 0, 2]), np.array(3)))  # after the observations 0 and 1
-    np.testing.assert_allclose(rollout.rewards[:2, 0], [1.0, 2.0 + GAMMA * final])
-    assert rollout.discounts[:2, 0].tolist() == [GAMMA, 0.0]
-
-
-@in_all_modes
-@pytest.mark.parametrize("end", ["terminated", "both"])
-def test_termination_does_not_bootstrap(mode: AutoresetMode, end: str) -> None:
-    rollout = next(play([[Script((1.0, 2.0), end)]], mode, rollout_length=3))
-    assert rollout.rewards[:2, 0].tolist() == [1.0, 2.0]
-    assert rollout.discounts[:2, 0].tolist() == [GAMMA, 0.0]
-
-
-@in_all_modes
-def test_only_the_environment_that_was_cut_bootstraps(mode: AutoresetMode) -> None:
-    games = [[Script((1.0,), "truncated")], [Script((5.0,) * 9)], [Script((7.0,))]]
-    rollout = next(play(games, mode, rollout_length=1))
-    final = float(value_of(np.array([0, 0, 1]), np.array(2)))
-    np.testing.assert_allclose(rollout.rewards[0], [1.0 + GAMMA * final, 5.0, 7.0])
-    assert rollout.discounts[0].tolist() == [0.0, GAMMA, 0.0]
+    np.testing.assert_allclose(rollout.rewards[0], first)
+    np.testing.assert_allclose(rollout.rewards[1], [second + GAMMA * final, second, second, first])
+    np.testing.assert_array_equal(rollout.discounts[:2].T, [*[[GAMMA, 0.0]] * 3, [GAMMA] * 2])
 
 
 @in_all_modes
@@ -224,7 +215,7 @@ def test_the_same_games_are_reported_the_same_in_all_three_modes(games: list[lis
     assert len(games) > 1 or reported[0] == reported[1][: len(reported[0])]
 
 
-# --- what is reported, and what is learned from -------------------------------------------------
+# --- scores, and rewards for learning -----------------------------------------------------------
 
 
 @in_all_modes
@@ -238,14 +229,6 @@ def test_returns_are_raw_and_of_whole_games_whatever_learning_sees(mode: Autores
         episodes += rollout.episodes
     assert learned[:4] == [1.0, -1.0, 0.125, 1.0]
     assert episodes[:2] == [Episode(-9.75, 3), Episode(4.0, 1)]
-
-
-@in_all_modes
-def test_the_value_of_a_cut_is_neither_scaled_nor_clipped(mode: AutoresetMode) -> None:
-    game = [[Script((10.0,), "truncated")]]
-    rollout = next(play(game, mode, rollout_length=1, reward_clip=1.0, reward_scale=2.0))
-    final = float(value_of(np.array([0, 0, 1]), np.array(2)))
-    np.testing.assert_allclose(rollout.rewards[0, 0], 1.0 + GAMMA * final)
 
 
 class PoisonedResets(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -287,16 +270,14 @@ TWO_LIVES = Script((1.0, 2.0, 4.0, 8.0), lives=(2, 1, 1, 0))
 
 
 @in_all_modes
-def test_a_lost_life_ends_the_return_but_not_the_game(mode: AutoresetMode) -> None:
+def test_a_lost_life_ends_the_return_but_not_the_game_and_only_if_asked_for(
+    mode: AutoresetMode,
+) -> None:
     rollout = next(play([[TWO_LIVES]], mode, rollout_length=5, episodic_life=True))
     assert rollout.discounts[:4, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
     assert rollout.rewards[:4, 0].tolist() == [1.0, 2.0, 4.0, 8.0]
     assert rollout.starts[:4, 0].tolist() == [True, False, False, False]
     assert rollout.episodes == [Episode(15.0, 4)]
-
-
-@in_all_modes
-def test_lives_do_not_matter_unless_asked_for(mode: AutoresetMode) -> None:
     rollout = next(play([[TWO_LIVES]], mode, rollout_length=4))
     assert rollout.discounts[:, 0].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
 
@@ -363,21 +344,14 @@ RECURRENT = config(
 )
 
 
-@pytest.fixture(scope="module")
-def agent() -> Agent:
-    network = model.build(OBSERVATIONS, ACTIONS, RECURRENT.network)
-    return Agent(network, OBSERVATIONS, RECURRENT, seed=3)
-
-
-def player_of(agent: Agent, games: Sequence[Sequence[Script]], mode: AutoresetMode) -> Player:
-    return Player(make_envs(games, mode), agent, agent.network.policy, RECURRENT, seed=1)
-
-
 @in_all_modes
-def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetMode) -> None:
+def test_learning_sees_the_values_that_acting_saw(mode: AutoresetMode) -> None:
     """With returns set to the values of acting, the value loss of the learning pass is 0."""
+    network = model.build(OBSERVATIONS, ACTIONS, RECURRENT.network)
+    agent = Agent(network, OBSERVATIONS, RECURRENT, seed=3)
     games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
-    for rollout in itertools.islice(player_of(agent, games, mode).rollouts(), 4):
+    player = Player(make_envs(games, mode), agent, network.policy, RECURRENT, seed=1)
+    for rollout in itertools.islice(player.rollouts(), 4):
         batch = Batch(
             observations=rollout.observations,
             actions=rollout.actions,
@@ -396,16 +370,6 @@ def test_learning_sees_the_values_that_acting_saw(agent: Agent, mode: AutoresetM
     assert np.abs(rollout.state).max() > 1e-3
 
 
-def test_a_real_network_recovers_from_a_poisoned_state(agent: Agent) -> None:
-    player = player_of(agent, [[Script((1.0,) * 50)]], MODES[0])
-    rollouts = player.rollouts()
-    next(rollouts)
-    player._state = np.full_like(player._state, np.nan)
-    two = next(rollouts)
-    assert (two.state == 0).all()
-    assert np.isfinite(two.values).all()
-
-
 # --- random actions -----------------------------------------------------------------------------
 
 
@@ -417,7 +381,10 @@ def chosen_actions(epsilon: float) -> np.ndarray:
     return rollout.actions.ravel()
 
 
-def test_epsilon_1_plays_every_action_equally_often() -> None:
+def test_epsilon_replaces_that_share_of_actions_by_any_equally_often() -> None:
+    assert not chosen_actions(0.0).any()
+    other = np.count_nonzero(chosen_actions(0.25)) / 2000
+    assert abs(other - 0.25 * (NUM_ACTIONS - 1) / NUM_ACTIONS) < 0.04
     counts = np.bincount(chosen_actions(1.0), minlength=NUM_ACTIONS)
     expected = counts.sum() / NUM_ACTIONS
     chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -438,12 +405,6 @@ def test_a_rollout_is_abandoned_within_an_env_step_when_it_is_not_to_go_on() -> 
     player = Player(games, ScriptedActor(), policy, settings, seed=1, go_on=go_on)
     assert len(list(player.rollouts())) == 1
     assert len(asked) == 7
-
-
-def test_epsilon_replaces_that_share_of_actions() -> None:
-    assert not chosen_actions(0.0).any()
-    other = np.count_nonzero(chosen_actions(0.25)) / 2000
-    assert abs(other - 0.25 * (NUM_ACTIONS - 1) / NUM_ACTIONS) < 0.04
 
 
 def test_what_was_played_is_what_is_stored() -> None:
