@@ -39,11 +39,8 @@ def test_everything_global_is_on_the_ps_and_nothing_else_is(stores: tuple[Store,
     assert {"global_step", "num_updates", "parameters_0", "parameters_1/Adam"} <= names
     assert all(v.device.startswith("/job:ps/") for v in variables)
     assert {v.device for v in variables} == {"/job:ps/task:0", "/job:ps/task:1"}
-    assert fed_at(store, 1) == "/job:ps/task:1"
-
-
-def fed_at(store: Store, ps: int) -> Any:
-    return store.graph.get_tensor_by_name(f"exchange_{ps}/gradient_0:0").device
+    fed = store.graph.get_tensor_by_name("exchange_1/gradient_0:0")
+    assert fed.device == "/job:ps/task:1"
 
 
 def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
@@ -150,41 +147,36 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
     assert int(snapshots[-1].values["num_updates"]) > int(snapshots[0].values["num_updates"])
 
 
-def test_reports_come_out_as_they_went_in_and_only_once(stores: tuple[Store, Store]) -> None:
+def test_reports_come_out_once_as_they_went_in_and_a_full_queue_refuses_without_blocking(
+    stores: tuple[Store, Store],
+) -> None:
     first, second = stores
     first.drain()
-    assert second.report(np.array([[1, 20.5, 100, 4000], [1, -3, 7, 4100]], np.float64))
-    assert first.report(np.array([[0, 9, 9, 4200]], np.float64))
-    np.testing.assert_array_equal(
-        first.drain(), [[1, 20.5, 100, 4000], [1, -3, 7, 4100], [0, 9, 9, 4200]]
-    )
+    rows = np.array([[1, 20.5, 100, 4000], [1, -3, 7, 4100], [0, 9, 9, 4200]], np.float64)
+    assert second.report(rows[:2])
+    assert first.report(rows[2:])
+    np.testing.assert_array_equal(first.drain(), rows)
     assert first.drain().shape == (0, 4)
-
-
-def test_a_full_queue_refuses_instead_of_blocking(stores: tuple[Store, Store]) -> None:
-    first, second = stores
-    first.drain()
     assert second.report(np.zeros((100_000, 4)))
     assert not second.report(np.zeros((1, 4)))
     assert len(first.drain()) == 100_000
-    assert second.report(np.zeros((1, 4)))
+    assert second.report(rows[:1])
     first.drain()
 
 
-def test_workers_attach_and_detach_each_on_their_own(stores: tuple[Store, Store]) -> None:
+def test_workers_attach_one_by_one_and_all_hear_of_the_end_with_their_next_exchange(
+    stores: tuple[Store, Store],
+) -> None:
     first, second = stores
     first.attach()
     second.attach()
     assert first.attached().tolist() == [True, True]
     first.detach()
     assert second.attached().tolist() == [False, True]
-
-
-def test_finished_reaches_everyone_with_the_next_exchange(stores: tuple[Store, Store]) -> None:
-    first, second = stores
     assert not second.pull().finished
     first.finish("solved")
     assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
+    assert second.ending() == "solved"
 
 
 def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
@@ -300,28 +292,21 @@ def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
     assert stepped == [False, True, False, False, True, False, True]
 
 
-def test_a_push_of_enough_samples_is_clipped_by_the_norm_of_all_ps() -> None:
-    """Each of two ps has a part of the gradient only, and parts of very different length."""
-    (store, _), before = gathering(2, samples_per_step=1, max_gradient_norm=0.1)
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_value_only_weights_may_be_clipped_by_themselves_and_each_norm_is_that_of_all_ps(
+    num_ps: int,
+) -> None:
+    """The ps have parts of very different length; for pushes of one direction that is exact."""
+    limits = {"max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.01}
+    (store, _), before = gathering(num_ps, samples_per_step=2, **limits)
     gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
-    reply = store.push(push_of(gradient, 1, learning_rate=1.0))
-    step = 0.1 * gradient / np.linalg.norm(gradient)
-    np.testing.assert_allclose(reply.parameters, before - step, atol=1e-6)
-
-
-def test_value_only_weights_may_be_clipped_by_themselves() -> None:
-    """Two pushes of one direction, so that the estimate of the norm from two ps is exact."""
-    for num_ps in (1, 2):
-        limits = {"max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.01}
-        (store, _), before = gathering(num_ps, samples_per_step=2, **limits)
-        gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
-        store.push(push_of(gradient, 1, learning_rate=1.0))
-        reply = store.push(push_of(3 * gradient, 1, learning_rate=1.0))
-        first = min(shard.start for shard in store.layout.shards if shard.apart)
-        assert 0 < first < before.size
-        parts = zip(np.split(gradient, [first]), limits.values(), strict=True)
-        step = np.concatenate([limit * part / np.linalg.norm(part) for part, limit in parts])
-        np.testing.assert_allclose(reply.parameters, before - step, atol=1e-6)
+    store.push(push_of(gradient, 1, learning_rate=1.0))
+    reply = store.push(push_of(3 * gradient, 1, learning_rate=1.0))
+    first = min(shard.start for shard in store.layout.shards if shard.apart)
+    assert 0 < first < before.size
+    parts = zip(np.split(gradient, [first]), limits.values(), strict=True)
+    step = [limit * part / np.linalg.norm(part) for part, limit in parts]
+    np.testing.assert_allclose(reply.parameters, before - np.concatenate(step), atol=1e-6)
 
 
 @pytest.mark.parametrize("num_ps", [1, 2])
