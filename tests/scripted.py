@@ -1,4 +1,4 @@
-"""Games that go as written, and an actor whose every answer is known beforehand."""
+"""Games with scripted rewards and ends, and an actor whose every answer is known."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def make_envs(
 
 
 def value_of(observations: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """What the actor holds every observation to be worth; `memory` is its state after it."""
+    """The actor's value of an observation; `memory` is its state after it."""
     number, game, t = np.moveaxis(np.asarray(observations, np.float64), -1, 0)
     return 100.0 * number + 10.0 * game + t + 0.25 * memory
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from a3c.config import Config, Share, command_line
 from a3c.config.command_line import OPTIONS, Layer
 from a3c.errors import UserError
 from a3c.launch.run_summary import sharing
-from tests.clusters import REPOSITORY, config
+from tests.clusters import config
 from tests.strategies import layers
 
 
@@ -107,44 +106,40 @@ def test_settings_that_contradict_each_other_are_refused(wrong: dict, message: s
     assert "\n" not in str(refusal.value)
 
 
-def test_the_launchers_modules_do_not_import_tensorflow() -> None:
-    modules = (
-        "a3c.config.command_line, a3c.cluster.plan, a3c.run.checkpoint, a3c.run.metrics, "
-        "a3c.run.rundir, a3c.process.signals, a3c.process.heartbeat, a3c.server.layout"
-    )
-    code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
-
-
 # --- how the workers share what a preset says of the task -----------------------------------------
 
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
 
 
+PONG = {"envs": 16, "rollout_length": 128}
+
+
 @pytest.mark.parametrize(
-    ("workers", "share"),
+    ("given", "share"),
     [
-        (1, Share(4, 32, 1)),
-        (2, Share(2, 32, 1)),
-        (4, Share(1, 32, 1)),
-        (8, Share(1, 16, 1)),
-        (64, Share(1, 16, 1)),
+        ({"workers": 1, **TASK}, Share(4, 32, 1)),
+        ({"workers": 2, **TASK}, Share(2, 32, 1)),
+        ({"workers": 4, **TASK}, Share(1, 32, 1)),
+        ({"workers": 8, **TASK}, Share(1, 16, 1)),
+        ({"workers": 64, **TASK}, Share(1, 16, 1)),
+        # A rollout gets no shorter unless that is allowed.
+        ({"workers": 64, **TASK, "shortest_rollout": None}, Share(1, 32, 1)),
+        ({"workers": 64, **TASK, "rollout_length": 8}, Share(1, 8, 1)),
+        # What the user says of one worker wins.
+        ({"workers": 16, **TASK, "envs_per_worker": 4, "minibatches": 2}, Share(4, 32, 2)),
+        # A push is a worker's share of a step of 256 samples, but not too small.
+        *[
+            ({"workers": n, **PONG, "samples_per_step": 256}, Share(16 // n, 128, 8))
+            for n in (1, 4)
+        ],
+        *[({"workers": n, **PONG, "samples_per_step": 256}, Share(1, 128, 2)) for n in (16, 64)],
+        # Where every push is a step, a rollout is one push.
+        ({"workers": 2, **PONG, "samples_per_step": 0}, Share(8, 128, 1)),
     ],
+    ids=str,
 )
-def test_workers_share_the_environments_and_then_the_steps(workers: int, share: Share) -> None:
-    settings = config(workers=workers, **TASK)
-    assert settings.share == share
-
-
-def test_a_rollout_gets_no_shorter_unless_that_is_allowed() -> None:
-    assert config(workers=64, envs=4, rollout_length=32).share == Share(1, 32, 1)
-    short = config(workers=64, envs=4, rollout_length=8, shortest_rollout=16)
-    assert short.share.rollout_length == 8
-
-
-def test_what_the_user_says_of_one_worker_wins() -> None:
-    settings = config(workers=16, envs_per_worker=4, minibatches=2, **TASK)
-    assert settings.share == Share(4, 32, 2)
+def test_workers_share_the_environments_and_then_the_steps(given: Any, share: Share) -> None:
+    assert config(**given).share == share
 
 
 @pytest.mark.parametrize(
@@ -157,18 +152,6 @@ def test_steps_hold_more_samples_where_gradients_would_be_too_old(
     assert config(workers=workers, **TASK).samples_per_step == samples
     every = config(workers=workers, **TASK, samples_per_step=0)
     assert every.samples_per_step == 0
-
-
-@pytest.mark.parametrize(("workers", "minibatches"), [(1, 8), (2, 8), (4, 8), (16, 2), (64, 2)])
-def test_a_push_is_a_share_of_a_step_but_not_too_small(workers: int, minibatches: int) -> None:
-    """Of 2,048 samples a rollout of all and 256 a step: a step mixes all workers where it can."""
-    settings = config(workers=workers, envs=16, rollout_length=128, samples_per_step=256)
-    assert settings.share.minibatches == minibatches
-
-
-def test_where_every_push_is_a_step_a_rollout_is_one_push() -> None:
-    settings = config(workers=2, samples_per_step=0, envs=16, rollout_length=128)
-    assert settings.share == Share(8, 128, 1)
 
 
 def test_the_share_is_said_in_one_line() -> None:

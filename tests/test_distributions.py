@@ -72,28 +72,27 @@ def numbers_of(policy: Policy, parameters: Any, actions: Any) -> list[np.ndarray
     return run(build)
 
 
-def finite_difference(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
-    steps = 1e-5 * np.eye(at.size)
-    return np.array([(function(at + s) - function(at - s)) / 2e-5 for s in steps])
-
-
 # --- categorical --------------------------------------------------------------------------------
 
 
-@given(arrays(np.float64, (2, 3), elements=st.floats(-20, 20)))
-@settings(max_examples=20, deadline=None)
-def test_categorical_log_probability_and_entropy_match_their_closed_forms(
-    logits: np.ndarray,
+@pytest.mark.parametrize(("space", "sizes"), [(DISCRETE, [3]), (MULTI, [2, 3])], ids=str)
+@given(logits=arrays(np.float32, (2, 5), elements=st.floats(-20, 20, width=32)))
+@settings(max_examples=10, deadline=None)
+def test_categorical_numbers_are_their_closed_forms_summed_over_choices(
+    space: Any, sizes: list[int], logits: np.ndarray
 ) -> None:
-    policy = for_space(DISCRETE, CLIP)
-    expected = log_softmax(f32(logits).astype(np.float64))
-    for action in range(3):
-        np.testing.assert_allclose(
-            log_probability(policy, logits, [action, action]), expected[:, action], atol=1e-5
-        )
-    np.testing.assert_allclose(
-        entropy(policy, logits), -(np.exp(expected) * expected).sum(-1), atol=1e-5
-    )
+    policy, logits = for_space(space, CLIP), logits[:, : sum(sizes)]
+    parts = np.split(logits.astype(np.float64), np.cumsum(sizes)[:-1], axis=-1)
+    logs = [log_softmax(part) for part in parts]
+    for choices in np.ndindex(*sizes):
+        actions = [choices if policy.action_shape else choices[0]] * 2
+        expected = sum(log[:, choice] for log, choice in zip(logs, choices, strict=True))
+        found = log_probability(policy, logits, actions)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    expected = sum(-(np.exp(log) * log).sum(-1) for log in logs)
+    np.testing.assert_allclose(entropy(policy, logits), expected, atol=1e-5)
+    modes = np.stack([part.argmax(-1) for part in parts], -1).reshape(2, *policy.action_shape)
+    np.testing.assert_array_equal(run(lambda: policy.mode(tf.constant(logits))), modes)
 
 
 @pytest.mark.parametrize(
@@ -121,19 +120,6 @@ def test_extreme_gaussians_give_finite_numbers_and_gradients(config: NetworkConf
         assert np.isfinite(numbers).all()
 
 
-def test_gradients_match_finite_differences() -> None:
-    at = np.array([0.3, -1.2, 0.7])
-    _, _, of_log_p, of_entropy = numbers_of(for_space(DISCRETE, CLIP), at[None], [1])
-    expected = finite_difference(lambda x: log_softmax(x)[1], at)
-    np.testing.assert_allclose(of_log_p[0], expected, atol=1e-5)
-    expected = finite_difference(lambda x: -(np.exp(log_softmax(x)) * log_softmax(x)).sum(), at)
-    np.testing.assert_allclose(of_entropy[0], expected, atol=1e-5)
-    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
-    _, _, of_log_p, _ = numbers_of(for_space(BOX, CLIP), at[None], action[None])
-    expected = finite_difference(lambda p: float(normal_log_density(action, p[:2], p[2:])), at)
-    np.testing.assert_allclose(of_log_p[0], expected, rtol=1e-4)
-
-
 def test_categorical_samples_come_as_often_as_their_probabilities_say_by_seed() -> None:
     policy = for_space(DISCRETE, CLIP)
     probabilities = np.array([0.7, 0.25, 0.05])
@@ -149,25 +135,6 @@ def test_categorical_samples_come_as_often_as_their_probabilities_say_by_seed() 
     joint = np.zeros((2, 3))
     np.add.at(joint, tuple(drawn.T), 1 / len(drawn))
     np.testing.assert_allclose(joint, np.outer([0.4, 0.6], [0.5, 0.3, 0.2]), atol=0.02)
-
-
-def test_multi_categorical_sums_over_its_choices() -> None:
-    policy = for_space(MULTI, CLIP)
-    logits = np.random.default_rng(0).normal(size=(4, 5))
-    first, second = log_softmax(logits[:, :2]), log_softmax(logits[:, 2:])
-    actions = np.array([[0, 2], [1, 0], [1, 1], [0, 0]])
-    rows = np.arange(4)
-    np.testing.assert_allclose(
-        log_probability(policy, logits, actions),
-        first[rows, actions[:, 0]] + second[rows, actions[:, 1]],
-        atol=1e-5,
-    )
-    expected = -(np.exp(first) * first).sum(-1) - (np.exp(second) * second).sum(-1)
-    np.testing.assert_allclose(entropy(policy, logits), expected, atol=1e-5)
-    np.testing.assert_array_equal(
-        run(lambda: policy.mode(tf.constant(logits))),
-        np.stack([first.argmax(-1), second.argmax(-1)], -1),
-    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -221,6 +188,14 @@ def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
     np.testing.assert_allclose(drawn.mean(0), [1.0, -3.0], atol=0.07)
     np.testing.assert_allclose(drawn.std(0), [2.0, 0.1], rtol=0.03)
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03
+
+
+def test_gaussian_gradients_match_finite_differences() -> None:
+    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
+    _, _, of_log_p, _ = numbers_of(for_space(BOX, CLIP), at[None], action[None])
+    nudged = at + 1e-5 * np.concatenate([np.eye(4), -np.eye(4)])
+    above, below = np.split(normal_log_density(action, nudged[:, :2], nudged[:, 2:]), 2)
+    np.testing.assert_allclose(of_log_p[0], (above - below) / 2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.5, -3.0])

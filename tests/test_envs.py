@@ -198,10 +198,13 @@ def test_an_environment_of_ones_own_comes_from_the_current_directory(
     assert truncations(made, 4) == [0, 1, 0, 1]
 
 
-def test_the_environments_need_no_tensorflow() -> None:
-    code = (
-        "import sys, envs, examples.memory, a3c.env.seeding; sys.exit('tensorflow' in sys.modules)"
+def test_environments_settings_plans_and_files_need_no_tensorflow() -> None:
+    modules = (
+        "envs, examples.memory, a3c.env.seeding, a3c.config.command_line, a3c.cluster.plan, "
+        "a3c.run.checkpoint, a3c.run.metrics, a3c.run.rundir, a3c.process.signals, "
+        "a3c.process.heartbeat, a3c.server.layout"
     )
+    code = f"import sys, {modules}; sys.exit('tensorflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(envs.__file__).parent)
 
 

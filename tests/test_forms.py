@@ -51,12 +51,12 @@ def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[st
 
 
 def value_of(argv: list[str], flag: str) -> str:
-    """What follows a flag."""
+    """The value after a flag."""
     return argv[argv.index(flag) + 1]
 
 
 def stripped(cast: list[dict[str, Any]]) -> Planned:
-    """What must be the same wherever it runs."""
+    """The part of a plan that is the same wherever it runs."""
     same = ("role", "task", "environment", "heartbeat_timeout_s", "max_memory_mb")
     settings = {
         p["name"]: sorted(w for w in p["argv"][2:] if w.startswith("--") and "=" in w) for p in cast
@@ -95,7 +95,7 @@ def manifests() -> dict[str, dict[str, Any]]:
 
 
 def settings_of_pods() -> tuple[dict[str, str], int]:
-    """What kustomization.yaml tells pods, and how many workers it makes."""
+    """The variables of kustomization.yaml, and its number of workers."""
     found = yaml.safe_load((DOCKER / "k8s" / "kustomization.yaml").read_text())
     literals = dict(text.split("=") for text in found["configMapGenerator"][0]["literals"])
     return literals, next(r["count"] for r in found["replicas"] if r["name"] == "worker")

@@ -1,4 +1,4 @@
-"""That it learns: whole runs to solved, on tasks small enough for every change."""
+"""Whole runs that learn, on tasks small enough for every change."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-import envs
-from a3c.config import EnvConfig
 from examples.memory import QUESTION, WAIT, Memory
 
 Observation = NDArray[np.float32]
@@ -57,9 +55,3 @@ def test_the_wait_can_be_set() -> None:
     made.reset(seed=0)
     ends = [made.step(0)[2] for _ in range(5)]
     assert ends == [False, False, False, False, True]
-
-
-def test_the_cluster_takes_it() -> None:
-    observations, actions = envs.check(EnvConfig(env_id="examples.memory:Memory-v0"))
-    assert observations.shape == (4,)
-    assert actions == gymnasium.spaces.Discrete(2)

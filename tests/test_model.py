@@ -189,16 +189,6 @@ def test_acting_step_by_step_equals_learning_over_the_rollout(separate_value: bo
     np.testing.assert_allclose(state, whole.state, atol=1e-5)
 
 
-def test_starts_make_a_recurrent_network_forget_and_leave_others_alone() -> None:
-    for name, forgets in (("mlp-lstm", True), ("mlp", False)):
-        network = build(VECTOR, Discrete(3), network=name)
-        running = Running(network, VECTOR)
-        observations, state, starts = rollout(VECTOR, network.state_size)
-        going_on = running(observations, state, np.zeros_like(starts))
-        started = running(observations, state, np.ones_like(starts))
-        assert (going_on.values == started.values).all() != forgets
-
-
 def test_networks_without_memory_hand_their_state_through() -> None:
     network = build(SMALL, Discrete(3), network="a3c-ff", separate_value=True)
     assert network.state_size == 0
@@ -317,22 +307,8 @@ def test_the_command_refuses_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
-def test_the_example_network_runs(kind: str) -> None:
-    actions, settings = ACTIONS[kind]
-    config = dataclasses.replace(TINY, **settings)  # type: ignore[arg-type]
-    check_forward(own_network.build(VECTOR, actions, config), VECTOR, actions)
-
-
-def test_a_network_of_ones_own_is_found_in_the_current_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    source = Path(own_network.__file__).read_text()
-    (tmp_path / "network_found_here.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    network = build(VECTOR, Discrete(2), network="network_found_here:build")
-    assert diagram.total_parameters(diagram.layer_table(network, VECTOR)) == 17_155
+def test_the_example_network_runs() -> None:
+    check_forward(own_network.build(VECTOR, BOX, TINY), VECTOR, BOX)
 
 
 @pytest.mark.parametrize(

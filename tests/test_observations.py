@@ -204,13 +204,8 @@ OTHERS = [
 ]
 
 
-def some(space: Box, *leading: int) -> np.ndarray:
-    numbers = np.random.default_rng(0).integers(0, 200, (*leading, *space.shape))
-    return numbers.astype(space.dtype)
-
-
 def test_stacks_are_turned_and_back_once_only() -> None:
-    raw = some(STACK, 3, 2)
+    raw = rollout(STACK)
     fed = observations.as_fed(raw, STACK)
     assert fed.flags.c_contiguous
     np.testing.assert_array_equal(fed, np.moveaxis(raw, -3, -1))
@@ -222,13 +217,13 @@ def test_stacks_are_turned_and_back_once_only() -> None:
 
 @pytest.mark.parametrize("space", OTHERS, ids=lambda space: str(space.shape))
 def test_everything_else_stays_as_it_is(space: Box) -> None:
-    raw = some(space, 2)
+    raw = rollout(space)
     assert observations.as_fed(raw, space) is raw is observations.as_given(raw, space)
     assert observations.fed_space(space) is space
 
 
 def test_bounds_turn_with_the_frames() -> None:
-    high = some(STACK) + 1
+    high = 1 + rollout(STACK)[0, 0] // 2
     space = Box(np.zeros_like(high), high, dtype=np.uint8)
     turned = observations.fed_space(space)
     np.testing.assert_array_equal(turned.high, np.moveaxis(high, 0, -1))
@@ -238,7 +233,7 @@ def test_bounds_turn_with_the_frames() -> None:
 def test_an_agent_acts_and_learns_alike_on_either() -> None:
     config = small_config(network="universe-ff", normalize_observations=True)
     agent = Agent(model.build(STACK, Discrete(3), config.network), STACK, config, seed=1)
-    raw, ones = some(STACK, 5, 2), np.ones((5, 2), np.float32)
+    raw, ones = rollout(STACK, 5, 2), np.ones((5, 2), np.float32)
     both = [raw, observations.as_fed(raw, STACK)]
     state, starts = agent.initial_state(2), np.zeros(2, bool)
     first, second = (agent.value(each[0], state, starts) for each in both)

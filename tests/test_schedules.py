@@ -51,22 +51,6 @@ def test_every_schedule_is_linear_between_its_own_ends_and_stays_there() -> None
     ]
 
 
-def test_schedules_may_begin_late_and_the_learning_rate_end_above_zero() -> None:
-    config = make_config(
-        learning_rate=0.5,
-        learning_rate_schedule="linear",
-        learning_rate_final=0.25,
-        entropy_weight=1.0,
-        entropy_weight_final=0.5,
-        anneal_start=600,
-    )
-    assert [rates[:2] for rates in annealed(config, 0, 600, 800, 1000, 9000)] == [
-        *[(0.5, 1.0)] * 2,
-        (0.375, 0.75),
-        *[(0.25, 0.5)] * 2,
-    ]
-
-
 @pytest.mark.parametrize(
     ("setting", "window"),
     [
@@ -88,12 +72,6 @@ def test_a_schedule_may_have_a_window_of_its_own(setting: str, window: str) -> N
     assert schedules.after(config, 550).learning_rate == 0.5
     late = make_config(anneal_start=100, **own, **{f"{window}_start": 0})
     assert values(late, 0, 100, 200) == [1.0, 0.5, 0.0]
-
-
-def test_anneal_steps_default_to_the_length_of_the_run() -> None:
-    config = make_config(learning_rate=0.5, learning_rate_schedule="linear", anneal_steps=None)
-    config = replace(config, run=RunConfig(max_env_steps=400))
-    assert schedules.after(config, 100).learning_rate == 0.375
 
 
 @given(seed=st.integers(0, 2**31 - 1), low=st.floats(1e-9, 1.0), factor=st.floats(1.0, 100.0))

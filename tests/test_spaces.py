@@ -224,7 +224,7 @@ def masked_agent(actions: Any, **settings: Any) -> tuple[Any, Agent, Any]:
 
 
 def entropy(logits: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Of the softmax over the allowed logits, `[..., size]` to `[...]`."""
+    """The entropy of the softmax over the allowed logits, `[..., size]` to `[...]`."""
     weights = np.exp(logits.astype(np.float64)) * mask
     chances = weights / weights.sum(-1, keepdims=True)
     return -(chances * np.log(np.where(mask, chances, 1.0))).sum(-1)

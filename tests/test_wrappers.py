@@ -196,6 +196,3 @@ def test_the_launcher_refuses_own_code_before_anything_is_started(tmp_path: Path
     assert "callback examples.callback:keep: examples.callback has no keep" in said
     given = (*task, "--wrapper", OUTCOME, "--wrapper")
     assert "--wrapper = " in refused(*given, "Outcome", cwd=tmp_path)
-    table = '{"name": "examples.reward_shaping:Outcome", "lot": 1}'
-    said = refused(*given, table, cwd=tmp_path)
-    assert "got an unexpected keyword argument 'lot'; mend it" in said
