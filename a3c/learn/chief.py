@@ -31,7 +31,7 @@ from a3c.server.store import ENDINGS, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
-DRAIN_INTERVAL_S = 0.5
+DRAIN_INTERVAL_S = 0.1
 _LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 

@@ -42,7 +42,7 @@ Listener = Callable[[Rollout, Update], None]
 
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
-REPORT_INTERVAL_S = 0.5
+REPORT_INTERVAL_S = 0.2  # env steps to solve count until the chief knows the games
 SAVE_FOR_OTHERS_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
 IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
@@ -283,7 +283,7 @@ class Worker:
 
 
 class EpisodeReports:
-    """Collects ended games and sends them to the chief, at most twice a second."""
+    """Collects ended games and sends them to the chief, at most five times a second."""
 
     def __init__(self, store: Store, worker: int) -> None:
         self._store = store
