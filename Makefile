@@ -48,7 +48,15 @@ check: setup ## lint, formatting, types
 	$(BIN)/mypy
 
 next: ## try the newest libraries that pyproject allows, in .venv-next; ARGS=--beyond: newer ones too
-	$(PYTHON) tests/newest.py $(ARGS)
+	$(PYTHON) -m venv --clear .venv-next
+	.venv-next/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+		$$($(PYTHON) tests/newest.py $(ARGS))
+	-.venv-next/bin/python -m pip freeze | diff requirements.lock - # what is newer than the lock
+	.venv-next/bin/python launch_cluster.py --env-id CartPole-v1 --mode child --workers 1 \
+		--max-env-steps 4000 --evaluation-episodes 2 --run-dir .venv-next/run
+	.venv-next/bin/python -m pytest -q --tb=line -p no:cacheprovider -k 'not finite_differences' \
+		tests/test_import_tensorflow.py tests/test_private_tensorflow.py tests/test_envs.py \
+		tests/test_atari.py tests/test_losses.py tests/test_returns.py
 
 docs: setup .venv-docs/.made-from-lock ## build the documentation site, .docs/site/index.html
 	$(BIN)/python docs/pages.py
