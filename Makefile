@@ -39,7 +39,7 @@ extras: setup ## install and test what is optional: W&B, MLflow, Box2D, MuJoCo, 
 chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it
 	$(BIN)/python -m benchmarks.chaos --minutes 3 $(ARGS)
 
-bench: setup ## measure speed: floor, textbook, ps, cost, levers, scale, peers (half an hour; ARGS=--smoke)
+bench: setup ## measure speed: floor, ps, scale, peers (a quarter of an hour; ARGS=--smoke)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 check: setup ## lint, formatting, types

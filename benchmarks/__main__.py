@@ -1,10 +1,10 @@
 """Run all benchmarks of docs/performance.md, one after the other.
 
-    make bench                            # tables and pictures in runs/bench, in about half an hour
-    python -m benchmarks --only floor cost --folder benchmarks/results
+    make bench                            # tables and pictures in runs/bench
+    python -m benchmarks --only floor peers --folder benchmarks/results
 
 Run it on an otherwise idle machine. The slow benchmarks of learning are separate:
-benchmarks/sweep.py, time_to_solve.py and seeds.py.
+benchmarks/README.md lists them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from a3c.run.rundir import REPOSITORY
 
 BENCHMARKS = {
     "floor": ("floor.csv",),
-    "textbook": ("textbook.csv",),
     "ps_capacity": ("ps-capacity.csv", "--repeats", "1"),
-    "cost": ("cost.csv",),
-    "levers": ("levers.csv", "--pairs", "3", "--seconds", "5"),
     "scale_model": ("scale-model.csv", "--check"),
     "peers": ("peers.csv", "--seconds", "4", "--warm-up", "2"),
 }

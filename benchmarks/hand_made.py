@@ -1,4 +1,4 @@
-"""A cluster that starts each process itself, to pin it to cores and to observe it."""
+"""A cluster of real ps and of workers that only push and pull, each on cores of its own."""
 
 from __future__ import annotations
 
@@ -7,59 +7,41 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from a3c.cluster.topology import free_ports
-from benchmarks.turns import Contestant, side_by_side
-
-
-class HandMade(NamedTuple):
-    """The ps, and all workers as one."""
-
-    ps: list[Contestant]
-    workers: Contestant
+from benchmarks.turns import Contestant
 
 
 @contextmanager
 def cluster(
     num_ps: int,
-    programs: Sequence[Sequence[str]],
+    parameters: int,
+    pause_ms: float,
     counts: Sequence[Path],
     folder: Path,
-    flags: Sequence[str],
-    *,
-    pinned: bool = False,
-) -> Iterator[HandMade]:
-    """Start real ps and the programs of its workers; each worker writes one file of counts.
+    flags: Sequence[str] = (),
+) -> Iterator[tuple[list[Contestant], Contestant]]:
+    """The ps, and all workers as one; each worker writes one of the files `counts`.
 
-    Programs get the cluster's arguments after their own, without job and task. With `pinned`, each
-    ps has a core of its own if there are enough. Workers share the remaining cores, or all cores if
-    none remain.
+    Each ps has a core of its own if there are enough. The workers share the remaining cores, or all
+    cores if none remain.
     """
     hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(counts))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
     where += ["--run-dir", str(folder), *flags]
     cores = os.cpu_count() or 1
     with ExitStack() as stack:
-        ps = []
-        for i in range(num_ps):
-            command = [sys.executable, "worker.py", "--job", "ps", "--task", str(i), *where]
-            ps.append(Contestant(f"ps-{i}", _on_cores(command, [i % cores] if pinned else []), []))
-            stack.callback(ps[-1].close)
-        line = side_by_side([*program, *where] for program in programs)
-        left = list(range(num_ps, cores)) if pinned else []
-        workers = Contestant("workers", _on_cores(line, left), counts)
-        stack.callback(workers.close)
-        yield HandMade(ps, workers)
 
+        def start(name: str, on: Sequence[int], program: list[str], counted: Sequence[Path]) -> Any:
+            pinned = ["taskset", "-c", ",".join(map(str, on or range(cores)))]
+            one = Contestant(name, [*pinned, sys.executable, *program, *where], counted)
+            stack.callback(one.close)
+            return one
 
-def pushers(parameters: int, pause_ms: float, counts: Sequence[Path]) -> list[list[str]]:
-    """The command of workers without environments."""
-    command = [sys.executable, "-m", "benchmarks.pusher", str(parameters), str(pause_ms)]
-    return [[*command, *map(str, counts)]]
-
-
-def _on_cores(command: Sequence[str], cores: Sequence[int]) -> list[str]:
-    if not cores:
-        return list(command)
-    return ["taskset", "-c", ",".join(map(str, cores)), *command]
+        ps = [
+            start(f"ps-{i}", [i % cores], ["worker.py", "--job", "ps", "--task", str(i)], [])
+            for i in range(num_ps)
+        ]
+        pusher = ["-m", "benchmarks.pusher", str(parameters), str(pause_ms), *map(str, counts)]
+        yield ps, start("workers", range(num_ps, cores), pusher, counts)

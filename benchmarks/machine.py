@@ -9,7 +9,6 @@ import csv
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c.run import rundir
-from a3c.run.rundir import REPOSITORY
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -95,22 +93,6 @@ def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
     pattern = r"(?P<begin><!-- table: (?P<name>.*?) -->)\n.*?(?P<end><!-- end -->)"
     return re.sub(pattern, anew, page, flags=re.DOTALL)
-
-
-def launch(command: Sequence[str | Path]) -> None:
-    """Run a launcher to its end; if the benchmark is stopped, it first shuts the launcher down.
-
-    If a launcher is killed, its keepers still write files for a moment.
-    """
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as launcher:
-        try:
-            code = launcher.wait()
-        finally:
-            launcher.terminate()
-            launcher.wait()
-    if code:
-        raise subprocess.CalledProcessError(code, list(map(str, command)))
 
 
 def end_by_signal(number: int, _frame: object) -> None:

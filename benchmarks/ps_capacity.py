@@ -27,7 +27,6 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks import hand_made, machine, turns
-from benchmarks.turns import Contestant
 
 PARAMETERS = (100_000, 677_172, 4_000_000)
 WARM_UP_S = 2.0
@@ -78,17 +77,16 @@ def measure(case: Case, repeat: int, seconds: float) -> Row:
         folder = stack.enter_context(turns.scratch())
         counts = [folder / f"worker-{i}.jsonl" for i in range(case.workers)]
         flags = ["--wire-dtype", case.wire_dtype]
-        pushers = hand_made.pushers(case.parameters, 0.0, counts)
         ps, workers = stack.enter_context(
-            hand_made.cluster(case.ps, pushers, counts, folder, flags, pinned=True)
+            hand_made.cluster(case.ps, case.parameters, 0.0, counts, folder, flags)
         )
         workers.wait_until_counting()
         time.sleep(WARM_UP_S)
-        before = [_cpu(one) for one in (*ps, workers)]
+        before = [one.cpu_seconds() for one in (*ps, workers)]
         sent, begin = _bytes(), time.time()
         time.sleep(seconds)
         end, sent = time.time(), _bytes() - sent
-        used = [_cpu(one) - b for one, b in zip((*ps, workers), before, strict=True)]
+        used = [one.cpu_seconds() - b for one, b in zip((*ps, workers), before, strict=True)]
         time.sleep(2 * turns.ROW_INTERVAL_S)
         rate = workers.rate(begin, end)
     each = [1000 * cpu / (rate * (end - begin)) for cpu in used]
@@ -103,10 +101,6 @@ def measure(case: Case, repeat: int, seconds: float) -> Row:
         round(sent / 1000 / (rate * (end - begin)), 1),
         round(1000 / max(each[:-1]), 1),
     )
-
-
-def _cpu(one: Contestant) -> float:
-    return sum(one.cpu_seconds().values())
 
 
 def _bytes() -> int:

@@ -7,7 +7,7 @@ All programs are alive, and all but one are frozen, so a slow hour of the machin
 programs equally. A program's time is the sum of its own turns, including its start. When a program
 has solved the game, the round is completed, so that all have had the same time; with `--whole` the
 others continue until they end. Run it on an otherwise idle machine; it takes as many times as long
-as there are programs.
+as there are programs. Every program uses its published settings.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if not __package__:
 
 import argparse
 import csv
+import json
 import os
 import shlex
 import signal
@@ -24,34 +25,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
 
 from a3c.plot import pictures
+from a3c.plot.pictures import FAINT
+from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
 from benchmarks.peers import venvs
-from benchmarks.peers.catalogue import OURS
-from benchmarks.peers.measure import our_versions
-from benchmarks.peers.programs.progress import CURVE
+from benchmarks.peers.catalogue import OURS, Settings
+from benchmarks.peers.measure import flags_of, our_versions
+from benchmarks.peers.programs.progress import CURVE, WINDOW
 from benchmarks.peers.rows import pack
-from benchmarks.race_picture import curve, figure
-from benchmarks.time_to_solve import (
-    CONTESTANTS,
-    Contestant,
-    Solved,
-    add_common,
-    curve_path,
-    last_row,
-    our_command,
-    our_curve,
-    peer_command,
-    reached,
-    summary,
-    write_curve,
-)
 from benchmarks.turns import MAX_FROZEN_S, Tree
 
 POLL_S = 0.2
@@ -61,6 +51,51 @@ FOREVER_S = 10**9
 PATIENT = ("--ps-timeout", "1800", "--heartbeat-timeout", "3600")
 
 
+class Contestant(NamedTuple):
+    """A program with its settings; ours uses `flags` instead of `settings`."""
+
+    name: str
+    venv: str = ""
+    program: str = ""
+    settings: Settings = {}  # noqa: RUF012 - never changed
+    flags: tuple[str, ...] = ()
+
+
+CONTESTANTS = (
+    Contestant(OURS),
+    Contestant(
+        "sb3-a2c", "sb3", "sb3_pong", {"algorithm": "a2c", "threads": 1, "vec_env": "subproc"}
+    ),
+    Contestant(
+        "sb3-ppo", "sb3", "sb3_pong", {"algorithm": "ppo", "threads": 2, "vec_env": "subproc"}
+    ),
+    Contestant("cleanrl-ppo", "cleanrl", "cleanrl_pong", {"threads": 2, "vec_env": "envpool"}),
+    Contestant("sample-factory", "sample-factory", "sample_factory_pong"),
+    Contestant("rllib-impala", "rllib", "rllib_pong", {"runners": 2}),
+    Contestant("pytorch-a3c", "pytorch-a3c", "pytorch_a3c_pong", {"processes": 16}),
+)
+
+
+class Row(NamedTuple):
+    """What one program has reached; times are its own."""
+
+    time: str
+    commit: str
+    machine: str
+    load: float  # before the run began
+    program: str
+    versions: str
+    settings: str
+    seed: int
+    solved: bool
+    wall_s: float
+    cpu_s: float
+    env_steps: int
+    games: int
+    mean_return_100: float
+    note: str
+
+
 class Turns:
     """The times of a program's turns, by the clock."""
 
@@ -68,7 +103,6 @@ class Turns:
         self._turns: list[tuple[float, float]] = []
 
     def add(self, begin: float, end: float) -> None:
-        """Add a turn."""
         self._turns.append((begin, end))
 
     def seconds(self, until: float) -> float:
@@ -85,6 +119,7 @@ class Racer:
         self._curve = curve_path(arguments.output, contestant.name, seed)
         self._scratch = tempfile.TemporaryDirectory(prefix="a3c-race-")
         self._run = RunDir(Path(self._scratch.name) / "run")
+        self._raw = Path(self._scratch.name) / "curve.csv"
         self._where = machine.here()
         self._turns, self._began = Turns(), 0.0
         self._tree: Tree | None = None
@@ -92,7 +127,6 @@ class Racer:
 
     @property
     def ended(self) -> bool:
-        """Whether the program has ended."""
         return self._tree is not None and self._tree.exit_code() is not None
 
     def turn(self, seconds: float) -> None:
@@ -106,29 +140,41 @@ class Racer:
             time.sleep(POLL_S)
         self._tree.freeze()
         self._turns.add(begin, time.time())
-        self._cpu_s = max(self._cpu_s, sum(self._tree.cpu_seconds().values()))
+        self._cpu_s = max(self._cpu_s, self._tree.cpu_seconds())
 
     def solved(self) -> bool:
-        """Whether its mean return has reached the goal."""
+        """Whether it has ended with a mean return that reaches the goal."""
         return self.ended and self.row().solved
 
-    def row(self) -> Solved:
-        """Its result so far, in its own running time."""
-        self._write_curve()
-        end = last_row(self._curve)
-        solved, mean = reached(end, self._arguments.goal)
-        return Solved(
+    def row(self) -> Row:
+        """Its result so far, in its own running time; also writes its curve."""
+        one, arguments = self._contestant, self._arguments
+        if one.program:
+            versions, settings = f"benchmarks/peers/{one.venv}.txt", one.settings
+            rows = peer_rows(self._raw)
+        else:
+            versions = our_versions(self._run) if self._run.config.exists() else ""
+            flags = [*one.flags, *arguments.flags]
+            settings = {"preset": "pong", "workers": arguments.workers, "flags": flags}
+            rows = our_rows(self._run, self._began)
+        own = [(round(self._turns.seconds(self._began + at), 1), *rest) for at, *rest in rows]
+        self._curve.parent.mkdir(parents=True, exist_ok=True)
+        with self._curve.open("w", newline="") as file:
+            csv.writer(file).writerows([CURVE, *own])
+        wall_s, env_steps, games, mean = own[-1] if own else (0.0, 0, 0, "")
+        solved = float(mean or "nan") >= arguments.goal and int(games) >= WINDOW
+        return Row(
             *self._where,
             self.name,
-            self._versions(),
-            pack(self._settings()),
+            versions,
+            pack(settings),
             self._seed,
             solved,
-            float(end["wall_s"]),
+            wall_s,
             round(self._cpu_s, 1),
-            int(end["env_steps"]),
-            int(end["games"]),
-            mean,
+            int(env_steps),
+            int(games),
+            float(mean or "nan"),
             "solved" if solved else "failed" if self.ended else "not solved by then",
         )
 
@@ -139,8 +185,20 @@ class Racer:
         self._scratch.cleanup()
 
     def _start(self) -> subprocess.Popen[Any]:
+        one, arguments = self._contestant, self._arguments
+        common = {"seed": self._seed}
+        if one.program:
+            module = f"benchmarks.peers.programs.{one.program}"
+            command = [str(venvs.python(one.venv, arguments.venvs)), "-m", module]
+            common |= {"settings": pack(one.settings), "curve": self._raw, "began": self._began}
+            command += flags_of(common | {"goal": arguments.goal, "max_s": FOREVER_S})
+        else:
+            command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
+            common |= {"workers": arguments.workers, "stop_at_return": arguments.goal}
+            fixed = {"preset": "pong", "evaluation_episodes": 0, "run_dir": self._run.path}
+            command += [*flags_of(fixed | common), *PATIENT, *one.flags, *arguments.flags]
         return subprocess.Popen(
-            self._command(),
+            command,
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             stdout=subprocess.DEVNULL,
@@ -148,46 +206,9 @@ class Racer:
             start_new_session=True,
         )
 
-    def _versions(self) -> str:
-        if self._contestant.venv:
-            return f"benchmarks/peers/{self._contestant.venv}.txt"
-        return our_versions(self._run) if self._run.config.exists() else ""
-
-    def _settings(self) -> dict[str, Any]:
-        if self._contestant.program:
-            return self._contestant.settings
-        return {"preset": "pong", "workers": self._arguments.workers, "flags": self._flags}
-
-    @property
-    def _flags(self) -> list[str]:
-        return [*self._contestant.flags, *self._arguments.flags]
-
-    def _command(self) -> list[str]:
-        one, seed, arguments = self._contestant, self._seed, self._arguments
-        if one.program:
-            return peer_command(one, seed, self._raw, self._began, FOREVER_S, arguments)
-        return [*our_command(self._run, seed, arguments), *PATIENT, *self._flags]
-
-    @property
-    def _raw(self) -> Path:
-        return Path(self._scratch.name) / "curve.csv"
-
-    def _write_curve(self) -> None:
-        """Write its curve by its own running time."""
-        rows = [(self._own(wall_s), *rest) for wall_s, *rest in self._rows()]
-        write_curve(self._curve, rows)
-
-    def _own(self, wall_s: float) -> float:
-        return round(self._turns.seconds(self._began + wall_s), 1)
-
-    def _rows(self) -> list[tuple[Any, ...]]:
-        if self._contestant.program:
-            return peer_rows(self._raw)
-        return our_curve(self._run, self._began)
-
 
 def main() -> int:
-    """Run the race, keep its rows, and print the winner."""
+    """Run the race, keep its rows, and draw them."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     chosen = [one for one in CONTESTANTS if not arguments.only or one.name in arguments.only]
@@ -201,7 +222,11 @@ def main() -> int:
             rows = [racer.row() for racer in field]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
-            draw(rows, arguments)
+            output = arguments.output
+            curves = {row.program: curve(curve_path(output, row.program, row.seed)) for row in rows}
+            if seen := [row for row in rows if curves[row.program]]:
+                made = figure(seen, curves, arguments.goal)
+                print(f"\npicture: {pictures.save(made, output.with_suffix('.png'))}")
     return 0
 
 
@@ -216,18 +241,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--max-minutes", type=float, default=60.0, help="of each one's own time")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
-    add_common(parser)
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
+    parser.add_argument("--goal", type=float, default=18.0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
+    parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
+    parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
     return parser.parse_args()
-
-
-def draw(rows: Sequence[Solved], arguments: argparse.Namespace) -> None:
-    """Draw the picture, next to the table."""
-    output = arguments.output
-    curves = {row.program: curve(curve_path(output, row.program, row.seed)) for row in rows}
-    seen = [row for row in rows if curves[row.program]]
-    if seen:
-        made = figure(seen, curves, arguments.goal)
-        print(f"\npicture: {pictures.save(made, output.with_suffix('.png'))}")
 
 
 @contextmanager
@@ -265,20 +284,91 @@ def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
 
 
 def tell(number: int, field: Sequence[Racer]) -> None:
-    """Log a line about a round."""
+    """Print a line about a round."""
     rows = [racer.row() for racer in field]
     found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]
     print(f"round {number}: {'; '.join(found)}", flush=True)
 
 
+# --- curves, by the clock -------------------------------------------------------------------------
+
+
 def peer_rows(path: Path) -> list[tuple[Any, ...]]:
-    """The curve that a peer's program writes, by the clock."""
+    """The curve that a peer's program writes."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if None not in row.values()]
-    names = CURVE[1:]
-    return [(float(row["wall_s"]), *(row[name] for name in names)) for row in rows]
+    return [(float(row["wall_s"]), *(row[name] for name in CURVE[1:])) for row in rows]
+
+
+def our_rows(run: RunDir, began: float) -> list[tuple[Any, ...]]:
+    """The curve of a run of ours; a solved run ends with its summary."""
+    path = run.metrics("worker-0")
+    rows = read_rows(path) if path.exists() else []
+    found = chief_curve(rows, began)
+    if run.summary.exists() and (end := json.loads(run.summary.read_text()))["solved"]:
+        games = max((row.get("cluster/episodes", 0) for row in rows), default=0)
+        wall_s = round(run.summary.stat().st_mtime - began, 1)
+        found.append((wall_s, end["env_steps"], games, round(end["mean_return_100"], 2)))
+    return found
+
+
+def chief_curve(rows: Sequence[Mapping[str, Any]], began: float) -> list[tuple[Any, ...]]:
+    """The curve from the chief's rows."""
+    return [
+        (
+            round(row["time"] - began, 1),
+            row["env_steps"],
+            row["cluster/episodes"],
+            round(row["cluster/mean_return_100"], 2) if "cluster/mean_return_100" in row else "",
+        )
+        for row in rows
+        if "cluster/episodes" in row
+    ]
+
+
+# --- the table and the picture --------------------------------------------------------------------
+
+
+def curve_path(output: Path, program: str, seed: int) -> Path:
+    return output.with_name(f"{output.stem}-curves") / f"{program}-{seed}.csv"
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """The table for the docs."""
+    found = [
+        (row.program, f"{row.wall_s / 60:.1f} min", f"{row.env_steps:,}", row.mean_return_100)
+        for row in rows
+    ]
+    return machine.table(("program", "its own time", "env steps", "mean of 100 games"), found)
+
+
+Curve = list[tuple[float, float]]  # minutes, mean return
+
+
+def curve(path: Path) -> Curve:
+    """The rows of a curve after its first game has ended."""
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["mean_return_100"]]
+    return [(float(row["wall_s"]) / 60, float(row["mean_return_100"])) for row in rows]
+
+
+def figure(rows: Sequence[Row], curves: Mapping[str, Curve], goal: float) -> Figure:
+    """A line for each program, with a label at its last point."""
+    subtitle = f"seed {rows[0].seed} · turns on the same cores · {rows[0].machine}"
+    made = pictures.page("Pong: mean return of the last 100 games", subtitle)
+    axes = made.subplots()
+    axes.axhline(goal, color=FAINT, linestyle=":", linewidth=1.5)
+    for i, row in enumerate(rows):
+        minutes, means = zip(*curves[row.program], strict=True)
+        label = f"{row.program}: {row.mean_return_100:.1f} after {row.env_steps:,} env steps"
+        (line,) = axes.plot(minutes, means, label=label, linewidth=2)
+        line.set(**pictures.line_style(i))
+    axes.set_xlim(left=0)
+    pictures.dress(axes, "minutes of its own, start included", "mean return")
+    pictures.legend_below(made, [axes])
+    return made
 
 
 if __name__ == "__main__":

@@ -113,8 +113,7 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
     with ExitStack() as stack:
         folder = stack.enter_context(turns.scratch())
         counts = [folder / f"worker-{i}.jsonl" for i in range(workers)]
-        pushers = hand_made.pushers(parameters, PAUSE_MS, counts)
-        made = hand_made.cluster(1, pushers, counts, folder, [], pinned=True)
+        made = hand_made.cluster(1, parameters, PAUSE_MS, counts, folder)
         _, cast = stack.enter_context(made)
         cast.wait_until_counting()
         time.sleep(WARM_UP_S)

@@ -68,18 +68,13 @@ class Tree:
         """The exit code; None while it runs."""
         return self._process.poll()
 
-    def pids(self) -> list[int]:
-        """The pids of all processes."""
-        return [process.pid for process in self._family()]
-
-    def cpu_seconds(self) -> dict[str, float]:
-        """CPU seconds of its processes, by kind of process."""
-        used: dict[str, float] = {}
+    def cpu_seconds(self) -> float:
+        """CPU seconds of all its processes."""
+        used = 0.0
         for process in self._family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                role = _role(process)
-                used[role] = used.get(role, 0.0) + times.user + times.system
+                used += times.user + times.system
         return used
 
     def close(self) -> None:
@@ -202,18 +197,6 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def alternate(
-    contestants: Sequence[Contestant],
-    pairs: int,
-    seconds: float,
-    on_turn: Callable[[int, Contestant, float], None],
-) -> None:
-    """Give each `pairs` turns, in alternating order; `on_turn` gets pair, contestant and rate."""
-    for error in freeze_when_counting(contestants).values():
-        raise error
-    take_turns(contestants, pairs, seconds, on_turn)
-
-
 def freeze_when_counting(
     contestants: Sequence[Contestant], warm_up_s: float = 0.0
 ) -> dict[str, StartError]:
@@ -249,7 +232,10 @@ def take_turns(
     seconds: float,
     on_turn: Callable[[int, Contestant, float], None],
 ) -> None:
-    """Like `alternate`, for contestants that are already frozen."""
+    """Give each `pairs` turns, in alternating order; `on_turn` gets pair, contestant and rate.
+
+    All contestants are frozen before and after.
+    """
     for pair in range(1, pairs + 1):
         for one in contestants if pair % 2 else reversed(contestants):
             one.thaw()
@@ -269,26 +255,20 @@ def watch(one: Contestant, seconds: float) -> float:
     return one.rate(begin, end)
 
 
-def rates(
-    contestants: Sequence[Contestant], pairs: int, seconds: float, label: str
-) -> list[dict[str, float]]:
-    """Env steps a second by name, a dictionary for each pair."""
+def compare(
+    sides: tuple[Contestant, Contestant], pairs: int, seconds: float, label: str
+) -> list[tuple[int, float, float]]:
+    """Env steps a second of both sides, by pair; both are ended afterwards."""
     found: list[dict[str, float]] = [{} for _ in range(pairs)]
 
     def note(pair: int, one: Contestant, rate: float) -> None:
         found[pair - 1][one.name] = rate
         print(f"{label} pair {pair} {one.name:8} {rate:8,.0f} env steps/s", flush=True)
 
-    alternate(contestants, pairs, seconds, note)
-    return found
-
-
-def compare(
-    sides: tuple[Contestant, Contestant], pairs: int, seconds: float, label: str
-) -> list[tuple[int, float, float]]:
-    """Env steps a second of both sides, by pair; both are ended afterwards."""
     try:
-        found = rates(sides, pairs, seconds, label)
+        for error in freeze_when_counting(sides).values():
+            raise error
+        take_turns(sides, pairs, seconds, note)
     finally:
         for side in sides:
             side.close()
@@ -297,19 +277,18 @@ def compare(
 
 
 def ratio_rows(pairs: Iterable[tuple[str, float, float]]) -> list[tuple[str, ...]]:
-    """A `ratio_row` for each name in the pairs."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for name, first, second in pairs:
-        found.setdefault(name, []).append((first, second))
-    return [ratio_row(name, of_name) for name, of_name in found.items()]
-
-
-def ratio_row(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
-    """From pairs of rates: both medians, the second's ratio to the first, and the pairs' range."""
-    first, second = (statistics.median(side) for side in zip(*pairs, strict=True))
-    ratios = [b / a for a, b in pairs]
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    return name, f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.2f}", spread
+    """By name: both medians, the second's ratio to the first, and the range of the pairs."""
+    rows = []
+    by_name: dict[str, list[tuple[float, float]]] = {}
+    for name, *rates in pairs:
+        by_name.setdefault(name, []).append((rates[0], rates[1]))
+    for name, found in by_name.items():
+        first, second = (statistics.median(side) for side in zip(*found, strict=True))
+        ratios = [b / a for a, b in found]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        medians = (f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.2f}")
+        rows.append((name, *medians, spread))
+    return rows
 
 
 class Tally:
@@ -363,8 +342,3 @@ def steps_between(path: Path, begin: float, end: float) -> float:
     times, steps = zip(*_rows(path), strict=True)
     at_begin, at_end = np.interp([begin, end], times, steps)
     return float(at_end - at_begin)
-
-
-def _role(process: psutil.Process) -> str:
-    words = process.cmdline()
-    return words[words.index("--job") + 1] if "--job" in words and "worker.py" in words[1] else ""

@@ -18,29 +18,28 @@ from tests.runs import wait_until
 
 SMOKES = {
     "floor": ["efficiency"],
-    "textbook": ["textbook", "cluster", "ratio"],
     "ps_capacity": ["updates_per_s", "ps_cpu_ms", "kilobytes"],
-    "cost": ["env_steps_per_s", "act_ms", "worker_pss_mb"],
-    "levers": ["ratio"],
     "scale_model": ["env_steps_per_s"],
     "peers": ["env_steps_per_s"],
 }
-_SMALL = ("--", "--envs-per-worker", "1", "--minibatches", "1")
-OF_OURS = {"time_to_solve": _SMALL, "race": _SMALL}
 SHORT = {
     "real_clusters": [
         *("--preset", "cartpole", "--workers", "1", "2", "--seeds", "1"),
         *("--max-env-steps", "2000"),
     ],
-    "sweep": ["--only", "classic-recipe", "--max-env-steps", "4000"],
-    "time_to_solve": ["--only", "a3c-cluster", "--seeds", "1", "--max-minutes", "0.5"],
-    "race": ["--only", "a3c-cluster", "--turn", "10", "--max-minutes", "0.5"],
+    "race": [
+        *("--only", "a3c-cluster", "--turn", "10", "--max-minutes", "3"),
+        *("--", "--preset", "cartpole"),  # a mean of 18 points is soon reached
+    ],
+    "pair": [
+        *("--with", "--wire-dtype float16", "--pairs", "1", "--seconds", "2"),
+        *("--", "--preset", "cartpole"),
+    ],
 }
 
 
 def run(name: str, table: Path, flags: list[str]) -> list[dict[str, str]]:
-    command = [sys.executable, "-m", f"benchmarks.{name}", *flags, "--output", str(table)]
-    command += OF_OURS.get(name, ())
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--output", str(table), *flags]
     ended = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
     )
@@ -54,19 +53,20 @@ def test_a_smoke_of_the_benchmark_writes_numbers(name: str, tmp_path: Path) -> N
     assert rows
     assert all(float(row[column]) > 0 for row in rows for column in SMOKES[name])
     first_line = (tmp_path / f"{name}.csv").read_text().splitlines()[0]
-    assert first_line.startswith(f"# python -m benchmarks.{name} --smoke")
+    assert first_line.startswith(f"# python -m benchmarks.{name} ")
+    assert first_line.endswith(" --smoke")
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_benchmark_of_learning_runs_when_cut_short(name: str, tmp_path: Path) -> None:
+def test_a_slow_benchmark_runs_when_cut_short(name: str, tmp_path: Path) -> None:
     rows = run(name, tmp_path / f"{name}.csv", SHORT[name])
-    assert all(int(row["env_steps"]) > 0 for row in rows)
     assert rows
+    assert all(float(row["ratio" if name == "pair" else "env_steps"]) > 0 for row in rows)
 
 
 @pytest.mark.parametrize(
     "line",
-    ["ps_capacity", "sweep", "seeds --preset cartpole", "asynchrony --at-once 3 --workers 2"],
+    ["ps_capacity", "real_clusters --preset cartpole", "asynchrony --at-once 3 --workers 2"],
 )
 def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", *f"benchmarks.{line}".split()]
@@ -79,7 +79,7 @@ def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path:
         benchmark.terminate()
         assert benchmark.wait(30.0) == 128 + signal.SIGTERM
     _, alive = psutil.wait_procs(left, timeout=10.0)
-    # Who has ended may wait for a busy init to notice.
+    # A process that has ended may be a zombie until a busy init collects it.
     assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -9,21 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import machine, turns
-from benchmarks import race as race_module
+from benchmarks import race, turns
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
-from benchmarks.peers.__main__ import next_candidate
 from benchmarks.peers.catalogue import OURS, PEERS, Peer
-from benchmarks.peers.picture import figure
 from benchmarks.peers.programs.counter import Counter
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
-from benchmarks.race import START_S, Turns, peer_rows, race, variant
-from benchmarks.race_picture import curve
-from benchmarks.race_picture import figure as race_figure
-from benchmarks.time_to_solve import CONTESTANTS, Solved, curve_of, left_to_do, read, summary
-from benchmarks.time_to_solve import Contestant as TimedContestant
 from benchmarks.turns import Contestant, StartError
 from tests.runs import wait_until
 
@@ -115,10 +107,10 @@ def test_who_counts_is_frozen_and_who_does_not_start_is_named(tmp_path: Path) ->
 
 
 def test_own_time_of_a_racer_is_that_of_its_turns() -> None:
-    turns = Turns()
-    turns.add(100.0, 120.0)
-    turns.add(160.0, 180.0)
-    assert [turns.seconds(t) for t in (90.0, 110.0, 130.0, 165.0, 999.0)] == [0, 10, 20, 25, 40]
+    had = race.Turns()
+    had.add(100.0, 120.0)
+    had.add(160.0, 180.0)
+    assert [had.seconds(t) for t in (90.0, 110.0, 130.0, 165.0, 999.0)] == [0, 10, 20, 25, 40]
 
 
 def test_first_turns_of_a_race_are_for_starting_and_ours_is_frozen_for_none_of_them(
@@ -138,56 +130,31 @@ def test_first_turns_of_a_race_are_for_starting_and_ours_is_frozen_for_none_of_t
         def solved(self) -> bool:
             return len(had) == 6
 
-    monkeypatch.setattr(race_module, "tell", lambda *_: None)
+    monkeypatch.setattr(race, "tell", lambda *_: None)
     field: Any = [Fake(name) for name in "abc"]
-    race(field, Namespace(turn=20.0, max_minutes=5.0, whole=False))
-    starts = [("c", START_S), ("b", START_S), ("a", START_S)]
+    race.race(field, Namespace(turn=20.0, max_minutes=5.0, whole=False))
+    starts = [(name, race.START_S) for name in "cba"]
     assert had == [*starts, ("a", 20.0), ("b", 20.0), ("c", 20.0)]
 
 
 def test_every_peer_that_is_compared_by_speed_takes_part_in_a_race() -> None:
-    assert {one.venv for one in CONTESTANTS} == {"", *(peer.name for peer in PEERS[1:])}
-    assert CONTESTANTS[0] == TimedContestant(OURS)
-    for one in CONTESTANTS[1:]:
+    assert {one.venv for one in race.CONTESTANTS} == {"", *(peer.name for peer in PEERS[1:])}
+    assert race.CONTESTANTS[0] == race.Contestant(OURS)
+    for one in race.CONTESTANTS[1:]:
         assert (venvs.HERE / "programs" / f"{one.program}.py").is_file()
 
 
 def test_variant_of_ours_is_named_by_its_flags() -> None:
-    assert variant("--wire-dtype float16") == TimedContestant(
+    assert race.variant("--wire-dtype float16") == race.Contestant(
         "a3c-cluster-wire-dtype-float16", flags=("--wire-dtype", "float16")
     )
 
 
 def test_peers_curve_is_read_without_a_row_that_is_being_written(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
-    assert peer_rows(path) == []
+    assert race.peer_rows(path) == []
     path.write_text("wall_s,env_steps,games,mean_return_100\n5.0,200,1,-21.0\n10.0,4")
-    assert peer_rows(path) == [(5.0, "200", "1", "-21.0")]
-
-
-def test_rows_come_back_from_the_file_as_they_were(tmp_path: Path) -> None:
-    found = [row("sb3", 500.0), row("rllib", 0.0)]
-    machine.write(tmp_path / "rows.csv", found)
-    assert table.read(tmp_path / "rows.csv") == found
-
-
-def test_best_of_a_search_is_marked_for_each_peer_that_ran() -> None:
-    slow, fast = '{"envs":8}', '{"envs":16}'
-    found = [row("sb3", 400.0, 1, slow), row("sb3", 500.0, 1, fast), row("rllib", 0.0)]
-    older = table.mark_best(found[:1])  # a faster find takes its mark
-    marked = table.mark_best(table.mark_best([*older, *found[1:]]))
-    assert [one.note for one in marked] == ["", "best", "it said nothing"]
-    assert table.best_settings(marked) == {"sb3": json.loads(fast)}
-
-
-def test_search_tries_the_grid_and_then_variations_of_the_best_until_none_is_new() -> None:
-    peer = Peer("sb3", "sb3_a2c", ({"envs": 8}, {"envs": 16}), ({"threads": 1}, {"envs": 16}))
-    found: list[Row] = []
-    speeds = {'{"envs":8}': 400.0, '{"envs":16}': 300.0, '{"envs":8,"threads":1}': 500.0}
-    while (settings := next_candidate(peer, found)) is not None:
-        cell = table.pack(settings)
-        found.append(row("sb3", speeds.get(cell, 200.0), 1, cell))
-    assert [one.settings for one in found] == [*speeds, '{"envs":16,"threads":1}']
+    assert race.peer_rows(path) == [(5.0, "200", "1", "-21.0")]
 
 
 def test_ratio_is_of_medians_and_its_range_of_pairs() -> None:
@@ -208,7 +175,7 @@ def test_ratio_leaves_out_pairs_that_were_cut_short() -> None:
 
 
 def test_picture_has_a_bar_for_each_program() -> None:
-    axes = figure([row(OURS, 1000.0), row("sb3", 500.0), row("rllib", 100.0)]).axes[0]
+    axes = table.figure([row(OURS, 1000.0), row("sb3", 500.0), row("rllib", 100.0)]).axes[0]
     assert len(axes.patches) == 3
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rllib", "sb3", OURS]
 
@@ -218,7 +185,7 @@ def test_every_peer_has_a_program_and_nothing_but_pinned_versions(peer: Peer) ->
     assert (venvs.HERE / "programs" / f"{peer.program}.py").is_file()
     lines = venvs.requirements(peer.name).read_text().splitlines()
     assert all(line.count("==") == 1 and "+" not in line for line in lines)
-    assert peer.grid
+    assert peer.settings
 
 
 def test_progress_is_over_by_a_hundred_games_and_not_by_fewer_or_by_time(tmp_path: Path) -> None:
@@ -238,37 +205,22 @@ def test_progress_is_over_by_a_hundred_games_and_not_by_fewer_or_by_time(tmp_pat
     assert (late.over(100, []), late.solved) == (True, False)
 
 
-def solved(program: str, seed: int, wall_s: float = 600.0) -> Solved:
-    return Solved(
-        *("2026-01-01 00:00:00", "abc", "2 cores, a CPU", 1.5, program, "torch==1", "{}", seed),
-        *(True, wall_s, 2 * wall_s, 1000, 120, 18.25, "solved"),
+def racer(program: str) -> race.Row:
+    return race.Row(
+        *("2026-01-01 00:00:00", "abc", "2 cores, a CPU", 1.5, program, "torch==1", "{}", 1),
+        *(True, 600.0, 1200.0, 1000, 120, 18.25, "solved"),
     )
-
-
-def test_runs_that_have_a_row_are_not_run_again(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    assert read(path) == []
-    for row in (found := [solved(OURS, 1), solved("sb3-ppo", 2)]):
-        machine.append(path, [row])
-    assert read(path) == found
-    arguments = Namespace(seeds=2, only=[OURS, "sb3-ppo"])
-    left = [(seed, one.name) for seed, one in left_to_do(arguments, found)]
-    assert left == [(1, "sb3-ppo"), (2, OURS)]
-
-
-def test_time_to_solve_is_summed_up_by_medians_over_seeds() -> None:
-    rows = [solved("sb3-ppo", seed, 60.0 * seed) for seed in (1, 2, 6)]
-    assert summary(rows)[-1] == "| sb3-ppo | 3 of 3 | 2.0 min | 4.0 min | 1,000 |"
 
 
 def test_picture_of_a_race_has_a_line_for_each_program_by_its_own_minutes(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     path.write_text("wall_s,env_steps,games,mean_return_100\n5.0,20,0,\n60.0,400,1,-21.0\n")
-    found = curve(path)
+    found = race.curve(path)
     assert found == [(1.0, -21.0)]
-    rows = [solved(OURS, 1), solved("sb3-ppo", 1)]
-    made = race_figure(rows, {row.program: found for row in rows}, 18.0)
+    rows = [racer(OURS), racer("sb3-ppo")]
+    made = race.figure(rows, {row.program: found for row in rows}, 18.0)
     assert len(made.axes[0].lines) == 3  # and the goal
+    assert race.summary(rows)[-1] == "| sb3-ppo | 10.0 min | 1,000 | 18.25 |"
 
 
 def test_our_curve_is_what_the_chief_wrote_of_the_cluster() -> None:
@@ -277,4 +229,4 @@ def test_our_curve_is_what_the_chief_wrote_of_the_cluster() -> None:
         {"time": 105.0, "env_steps": 50, "cluster/episodes": 0},
         {"time": 110.0, "env_steps": 90, "cluster/episodes": 2, "cluster/mean_return_100": -20.5},
     ]
-    assert curve_of(rows, 95.0) == [(10.0, 50, 0, ""), (15.0, 90, 2, -20.5)]
+    assert race.chief_curve(rows, 95.0) == [(10.0, 50, 0, ""), (15.0, 90, 2, -20.5)]

@@ -1,11 +1,10 @@
 """Ours and its peers in turns on the same game, network and cores: env steps a second.
 
     python -m benchmarks.peers --pairs 5 --seconds 30 --output benchmarks/results/peers.csv
-    python -m benchmarks.peers --search --seconds 8    # find the best settings of each peer
     python -m benchmarks.peers --smoke                 # a few seconds of each installed peer
 
 Run it on an otherwise idle machine. Missing virtual environments of peers are made below --venvs
-(some gigabytes). The best settings come from the file that --search wrote.
+(some gigabytes).
 """
 
 from __future__ import annotations
@@ -14,43 +13,31 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.peers")
 
 import argparse
-import json
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from a3c.plot import pictures
-from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
-from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
-from benchmarks.peers.catalogue import OURS, PEERS, Peer, Settings, named
-from benchmarks.peers.measure import Program, Times, measure
-from benchmarks.peers.picture import figure
-from benchmarks.peers.rows import Row
+from benchmarks.peers.catalogue import OURS, PEERS, Peer
+from benchmarks.peers.measure import Program
+from benchmarks.peers.rows import Row, figure, summary
 
-RESULTS = REPOSITORY / "benchmarks" / "results"
-SMOKE = Times(1.0, 3.0)
 SMALL = {OURS: {"envs_per_worker": 1}}  # loading a game takes over a second
 
 
 def main() -> int:
-    """Make the virtual environments, then search or compare; returns 1 if a run failed."""
+    """Make the virtual environments, then compare; returns 1 if a run failed."""
     arguments = parse()
-    signal.signal(signal.SIGTERM, machine.end_by_signal)
-    peers = tuple(prepared(arguments))
+    peers = list(prepared(arguments))
     if arguments.setup:
         return 0
-    if arguments.search:
-        rows = search(peers, arguments)
-    else:
-        rows = compare(peers, arguments)
-        print("\n".join(table.summary(rows)))
-        path = arguments.picture or arguments.output.with_suffix(".png")
-        if any(row.env_steps for row in rows):
-            print(f"\npicture: {pictures.save(figure(rows), path)}")
+    rows = compare(peers, arguments)
+    print("\n".join(summary(rows)))
+    if any(row.env_steps for row in rows):
+        print(f"\npicture: {pictures.save(figure(rows), arguments.output.with_suffix('.png'))}")
     return int(any(not row.env_steps for row in rows))
 
 
@@ -63,19 +50,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
     parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before each of them")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/peers.csv"))
-    parser.add_argument("--picture", type=Path, help="default: beside the output")
-    parser.add_argument("--search", action="store_true", help="try each peer's settings instead")
-    parser.add_argument("--searched", type=Path, default=RESULTS / "peers-search.csv")
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
     parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS])
     parser.add_argument("--setup", action="store_true", help="only make the environments")
     parser.add_argument("--smoke", action="store_true", help="seconds, of what is installed")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.pairs, arguments.warm_up, arguments.seconds = 1, 1.0, 3.0
+    return arguments
 
 
 def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
     """The peers that can run; prints each other peer with the reason."""
-    for peer in named(arguments.only):
+    for peer in PEERS:
+        if arguments.only and peer.name not in arguments.only:
+            continue
         if peer.name == OURS:
             yield peer
             continue
@@ -90,10 +79,9 @@ def prepared(arguments: argparse.Namespace) -> Iterator[Peer]:
         yield peer
 
 
-def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
+def compare(peers: Sequence[Peer], arguments: argparse.Namespace) -> list[Row]:
     """Compare all programs in turns; the CSV gets a row after each turn."""
     found: list[Row] = []
-    times = SMOKE if arguments.smoke else Times(arguments.warm_up, arguments.seconds)
 
     def add(row: Row) -> None:
         found.append(row)
@@ -102,52 +90,23 @@ def compare(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]
 
     with turns.scratch() as folder, ExitStack() as stack:
         programs: dict[str, Program] = {}
-        for peer, settings in choices(peers, arguments):
-            programs[peer.name] = Program(peer, settings, arguments.venvs, folder)
-            stack.callback(programs[peer.name].contestant.close)
+        for peer in peers:
+            small = SMALL.get(peer.name, {}) if arguments.smoke else {}
+            program = Program(peer, peer.settings | small, arguments.venvs, folder)
+            programs[peer.name] = program
+            stack.callback(program.contestant.close)
         cast = [program.contestant for program in programs.values()]
-        failed = turns.freeze_when_counting(cast, times.warm_up_s)
+        failed = turns.freeze_when_counting(cast, arguments.warm_up)
         for name, error in failed.items():
             add(programs[name].failed(1, str(error)))
+        seconds = arguments.seconds
         turns.take_turns(
             [one for one in cast if one.name not in failed],
-            1 if arguments.smoke else arguments.pairs,
-            times.seconds,
-            lambda pair, one, rate: add(programs[one.name].row(pair, times.seconds, rate)),
+            arguments.pairs,
+            seconds,
+            lambda pair, one, rate: add(programs[one.name].row(pair, seconds, rate)),
         )
     return found
-
-
-def choices(
-    peers: tuple[Peer, ...], arguments: argparse.Namespace
-) -> Iterator[tuple[Peer, Settings]]:
-    """Each peer with its best settings so far."""
-    path = arguments.searched
-    best = table.best_settings(table.read(path)) if path.exists() else {}
-    for peer in peers:
-        small = SMALL.get(peer.name, {}) if arguments.smoke else {}
-        yield peer, best.get(peer.name, peer.grid[0]) | small
-
-
-def search(peers: tuple[Peer, ...], arguments: argparse.Namespace) -> list[Row]:
-    """Try each peer's settings once; settings that the file already has are skipped."""
-    path = arguments.searched
-    found = table.read(path) if path.exists() else []
-    times = Times(arguments.warm_up, arguments.seconds)
-    for peer in peers:
-        while (settings := next_candidate(peer, found)) is not None:
-            found.append(measure(peer, settings, arguments.venvs, times))
-            tell(found[-1])
-            machine.write(path, table.mark_best(found))
-    return found
-
-
-def next_candidate(peer: Peer, found: Sequence[Row]) -> Settings | None:
-    """The next settings to try: from the grid, or a variation of the best so far."""
-    tried = [json.loads(row.settings) for row in found if row.peer == peer.name]
-    best = table.best_settings(table.mark_best(found)).get(peer.name, peer.grid[0])
-    candidates = [*peer.grid, *(best | variation for variation in peer.variations)]
-    return next((settings for settings in candidates if settings not in tried), None)
 
 
 def tell(row: Row) -> None:

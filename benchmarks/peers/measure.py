@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import RunDir
 from benchmarks import machine, turns
 from benchmarks.floor import ONE_UPDATE
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS, Peer, Settings
 from benchmarks.peers.rows import Row, pack
-from benchmarks.turns import Contestant, StartError
+from benchmarks.turns import Contestant
 
 PACKAGES = ("tensorflow", "gymnasium", "ale-py", "numpy")
 
 # The same network and preprocessing as the peers have.
 EQUAL: tuple[str, ...] = (
-    "--network",
-    "a3c-ff",
-    "--preprocessing",
-    "atari",
-    "--no-normalize-observations",
+    *("--network", "a3c-ff", "--preprocessing", "atari", "--no-normalize-observations"),
     *ONE_UPDATE,
 )
-
-
-class Times(NamedTuple):
-    """The durations of a measurement."""
-
-    warm_up_s: float
-    seconds: float
 
 
 class Program:
@@ -84,33 +71,8 @@ class Program:
             return str(json.loads(file.readline())["versions"])
 
 
-def measure(peer: Peer, settings: Settings, root: Path, times: Times) -> Row:
-    """Measure one program alone, from its start."""
-    with turns.scratch() as folder:
-        program = Program(peer, settings, root, folder)
-        try:
-            program.contestant.wait_until_counting()
-            time.sleep(times.warm_up_s)
-            rate = turns.watch(program.contestant, times.seconds)
-            return program.row(1, times.seconds, rate)
-        except StartError as error:
-            return program.failed(1, str(error))
-        finally:
-            program.contestant.close()
-
-
-# --- ours -----------------------------------------------------------------------------------------
-
-
-def launcher_command(run: RunDir, settings: Settings) -> list[str]:
-    """The command of a cluster of ours that learns Pong."""
-    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
-    fixed = {"preset": "pong", "evaluation_episodes": 0, "run_dir": run.path}
-    return [*command, *flags_of(fixed | settings)]
-
-
 def flags_of(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as flags of the launcher."""
+    """Settings as flags."""
     return [
         word
         for name, value in settings.items()

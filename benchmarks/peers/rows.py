@@ -1,13 +1,16 @@
-"""The table of measurements, one row a run, and its medians."""
+"""The measurements, one row a run; their medians as a table and as a picture."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
+from a3c.plot import pictures
+from a3c.plot.pictures import COLOURS, INK
 from benchmarks import machine
 from benchmarks.peers.catalogue import OURS, Settings
 
@@ -26,7 +29,7 @@ class Row(NamedTuple):
     env_steps: int
     seconds: float
     env_steps_per_s: float
-    note: str = ""  # "best" in a search
+    note: str = ""
 
 
 class Compared(NamedTuple):
@@ -44,45 +47,9 @@ class Compared(NamedTuple):
         return statistics.median(self.speeds)
 
 
-BEST = "best"
-
-
 def pack(settings: Settings) -> str:
     """Settings as the text of a cell."""
     return json.dumps(settings, separators=(",", ":"))
-
-
-def read(path: Path) -> list[Row]:
-    """The rows of a CSV file."""
-    return [
-        Row(
-            **{
-                **row,
-                "load": float(row["load"]),
-                "pair": int(row["pair"]),
-                "env_steps": int(row["env_steps"]),
-                "seconds": float(row["seconds"]),
-                "env_steps_per_s": float(row["env_steps_per_s"]),
-            }  # type: ignore[arg-type]
-        )
-        for row in machine.read(path)
-    ]
-
-
-def mark_best(rows: Iterable[Row]) -> list[Row]:
-    """The same rows; only the fastest row of each peer is marked as best."""
-    found = [row._replace(note="") if row.note == BEST else row for row in rows]
-    fastest: dict[str, Row] = {}
-    for row in found:
-        best = fastest.get(row.peer)
-        if row.env_steps and (best is None or row.env_steps_per_s > best.env_steps_per_s):
-            fastest[row.peer] = row
-    return [row._replace(note=BEST) if row is fastest.get(row.peer) else row for row in found]
-
-
-def best_settings(rows: Iterable[Row]) -> dict[str, Settings]:
-    """The best settings of a search, by peer."""
-    return {row.peer: json.loads(row.settings) for row in rows if row.note == BEST}
 
 
 def compare(rows: Sequence[Row]) -> list[Compared]:
@@ -122,3 +89,28 @@ def summary(rows: Sequence[Row]) -> list[str]:
 def describe(settings: str) -> str:
     """The settings of a cell in readable form."""
     return ", ".join(f"{name} {value}" for name, value in json.loads(settings).items())
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Medians as bars, fastest on top, with a dot for each run and the speed ratio of ours."""
+    compared = compare(rows)
+    pairs = len({row.pair for row in rows})
+    made = pictures.page(
+        "Env steps a second: Pong, 84×84×4, 16-32-256",
+        f"{rows[0].machine} · median of {pairs} alternating runs, each a dot",
+        (12.0, 2.0 + 0.75 * len(compared)),
+    )
+    axes = made.subplots()
+    for place, one in enumerate(reversed(compared)):
+        colour = COLOURS[1] if one.peer == OURS else COLOURS[0]
+        axes.barh(place, one.median, color=colour, alpha=0.85, height=0.6)
+        axes.plot(one.speeds, [place] * len(one.speeds), "o", color=INK, markersize=4, alpha=0.6)
+        text = f"  {one.median:,.0f}"
+        if one.ratio is not None and one.peer != OURS:
+            text += f"   ours is {one.ratio:.2f} × it"
+        axes.text(max(one.speeds), place, text, va="center", size=12, color=INK)
+    axes.set_xlim(0, 1.3 * max(max(one.speeds) for one in compared))
+    pictures.dress(axes, "env steps/s", "")
+    axes.grid(visible=False, axis="y")
+    axes.set_yticks(range(len(compared)), [one.peer for one in reversed(compared)])
+    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.peers.programs.cleanrl_ppo import PACKAGES, Settings, make_envs, train
+from benchmarks.peers.programs.cleanrl_ppo import Settings, make_envs, train
 from benchmarks.peers.programs.games import NUM_ACTIONS
 from benchmarks.peers.programs.progress import parse
 from benchmarks.peers.programs.torch_networks import NATURE, ActorCritic
@@ -19,7 +19,6 @@ def main() -> None:
     torch.manual_seed(seed)
     envs = make_envs(given["vec_env"], PONG.envs, seed)
     train(envs, ActorCritic(NUM_ACTIONS, NATURE), PONG, progress.over)
-    progress.print_result(*PACKAGES)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Counts env steps as they are made, in a file that whoever measures reads."""
+"""A file in which a program counts its env steps; the benchmark reads it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ INTERVAL_S = 0.25  # between rows
 
 
 class Counter:
-    """Writes versions, and then a row with the env steps so far, now and then."""
+    """Writes the versions, and then a row with the env steps so far at intervals."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock, self._due = path, clock, 0.0
 
     def begin(self, *packages: str) -> None:
-        """Say of which versions all that follows is."""
+        """Write the versions of the packages."""
         self._write({"versions": " ".join(f"{name}=={version(name)}" for name in packages)})
 
     def count(self, env_steps: int) -> None:
-        """Look at the clock, where `env_steps` were made since the start."""
+        """Write a row if it is due; `env_steps` were made since the start."""
         now = self._clock()
         if now >= self._due:
             self._due = now + INTERVAL_S
@@ -36,7 +36,7 @@ class Counter:
 
 
 def parse(*packages: str) -> tuple[dict[str, Any], Counter]:
-    """The settings and the counter that a program was started with."""
+    """The settings and the counter from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--settings", type=json.loads, required=True)
     parser.add_argument("--counts", type=Path, required=True)

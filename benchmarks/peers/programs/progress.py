@@ -1,4 +1,4 @@
-"""Games as they end in a program that is to solve Pong: the curve, and whether it is solved."""
+"""The games of a program that learns Pong: its curve, and whether Pong is solved."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-RESULT = "RESULT "  # what the line that says how it ended begins with
 WINDOW = 100  # games in the mean that counts
 INTERVAL_S = 5.0  # between rows of the curve
 CURVE = ("wall_s", "env_steps", "games", "mean_return_100")
 
 
 class Progress:
-    """Scores of whole games, the newest of which are judged; wall time counts from `began`."""
+    """The scores of the last 100 whole games; wall time counts from `began`."""
 
     def __init__(
         self,
@@ -39,11 +37,11 @@ class Progress:
 
     @property
     def solved(self) -> bool:
-        """Whether the last hundred games are good enough; never, while there were fewer."""
+        """Whether the mean of 100 games has reached the goal; False before 100 games."""
         return len(self._scores) == WINDOW and sum(self._scores) / WINDOW >= self._goal
 
     def over(self, env_steps: int, scores: Iterable[float]) -> bool:
-        """Take the games that ended since; whether to end, as solved or for lack of time."""
+        """Add games that have ended; returns whether to end: solved, or the time is over."""
         self._env_steps = env_steps
         for score in scores:
             self._games += 1
@@ -56,18 +54,13 @@ class Progress:
                 csv.writer(file).writerow(self._row(wall_s))
         return over
 
-    def print_result(self, *packages: str) -> None:
-        """Say what came of it to whoever started this program."""
-        versions = " ".join(f"{name}=={version(name)}" for name in packages)
-        print(RESULT + json.dumps({"solved": self.solved, "versions": versions}), flush=True)
-
     def _row(self, wall_s: float) -> tuple[Any, ...]:
         mean = round(sum(self._scores) / len(self._scores), 2) if self._scores else ""
         return round(wall_s, 1), self._env_steps, self._games, mean
 
 
 def parse() -> tuple[dict[str, Any], int, Progress]:
-    """The settings, the seed and the progress that a program was started with."""
+    """The settings, the seed and the progress from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--settings", type=json.loads, required=True)
     parser.add_argument("--seed", type=int, required=True)

@@ -17,7 +17,7 @@ from torch import multiprocessing, nn
 
 from benchmarks.peers.programs.games import NUM_ACTIONS, make_plain
 from benchmarks.peers.programs.progress import parse
-from benchmarks.peers.programs.pytorch_a3c import PACKAGES, POLL_S, Rollout, learn, loss
+from benchmarks.peers.programs.pytorch_a3c import POLL_S, Rollout, learn, loss
 from benchmarks.peers.programs.pytorch_a3c import shared_adam as adam
 
 SIDE, UNITS, FILTERS = 42, 256, 32
@@ -143,7 +143,6 @@ def main() -> None:
         worker.start()
     while not progress.over(sum(made.value for made in counts), drained(scores)):
         time.sleep(POLL_S)
-    progress.print_result(*PACKAGES)
     for worker in workers:
         worker.terminate()
 

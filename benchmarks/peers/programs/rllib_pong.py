@@ -15,7 +15,7 @@ from ray.tune.registry import register_env
 
 from benchmarks.peers.programs.games import make_plain
 from benchmarks.peers.programs.progress import parse
-from benchmarks.peers.programs.rllib_impala import PACKAGES, REPORT_S, train_on
+from benchmarks.peers.programs.rllib_impala import REPORT_S, train_on
 
 
 class Scored(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -90,7 +90,6 @@ def main() -> None:
                 sampled = train_on(algorithm, sampled)
                 over = progress.over(sampled, [float(line) for line in ended])
         algorithm.stop()
-    progress.print_result(*PACKAGES)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from sample_factory.algo.utils.misc import EPISODIC
 from sample_factory.envs.env_utils import register_env
 
 from benchmarks.peers.programs.progress import Progress, parse
-from benchmarks.peers.programs.sample_factory_appo import PACKAGES, configured, make_pong
+from benchmarks.peers.programs.sample_factory_appo import configured, make_pong
 
 FIXED = {  # nothing that it learns by
     "env": "pong",
@@ -54,7 +54,6 @@ def main() -> None:
         runner.register_observer(Judge(progress))
         runner.init()
         runner.run()
-    progress.print_result(*PACKAGES)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks.peers.programs.progress import Progress, parse
-from benchmarks.peers.programs.sb3_a2c import PACKAGES, make_envs
+from benchmarks.peers.programs.sb3_a2c import make_envs
 
 ENV_STEPS = 10_000_000  # over which the zoo's schedules run
 
@@ -52,7 +52,6 @@ def main() -> None:
     settings, seed, progress = parse()
     model = make_model(settings["algorithm"], seed, settings["threads"], settings["vec_env"])
     model.learn(ENV_STEPS, callback=Judge(progress), log_interval=10**9)
-    progress.print_result(*PACKAGES)
     model.env.close()  # waits for its processes, whose CPU time counts
 
 
