@@ -1,1 +1,1 @@
-"""What runs in a peer's own environment, and must import nothing that is only in ours."""
+"""Programs that run in a peer's own environment; they import nothing that is only in ours."""

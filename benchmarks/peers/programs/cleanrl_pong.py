@@ -13,7 +13,7 @@ PONG = Settings(envs=16, steps=128, epochs=3, minibatches=8, clip=0.2)
 
 
 def main() -> None:
-    """Train until it is over."""
+    """Train until Pong is solved or the time is over."""
     given, seed, progress = parse()
     torch.set_num_threads(given["threads"])
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""CleanRL's PPO for Atari, written anew on the libraries it stands on.
+"""CleanRL's PPO for Atari, reimplemented on the libraries that it uses.
 
 With one epoch and one minibatch it is the A2C that it is compared as; `cleanrl_pong.py` plays it
 with its published settings. CleanRL has a script on gymnasium's SyncVectorEnv and one on envpool:
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """`[T, B]` of everything, and what came after."""
+    """Arrays `[T, B]`, and the observation after them."""
 
     observations: torch.Tensor
     actions: torch.Tensor
@@ -56,7 +56,7 @@ Returns = list[float]
 
 
 def make_envs(vec_env: str, num_envs: int, seed: int) -> Any:
-    """Games that are stepped together: in this process one by one, or by envpool's threads."""
+    """Vector environments: `SyncVectorEnv` in this process, or envpool with its threads."""
     if vec_env == "envpool":
         import envpool
 

@@ -1,4 +1,4 @@
-"""Pong for the programs that bring no wrappers of their own: as `presets/pong.toml` plays it."""
+"""Pong as `presets/pong.toml` plays it, for programs without wrappers of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_pong(**keywords: Any) -> gymnasium.Env[Any, Any]:
 
 
 def make_plain(**keywords: Any) -> gymnasium.Env[Any, Any]:
-    """One game as the emulator shows it, without sticky actions."""
+    """One game without preprocessing and without sticky actions."""
     gymnasium.register_envs(ale_py)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return gymnasium.make(GAME, repeat_action_probability=0.0, **keywords)

@@ -1,4 +1,4 @@
-"""A3C as ikostrikov's pytorch-a3c does it, written anew: Hogwild on shared memory.
+"""A3C as in ikostrikov's pytorch-a3c, reimplemented: Hogwild on shared memory.
 
 One environment a process; each takes gradients of its own copy of the network over 20 steps and
 applies them without locks to the shared parameters, through an Adam whose moments are shared too.
@@ -28,7 +28,7 @@ Rollout = list[tuple[Any, ...]]  # log-probability, entropy, value, reward, whet
 
 
 def shared_adam(network: torch.nn.Module) -> torch.optim.Adam:
-    """Adam whose counts and moments processes that are forked later have in common."""
+    """Adam with counts and moments in shared memory, for processes that are forked later."""
     optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, foreach=False)
     for parameter in network.parameters():
         optimizer.state[parameter] = {
@@ -42,7 +42,7 @@ def shared_adam(network: torch.nn.Module) -> torch.optim.Adam:
 def work(
     shared: ActorCritic, optimizer: torch.optim.Adam, steps: int, made: Any, seed: int
 ) -> None:
-    """Play and learn until the process is ended."""
+    """Play and learn until the process is killed."""
     torch.manual_seed(seed)
     local = ActorCritic(NUM_ACTIONS, PAPER)
     for rollout, after in rollouts(local, shared, steps, seed):

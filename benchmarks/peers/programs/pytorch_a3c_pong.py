@@ -1,4 +1,4 @@
-"""Pong as ikostrikov's pytorch-a3c has it, written anew: its network, frames and processes.
+"""Pong as in ikostrikov's pytorch-a3c, reimplemented: its network, frames and processes.
 
 42×42 normalised pixels, four convolutions and an LSTM, 16 processes whose Adam is shared.
 """

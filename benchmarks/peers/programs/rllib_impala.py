@@ -38,20 +38,20 @@ class PaperModule(TorchRLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> Any:
-        """Values of observations, whose features may be known already."""
+        """Values of observations; their features may be computed already."""
         if embeddings is None:
             embeddings = self.layers.trunk(batch[Columns.OBS].float() / 255.0)
         return self.layers.value(embeddings)[:, 0]
 
 
 def train_on(algorithm: Any, sampled: int) -> int:
-    """Train for `REPORT_S`; the env steps sampled since the start, `sampled` where none came."""
+    """Train for `REPORT_S`; the env steps since the start, `sampled` if none are reported."""
     runners = algorithm.train().get("env_runners", {})
     return int(runners.get("num_env_steps_sampled_lifetime", sampled))
 
 
 def main() -> None:
-    """Train until it is ended."""
+    """Train until the process is killed."""
     settings, counter = parse(*PACKAGES)
     ray.init(include_dashboard=False, log_to_driver=False, num_cpus=settings["runners"] + 2)
     register_env("pong", lambda _: make_pong())

@@ -47,7 +47,7 @@ def make_pong(config: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def published(settings: dict[str, Any], seed: int, scores: Path) -> IMPALAConfig:
-    """The example's settings; how many processes play is left to who runs it."""
+    """The example's settings; the caller gives the number of processes that play."""
     network = DefaultModelConfig(
         conv_filters=[[16, 4, 2], [32, 4, 2], [64, 4, 2], [128, 4, 2]],
         conv_activation="relu",

@@ -53,7 +53,7 @@ class Watch(AlgoObserver):
         self._counter, self._samples = counter, samples
 
     def on_training_step(self, _runner: Runner, training_iteration_since_resume: int) -> None:
-        """An update was made."""
+        """Called after an update."""
         self._counter.count(training_iteration_since_resume * self._samples)
 
 

@@ -12,7 +12,7 @@ from sample_factory.envs.env_utils import register_env
 from benchmarks.peers.programs.progress import Progress, parse
 from benchmarks.peers.programs.sample_factory_appo import configured, make_pong
 
-FIXED = {  # nothing that it learns by
+FIXED = {  # none of these affects learning
     "env": "pong",
     "device": "cpu",
     "save_every_sec": 10**6,
@@ -22,14 +22,14 @@ FIXED = {  # nothing that it learns by
 
 
 class Judge(AlgoObserver):
-    """Takes the scores of whole games, and ends training when it is over."""
+    """Passes the scores of whole games on, and ends training when Pong is solved."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._scores: list[float] = []
 
     def on_init(self, runner: Runner) -> None:
-        """Ask for the scores."""
+        """Register for the scores."""
         runner.register_episodic_stats_handler(self._take)
 
     def _take(self, _runner: Runner, message: dict[str, Any], _policy: int) -> None:
@@ -37,7 +37,7 @@ class Judge(AlgoObserver):
         self._scores.append(float(message[EPISODIC]["reward"]))
 
     def on_training_step(self, runner: Runner, _iteration: int) -> None:
-        """An update was made; its env steps count every frame."""
+        """Called after an update; the runner counts frames."""
         env_steps = runner.env_steps.get(0, 0) // runner.cfg.env_frameskip
         scores, self._scores = self._scores, []
         if self._progress.over(env_steps, scores):
@@ -45,7 +45,7 @@ class Judge(AlgoObserver):
 
 
 def main() -> None:
-    """Train until it is over."""
+    """Train until Pong is solved or the time is over."""
     settings, seed, progress = parse()
     register_env("pong", make_pong)
     with tempfile.TemporaryDirectory() as scratch:

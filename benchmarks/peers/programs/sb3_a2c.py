@@ -29,7 +29,7 @@ class PaperTrunk(BaseFeaturesExtractor):
         self.layers = trunk(PAPER, UNITS[PAPER])
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Features of observations that were scaled to 1 already."""
+        """Features of observations that are scaled to 1."""
         return self.layers(observations)
 
 

@@ -16,7 +16,7 @@ ENV_STEPS = 10_000_000  # over which the zoo's schedules run
 
 
 class Judge(BaseCallback):
-    """Takes the raw scores of whole games, and ends training when it is over."""
+    """Passes the raw scores of whole games on, and ends training when Pong is solved."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def make_model(algorithm: str, seed: int, threads: int, vec_env: str) -> Any:
 
 
 def main() -> None:
-    """Train until it is over."""
+    """Train until Pong is solved or the time is over."""
     settings, seed, progress = parse()
     model = make_model(settings["algorithm"], seed, settings["threads"], settings["vec_env"])
     model.learn(ENV_STEPS, callback=Judge(progress), log_interval=10**9)
