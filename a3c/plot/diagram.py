@@ -156,8 +156,9 @@ def _draw_box(axes: Axes, row: LayerRow, x: float, y: float, width: float) -> No
     lines = _label(row)
     for number, line in enumerate(lines):
         height = y + _BOX / 2 + _LINE * ((len(lines) - 1) / 2 - number)
-        strong: dict[str, Any] = {"weight": "bold", "color": colour} if number == 0 else {}
-        style = {"size": 9, "color": FAINT, "ha": "center", "va": "center"} | strong
+        style: dict[str, Any] = {"size": 9, "color": FAINT, "ha": "center", "va": "center"}
+        if number == 0:
+            style |= {"weight": "bold", "color": colour}
         axes.text(x + width / 2, height, line, **style)
 
 
