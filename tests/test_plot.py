@@ -58,23 +58,20 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
     return path
 
 
-def plot(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "plot.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
 def is_drawn(path: Path) -> bool:
     pixels = image.imread(path)
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 
 
-def test_all_pictures_of_a_run_are_drawn_where_they_are_said_to_be(tmp_path: Path) -> None:
+def test_all_pictures_of_a_run_are_drawn_where_they_are_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = fake_run(tmp_path / "run")
-    done = plot(run)
-    assert done.returncode == 0, done.stderr
+    assert main([str(run)]) == 0
+    said = capsys.readouterr().out.splitlines()
     names = ["return", "losses", "throughput", "staleness"]
-    assert done.stdout.splitlines() == [str(run / "plots" / f"{name}.png") for name in names]
-    assert all(is_drawn(Path(line)) for line in done.stdout.splitlines())
+    assert said == [str(run / "plots" / f"{name}.png") for name in names]
+    assert all(is_drawn(Path(line)) for line in said)
 
 
 def test_numbers_of_info_have_a_picture_where_there_are_any(
@@ -97,9 +94,9 @@ def test_numbers_of_info_have_a_picture_where_there_are_any(
 def test_several_runs_share_a_picture(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / f"run-{seed}", seed=seed) for seed in (1, 2, 3)]
     runs.append(fake_run(tmp_path / "other", learning_rate=1e-4))
-    done = plot(*runs, "--what", "return", "--output", tmp_path / "here")
-    assert done.returncode == 0, done.stderr
-    assert is_drawn(tmp_path / "here" / "return.png")
+    names = ["return", "losses", "throughput", "staleness"]
+    assert main([*map(str, runs), "--what", *names, "--output", str(tmp_path / "here")]) == 0
+    assert all(is_drawn(tmp_path / "here" / f"{name}.png") for name in names)
 
 
 def test_an_svg_compares_groups_of_seeds_by_the_chosen_average(tmp_path: Path) -> None:
@@ -136,22 +133,30 @@ def test_curves_of_a_resumed_run_leave_out_the_past_that_was_lost(tmp_path: Path
     assert [point.env_steps for point in curve.points] == steps.tolist()
 
 
-def test_missing_data_are_named_and_what_there_is_is_drawn(tmp_path: Path) -> None:
+def test_missing_data_are_named_and_what_there_is_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = fake_run(tmp_path / "run")
     (run / "metrics" / "episodes.jsonl").unlink()
-    done = plot(run)
-    assert done.returncode == 0
-    assert "episodes.jsonl" in done.stderr
-    assert len(done.stdout.splitlines()) == 3
-    done = plot(run, "--what", "return")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert main([str(run)]) == 0
+    said = capsys.readouterr()
+    assert "episodes.jsonl" in said.err
+    assert len(said.out.splitlines()) == 3
+    assert main([str(run), "--what", "return"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), ("--smooth", "0"), ("--what", "moon")])
-def test_bad_input_is_one_line(arguments: tuple[str, ...]) -> None:
-    done = plot(*arguments)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert arguments[-1] in done.stderr
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(arguments)
+    except SystemExit as left:
+        code = left.code
+    said = capsys.readouterr()
+    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert arguments[-1] in said.err
 
 
 def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Decision
 from a3c.plot.network_pictures import (
     POLICY,
-    FirstLayer,
     blur,
     filters_figure,
     first_layers,
@@ -171,24 +170,21 @@ def test_an_overlay_shines_where_saliency_is_high_and_only_there() -> None:
 def test_the_first_layer_of_each_trunk_is_found() -> None:
     conv, dense = np.zeros((8, 8, 4, 16)), np.zeros((4, 8))
     plain = {"conv1/weights": conv, "conv1/biases": np.zeros(16), "dense/weights": dense}
-    assert [layer.name for layer in first_layers(plain)] == ["conv1"]
+    assert [*first_layers(plain)] == ["conv1"]
     two = {
         "policy_trunk/hidden1/weights": dense,
         "policy_trunk/hidden2/weights": dense,
         "value_trunk/hidden1/weights": dense,
         "policy/weights": dense,
     }
-    assert [layer.name for layer in first_layers(two)] == [
-        "policy_trunk/hidden1",
-        "value_trunk/hidden1",
-    ]
-    assert first_layers({"odd": dense}) == []
+    assert [*first_layers(two)] == ["policy_trunk/hidden1", "value_trunk/hidden1"]
+    assert first_layers({"odd": dense}) == {}
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 4, 16), (3, 3, 1, 33), (5, 7, 3, 2), (4, 64), (1, 1)])
 def test_every_weight_is_in_the_picture(shape: tuple[int, ...]) -> None:
     weights = np.random.default_rng(1).normal(size=shape)
-    figure = filters_figure([FirstLayer("first", weights)], "title", "subtitle")
+    figure = filters_figure({"first": weights}, "title", "subtitle")
     drawn = figure.axes[0].images[0].get_array()
     assert drawn is not None
     values = np.ma.masked_invalid(drawn).compressed()

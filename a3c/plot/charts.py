@@ -26,6 +26,7 @@ from a3c.plot.curves import (
     History,
     NothingToDrawError,
     Scale,
+    Series,
 )
 from a3c.plot.pictures import COLOURS, FAINT, GREY, line_style
 from a3c.process.console import count
@@ -206,7 +207,7 @@ def _worker_panels(
     panels = figure.subplots(-(-len(titles) // columns), columns, sharex=True, squeeze=False)
     for axes, (metric, title) in zip(panels.flat, titles.items(), strict=False):
         _draw_workers(axes, curves.group(histories), metric, scale, window)
-        _fit_loss_axis(axes, metric, histories)
+        _fit_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         unit = METRICS[metric].unit if metric in METRICS else ""
         pictures.dress(axes, scale.label if axes in panels[-1] else "", unit, title)
@@ -217,7 +218,7 @@ def _worker_panels(
     return figure
 
 
-def _fit_loss_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
+def _fit_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
     """Set a scale on which early extremes don't flatten the rest, and the relevant limits."""
     lines = [np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()]
     drawn = np.concatenate([*lines, np.empty(0)])
@@ -227,6 +228,12 @@ def _fit_loss_axis(axes: Axes, metric: str, histories: Sequence[History]) -> Non
         axes.set_ylim(max(-1.0, min(-0.05, float(drawn.min()))), 1.05)
     elif metric in ("loss/entropy", "train/learning_rate"):
         axes.set_ylim(0, 1.08 * float(drawn.max()) or 1.0)
+    elif metric == "train/staleness":
+        axes.set_ylim(bottom=0)
+        workers = {history.setting("cluster", "workers") for history in histories}
+        if len(workers) == 1 and (number := workers.pop()):
+            label = f"{number - 1:,}: what {count(number, 'equal worker')} would have"
+            _draw_mark(axes, number - 1, label)
     elif drawn.min() > 0 and drawn.max() > 30 * drawn.min():
         axes.set_yscale("log")
     clips = {history.setting("learning", "max_gradient_norm") for history in histories}
@@ -234,120 +241,50 @@ def _fit_loss_axis(axes: Axes, metric: str, histories: Sequence[History]) -> Non
         _draw_mark(axes, clip, f"gradients are clipped to {pictures.short(clip)}")
 
 
-# --- throughput -----------------------------------------------------------------------------------
+# --- throughput and staleness ---------------------------------------------------------------------
 
 
 def throughput_figure(
     histories: Sequence[History], axis: str | None = None, window: int = 1
 ) -> Figure:
-    """Env steps a second, and how the workers spent their time."""
+    """Env steps a second, and how the workers of each run spent their time."""
     histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis or "wall")
     figure = _page("Throughput", histories)
-    single = len(histories) == 1
-    speed, shares = figure.subplots(2, 1, sharex=single)
+    count_shown = min(len(histories), 12)
+    speed, shares = figure.subplots(2, 1, height_ratios=(12, 2 + count_shown))
     for index, history in enumerate(histories):
         points = history.curve(CHIEF, "cluster/env_steps_per_s", scale)
         if not len(points.x):  # the chief is on another host: the sum of the workers of this one
             rows = history.curves("worker/env_steps_per_s", scale)
-            grid = curves.wide_grid(rows, NUM_POINTS)
-            values = np.stack([curves.interpolate(part, grid) for part in rows])
-            points = curves.series(grid, np.nansum(values, axis=0))
+            if (over := curves.across_workers(rows, NUM_POINTS)) is not None:
+                points = Series(over.x, len(rows) * over.mean)
         line = {"linewidth": 2, "label": history.name} | line_style(index)
         speed.plot(*curves.smooth(points, window), **line)
     speed.set_xlim(left=0)
     speed.set_ylim(bottom=0)
-    pictures.dress(speed, "" if single else scale.label, "env steps/s", "Env steps a second")
-    if single:
-        _draw_shares(shares, histories[0], scale)
-    else:
-        _draw_mean_shares(shares, histories)
-        _legend_beside(speed)
-    _legend_beside(shares)
-    return figure
-
-
-def _draw_shares(axes: Axes, history: History, scale: Scale) -> None:
-    by_share = {metric: history.curves(metric, scale) for metric in SHARES}
-    rows = [curve for found in by_share.values() for curve in found]
-    if rows:
-        num_points = min(NUM_POINTS, max(len(curve.x) for curve in rows))
-        grid = curves.wide_grid([curves.bin_means(part, num_points) for part in rows], num_points)
-        heights = np.zeros((len(SHARES), len(grid)))
-        for row, found in zip(heights, by_share.values(), strict=True):
-            if (over := curves.across_workers(found, num_points)) is not None:
-                row[:] = np.interp(grid, over.x, over.mean)
-        heights /= np.maximum(heights.sum(axis=0), 1.0)
-        labels, colours = zip(*SHARES.values(), strict=True)
-        axes.stackplot(grid, heights, labels=labels, colors=colours, alpha=0.85)
-    axes.set_ylim(0, 1)
-    title = f"Where the time of {count(len(history.workers), 'worker')} goes"
-    pictures.dress(axes, scale.label, "share of time", title)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
-
-
-def _draw_mean_shares(axes: Axes, histories: Sequence[History]) -> None:
+    pictures.dress(speed, scale.label, "env steps/s", "Env steps a second")
     left = np.zeros(len(histories))
     places = np.arange(len(histories))[::-1]
     for metric, (label, colour) in SHARES.items():
         found = [[curve.y for curve in run.curves(metric, STEPS)] for run in histories]
         means = np.array([np.concatenate(ys).mean() if ys else 0.0 for ys in found])
-        axes.barh(places, means, left=left, color=colour, alpha=0.85, label=label, height=0.7)
+        shares.barh(places, means, left=left, color=colour, alpha=0.85, label=label, height=0.7)
         left += means
-    axes.set_xlim(0, max(1.0, float(left.max())))
-    pictures.dress(axes, "share of time", "", "Where the workers' time goes")
-    axes.grid(visible=False, axis="y")
-    axes.set_yticks(places, [history.name for history in histories])
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
-
-
-def _legend_beside(axes: Axes) -> None:
-    stacked = bool(axes.collections) and not axes.get_lines()
-    place: dict[str, Any] = {
-        "loc": "center left",
-        "bbox_to_anchor": (1.01, 0.5),
-        "borderaxespad": 0,
-    }
-    labelled = axes.get_legend_handles_labels()  # without any, `legend` itself would warn
-    axes.legend(*labelled, fontsize=12, frameon=False, reverse=stacked, **place)
-
-
-# --- staleness ------------------------------------------------------------------------------------
+    shares.set_xlim(0, max(1.0, float(left.max())))
+    pictures.dress(shares, "share of time", "", "Where the workers' time goes")
+    shares.grid(visible=False, axis="y")
+    shares.set_yticks(places, [history.name for history in histories])
+    shares.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
+    pictures.legend_below(figure, [shares] if len(histories) == 1 else [speed, shares])
+    return figure
 
 
 def staleness_figure(
     histories: Sequence[History], axis: str | None = None, window: int = 1
 ) -> Figure:
-    """Other workers' updates between a worker's pull and push: over time, and as a histogram."""
-    metric = "train/staleness"
-    histories, scale = _with_workers(histories, metric, axis or "steps")
-    figure = _page("Staleness of gradients", histories)
-    over, often = figure.subplots(1, 2, sharey=True, width_ratios=(2.6, 1))
-    groups = curves.group(histories)
-    _draw_workers(over, groups, metric, scale, window)
-    values = [
-        np.concatenate([curve.y for run in found.histories for curve in run.curves(metric, scale)])
-        for found in groups
-    ]
-    bins = np.linspace(0.0, 1.02 * (max(float(part.max()) for part in values) or 1.0), 31)
-    for index, part in enumerate(values):
-        shares = np.histogram(part, bins)[0] / len(part)
-        colour = COLOURS[index % len(COLOURS)]
-        if len(values) == 1:
-            often.barh(bins[:-1], shares, height=np.diff(bins), align="edge", color=colour)
-        else:
-            often.stairs(shares, bins, orientation="horizontal", color=colour, linewidth=2)
-    workers = {run.setting("cluster", "workers") for run in histories}
-    if len(workers) == 1 and (number := workers.pop()):
-        label = f"{number - 1:,}: what {count(number, 'equal worker')} would have"
-        _draw_mark(over, number - 1, label)
-    over.set_xlim(left=0)
-    over.set_ylim(bottom=0)
-    pictures.dress(over, scale.label, "updates by others, mean a row", "Over the run")
-    pictures.dress(often, "share of rows", "", "How often")
-    often.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
-    _explain_workers(over, histories)
-    pictures.legend_below(figure, [over])
-    return figure
+    """Other workers' updates between a worker's pull and push."""
+    titles = {"train/staleness": "Updates by others between pull and push, mean a row"}
+    return _worker_panels("Staleness of gradients", histories, titles, axis, window)
 
 
 # --- shared parts ---------------------------------------------------------------------------------

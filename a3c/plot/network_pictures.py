@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -40,13 +40,6 @@ _BATCH = 64
 _DARKEN = 0.55  # factor for the frame below the overlay
 _WIDTH, _MARGIN, _GAP, _CAPTION, _NAMES = 12.0, 0.22, 0.12, 0.42, 0.4  # inches
 _FILTERS_A_ROW = 16
-
-
-class FirstLayer(NamedTuple):
-    """The weights of a first layer, `[height, width, channels, filters]` or `[inputs, units]`."""
-
-    name: str
-    weights: np.ndarray
 
 
 class Moment(NamedTuple):
@@ -106,36 +99,49 @@ def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, im
 # --- the first layer ------------------------------------------------------------------------------
 
 
-def first_layers(parameters: Mapping[str, np.ndarray]) -> list[FirstLayer]:
-    """The first layer of each trunk; parameters are in building order."""
-    trunks: dict[str, FirstLayer] = {}
+def first_layers(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights of each trunk's first layer; parameters are in building order.
+
+    They are `[height, width, channels, filters]` or `[inputs, units]`.
+    """
+    trunks: dict[str, str] = {}
     for name, values in parameters.items():
         layer, _, kind = name.rpartition("/")
         if kind == "weights" and values.ndim in (2, 4):
-            trunks.setdefault(layer.rpartition("/")[0], FirstLayer(layer, values))
+            trunks.setdefault(layer.rpartition("/")[0], layer)
     inner = [layer for trunk, layer in trunks.items() if trunk.endswith("_trunk")]
-    return inner or list(trunks.values())[:1]
+    firsts = inner or list(trunks.values())[:1]
+    return {layer: parameters[f"{layer}/weights"] for layer in firsts}
 
 
 def filters_figure(
-    layers: Sequence[FirstLayer], title: str, subtitle: str, inputs: Sequence[str] = ()
+    layers: Mapping[str, np.ndarray], title: str, subtitle: str, inputs: Sequence[str] = ()
 ) -> Figure:
     """The weights of first layers, one below the other; `inputs` names channels or numbers."""
-    grids = [_grid(layer.weights) for layer in layers]
+    grids = [_grid(weights) for weights in layers.values()]
     heights = [  # in inches, of grids that are about 10.6 inches wide
         10.6 * grid.shape[0] / grid.shape[1] + 0.5
-        if layer.weights.ndim == 4
+        if weights.ndim == 4
         else min(max(0.3 * len(grid), 2.0), 8.0)
-        for layer, grid in zip(layers, grids, strict=True)
+        for weights, grid in zip(layers.values(), grids, strict=True)
     ]
     figure = pictures.page(title, subtitle, (12.0, 1.5 + sum(heights)))
     panels = figure.subplots(len(layers), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, layer, grid in zip(panels, layers, grids, strict=True):
+    for axes, (name, weights), grid in zip(panels, layers.items(), grids, strict=True):
         limit = float(np.nanquantile(np.abs(grid), 0.995)) or 1.0
         colours = colormaps["RdBu_r"].with_extremes(bad="white")  # blue below 0, red above
         image = axes.imshow(grid, colours, vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.set_aspect("equal" if layer.weights.ndim == 4 else "auto")
-        _label(axes, layer, inputs)
+        is_image = weights.ndim == 4
+        axes.set_aspect("equal" if is_image else "auto")
+        *size, rows, count = weights.shape
+        what = f"{count} {'×'.join(map(str, size))} filters" if is_image else f"{count} units"
+        axes.set_title(f"{name}: {what}", loc="left", size=13.5, weight="bold", color=INK)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        if len(inputs) == rows <= 32:
+            cell = size[0] + 1 if is_image else 1
+            axes.set_yticks([row * cell + max(cell - 2, 0) / 2 for row in range(rows)], inputs)
+            axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
         bar = figure.colorbar(image, cax=axes.inset_axes((1.01, 0.0, 0.012, 1.0)))
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=10.5, colors=FAINT, length=0)
@@ -158,20 +164,6 @@ def _grid(weights: np.ndarray) -> np.ndarray:
         top, left = band * band_h + channel * cell_h, column * cell_w
         grid[top : top + height, left : left + width] = weights[:, :, channel, index]
     return grid[:-1, :-1]
-
-
-def _label(axes: Any, layer: FirstLayer, inputs: Sequence[str]) -> None:
-    is_image = layer.weights.ndim == 4
-    *size, rows, count = layer.weights.shape
-    what = f"{count} {'×'.join(map(str, size))} filters" if is_image else f"{count} units"
-    axes.set_title(f"{layer.name}: {what}", loc="left", size=13.5, weight="bold", color=INK)
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
-    if len(inputs) == rows <= 32:
-        cell = layer.weights.shape[0] + 1 if is_image else 1
-        places = [row * cell + (cell - 2) / 2 if is_image else row for row in range(rows)]
-        axes.set_yticks(places, inputs)
-        axes.tick_params(labelsize=11.5, colors=FAINT, length=0)
 
 
 # --- saliency -------------------------------------------------------------------------------------
