@@ -259,18 +259,18 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
 
     found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
-    error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right")
-    table.add_row("games", str(found.episodes))
-    table.add_row("mean return", f"{found.mean:,.2f}{error}")
+    error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
+    rows = {"games": str(found.episodes), "mean return": f"{found.mean:,.2f}{error}"}
     if found.ci95 is not None:
-        low, high = found.ci95
-        table.add_row("95 % interval of the mean", f"{low:,.2f} to {high:,.2f}")
-    table.add_row("median", f"{found.median:,.2f}")
-    table.add_row("lowest and highest", f"{found.min:,.2f} and {found.max:,.2f}")
-    table.add_row("mean length", f"{found.mean_length:,.1f} env steps")
+        rows["95 % interval of the mean"] = "{:,.2f} to {:,.2f}".format(*found.ci95)
+    rows["median"] = f"{found.median:,.2f}"
+    rows["lowest and highest"] = f"{found.min:,.2f} and {found.max:,.2f}"
+    rows["mean length"] = f"{found.mean_length:,.1f} env steps"
+    for row in rows.items():
+        table.add_row(*row)
     if source.best_by:
         Console().print(f"the best of its run by the {source.best_by}", highlight=False)
     Console().print(table)
