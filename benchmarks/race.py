@@ -186,7 +186,7 @@ class Racer:
 
     def _start(self) -> subprocess.Popen[Any]:
         one, arguments = self._contestant, self._arguments
-        common = {"seed": self._seed}
+        common: dict[str, Any] = {"seed": self._seed}
         if one.program:
             module = f"benchmarks.peers.programs.{one.program}"
             command = [str(venvs.python(one.venv, arguments.venvs)), "-m", module]

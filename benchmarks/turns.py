@@ -278,7 +278,7 @@ def compare(
 
 def ratio_rows(pairs: Iterable[tuple[str, float, float]]) -> list[tuple[str, ...]]:
     """By name: both medians, the second's ratio to the first, and the range of the pairs."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     by_name: dict[str, list[tuple[float, float]]] = {}
     for name, *rates in pairs:
         by_name.setdefault(name, []).append((rates[0], rates[1]))
