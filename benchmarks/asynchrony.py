@@ -241,30 +241,7 @@ def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Itera
 
 def read(path: Path) -> list[Row]:
     """The rows of a table; none if the file doesn't exist."""
-    if not path.exists():
-        return []
-    return [
-        Row(
-            time=row["time"],
-            commit=row["commit"],
-            machine=row["machine"],
-            load=float(row["load"]),
-            task=row["task"],
-            workers=int(row["workers"]),
-            remedy=row["remedy"],
-            kind=row["kind"],
-            seed=int(row["seed"]),
-            solved=row["solved"] == "True",
-            env_steps=int(row["env_steps"]),
-            staleness=float(row["staleness"]),
-            updates=int(row["updates"]),
-            wall_s=float(row["wall_s"]),
-            cpu_s=float(row["cpu_s"]),
-            collapsed=row["collapsed"] == "True",
-            flags=row["flags"],
-        )
-        for row in machine.read(path)
-    ]
+    return machine.read_as(path, Row) if path.exists() else []
 
 
 def missing(cases: Iterable[Case], rows: Iterable[Row]) -> list[Case]:

@@ -13,9 +13,11 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from a3c.run import rundir
+
+T = TypeVar("T")
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -70,6 +72,15 @@ def read(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file, as text by column."""
     with path.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def read_as(path: Path, kind: type[T]) -> list[T]:
+    """The rows of a CSV file as named tuples, each column converted to its type."""
+    types = get_type_hints(kind)
+    return [
+        kind(**{k: v == "True" if types[k] is bool else types[k](v) for k, v in row.items()})
+        for row in read(path)
+    ]
 
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
