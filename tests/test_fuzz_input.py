@@ -20,8 +20,8 @@ import evaluate
 import launch_cluster
 import plot
 import worker
-from a3c.cluster import topology
-from a3c.config import SECTIONS
+from a3c.cluster import topology, which_task
+from a3c.config import SECTIONS, ClusterConfig
 from a3c.config.command_line import OPTIONS
 from a3c.errors import UserError
 from a3c.launch.verbs import VERBS
@@ -311,11 +311,8 @@ def test_any_host_list_is_a_cluster_or_one_line(
     ps: list[str], workers: list[str], trusted: bool
 ) -> None:
     try:
-        made = topology.make_cluster(
-            topology.split_hosts(",".join(ps)),
-            topology.split_hosts(",".join(workers)),
-            trusted_network=trusted,
-        )
+        settings_of = ClusterConfig(trusted_network=trusted)
+        made = which_task.from_hosts(",".join(ps), ",".join(workers), settings_of)
     except UserError as error:
         said = str(error).splitlines()
         assert len(said) == 1

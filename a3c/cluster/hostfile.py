@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,7 @@ from typing import Any
 
 from a3c.cluster.topology import Cluster, Task, count_up, is_loopback, make_cluster, split_address
 from a3c.config import Config
-from a3c.config.command_line import suggest
+from a3c.config.command_line import parse_file, suggest
 from a3c.errors import UserError
 from a3c.keeper.spec import HERE
 from a3c.process.console import count
@@ -34,7 +33,6 @@ _KEYS: dict[str, type] = {
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
 _NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
 _RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
-_MAX_BYTES = 1 << 20
 # BatchMode: nobody could type a password. ServerAlive: detects a dead connection.
 _SSH_OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
@@ -44,8 +42,6 @@ _SSH_OPTIONS = (
 
 @dataclass(frozen=True)
 class Host:
-    """A machine for processes, and how to connect to it."""
-
     name: str
     address: str
     slots: int
@@ -57,44 +53,37 @@ class Host:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the launcher's own machine."""
         return self.name == HERE
+
+    @property
+    def destination(self) -> list[str]:
+        port = ["-p", str(self.port)] if self.port else []
+        user = ["-l", self.user] if self.user else []
+        return [*port, *user, self.name]
 
 
 @dataclass(frozen=True)
 class HostFile:
-    """The hosts of a run in the order in which they get workers, and the names of the ps hosts."""
-
-    hosts: tuple[Host, ...]
-    ps: tuple[str, ...]
+    hosts: tuple[Host, ...]  # in the order in which they get workers; the launcher's is first
+    ps: tuple[str, ...]  # the names of the hosts of the ps
     text: bytes = b""
 
     @property
     def slots(self) -> int:
-        """The number of workers that fit on all hosts."""
         return sum(host.slots for host in self.hosts)
 
 
 def read(path: Path) -> HostFile:
     """The hosts in a file; any error is a UserError of one line that names the file."""
     subject = f"--hosts {path}"
+    tables = parse_file(path, subject)
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES)
-        tables = tomllib.loads(text.decode())
-    except OSError as error:
-        raise UserError(f"{subject}: {error.strerror}: give a file that can be read") from None
-    except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{subject} is not valid TOML ({reason}): mend it") from None
-    try:
-        return replace(parse(tables), text=text)
+        return replace(parse(tables), text=path.read_bytes())
     except UserError as error:
         raise UserError(f"{subject}: {error}") from None
 
 
 def parse(tables: dict[str, Any]) -> HostFile:
-    """The hosts in parsed TOML."""
     _check_keys(tables, ("ps", "host"), "the file")
     entries = tables.get("host")
     if not isinstance(entries, list) or not entries:
@@ -126,18 +115,11 @@ def _host(entry: Any, number: int) -> Host:
             raise UserError(f"{where} has no {key}: give one")
     for key, value in entry.items():
         _check_value(where, key, value)
-    return _make_host(entry, where)
-
-
-def _make_host(entry: dict[str, Any], where: str) -> Host:
-    """A host of a checked entry; Python and the code are where they are on this machine."""
-    if entry["host"] == HERE:
-        for key in ("user", "port", "options"):
-            if key in entry:
-                raise UserError(f'host "here" is reached without ssh: take {key} out')
-        for key in ("python", "directory"):
-            if key in entry:
-                raise UserError(f'host "here" has the launcher\'s own {key}: take it out')
+        if entry["host"] == HERE and key in ("user", "port", "options"):
+            raise UserError(f'host "here" is reached without ssh: take {key} out')
+        if entry["host"] == HERE and key in ("python", "directory"):
+            raise UserError(f'host "here" has the launcher\'s own {key}: take it out')
+    # By default Python and the code are where they are on this machine.
     python, directory = Path(sys.executable), entry.get("directory", str(REPOSITORY))
     if not directory.startswith("/"):
         raise UserError(f"{where}: directory = {directory!r} is relative: give the whole path")
@@ -205,7 +187,6 @@ def _check_together(hosts: Sequence[Host]) -> None:
 
 
 def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
-    """The names of the hosts of the ps."""
     names = [said] if isinstance(said, str) else said
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         raise UserError(f"ps = {said!r} is no host: give the name of one, or a list of names")
@@ -218,10 +199,8 @@ def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Placement:
-    """The addresses of a cluster, and the host of each process by the process's name."""
-
     cluster: Cluster
-    hosts: dict[str, Host]
+    hosts: dict[str, Host]  # by the process's name
     file: HostFile
 
 
@@ -263,15 +242,9 @@ def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None
     there = shlex.join(argv)
     if directory:
         there = f"cd {shlex.quote(directory)} && exec {there}"
-    return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *_destination(host), there]
+    return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *host.destination, there]
 
 
 def ssh_shell(host: Host, line: str) -> str:
     """A local shell command that runs `line` in a shell on the host."""
-    return shlex.join(["ssh", *host.options, *_destination(host), line])
-
-
-def _destination(host: Host) -> list[str]:
-    port = ["-p", str(host.port)] if host.port else []
-    user = ["-l", host.user] if host.user else []
-    return [*port, *user, host.name]
+    return shlex.join(["ssh", *host.options, *host.destination, line])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,7 +39,6 @@ class Plan:
     hosts: tuple[Host, ...] = ()  # from the host file
 
     def save(self, run: RunDir) -> None:
-        """Write the plan into the run directory, for the launcher or the cockpit."""
         with refusing(run.path):
             write_json(run.path / "plan.json", asdict(self))
 
@@ -86,16 +86,17 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
         addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]
     else:
         addresses = topology.count_up([LOOPBACK] * count, base)
-        for port in range(base, base + count):
-            if not isolated and not topology.port_is_free(port):
+        for port in range(base, base + count) if not isolated else ():
+            try:
+                socket.create_server(("", port)).close()
+            except OSError:
                 owner = port_owner(port)
                 by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
-                raise UserError(f"port {port} is in use{by}: give another --base-port")
+                raise UserError(f"port {port} is in use{by}: give another --base-port") from None
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
 
 
 def choose_board_port(here: Cluster) -> int:
-    """A free port for TensorBoard that the cluster doesn't use."""
     taken = [topology.split_address(address)[1] for address in (*here.ps, *here.workers)]
     return next(port for port in topology.free_ports(len(taken) + 1) if port not in taken)
 
@@ -110,10 +111,7 @@ def make(
     tensorboard_port: int | None = None,
     placement: Placement | None = None,
 ) -> Plan:
-    """The plan of a run whose processes have the addresses of `here`.
-
-    Workers beyond `--workers` are reserved. `placement` gives the hosts of the processes.
-    """
+    """The plan of a run whose processes have the addresses of `here`."""
     hosts = placement.hosts if placement else {}
     tasks = [Task(job, i) for job in topology.JOBS for i in range(len(here.addresses(job)))]
     made = [_process(task, here, config, run, hosts.get(task.name), isolated) for task in tasks]
@@ -137,21 +135,16 @@ def make(
 
 def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str = "") -> Process:
     """A process beside the cluster; `argv` is given to Python."""
-    name = f"{role}-0"
+    name, command = f"{role}-0", (sys.executable, *argv)
     environment = process_environment(chosen_variables(), 1)
-    argv = (sys.executable, *argv)
-    return Process(name, role, 0, address, argv, environment, str(run.log(name)))
+    return Process(name, role, 0, address, command, environment, str(run.log(name)))
 
 
 def _process(
     task: Task, here: Cluster, config: Config, run: RunDir, host: Host | None, isolated: bool
 ) -> Process:
-    """A ps or a worker.
-
-    The heartbeat time-out of a ps is `ps_timeout_s`; a worker, which is silent while it waits for a
-    ps, gets twice that.
-    """
     settings, is_ps = config.cluster, task.job == "ps"
+    # A worker is silent while it waits for a ps.
     worker_timeout_s = settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s
     python, code, run_dir = sys.executable, str(REPOSITORY), str(run.path)
     if host is not None and not host.is_here:
@@ -183,14 +176,9 @@ def _process(
 
 
 def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
-    """The command of the keeper that supervises a process.
-
-    For a process on another host, the keeper supervises a connection to the remote keeper, whose
-    command is `far_keeper_command`. It has no heartbeat, because the connection may wait for its
-    host without limit.
-    """
+    """The command of the keeper that supervises a process here, or the connection to its host."""
     spec = _spec(process, run)
-    if not process.is_here:
+    if not process.is_here:  # no heartbeat: the connection may wait for its host without limit
         spec = replace(
             spec,
             argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),

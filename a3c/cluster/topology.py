@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
 import re
 import socket
@@ -39,8 +38,6 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Task:
-    """One process of a cluster: its job and its number in the job."""
-
     job: str
     index: int
 
@@ -51,7 +48,6 @@ class Task:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the worker that initialises, saves and judges the run."""
         return self.name == CHIEF
 
 
@@ -113,19 +109,6 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
     return cluster
 
 
-def split_hosts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def check_task(cluster: Cluster, job: str, index: int) -> Task:
-    """The task; UserError if the cluster has no task with this number."""
-    if not 0 <= index < len(cluster.addresses(job)):
-        raise UserError(
-            f"--task {index} is out of range: the cluster has {len(cluster.addresses(job))} {job}"
-        )
-    return Task(job, index)
-
-
 def free_ports(count: int) -> list[int]:
     """`count` different ports of this machine that no program uses."""
     with contextlib.ExitStack() as stack:
@@ -155,17 +138,6 @@ def count_up(hosts: Sequence[str], base: int) -> list[str]:
         used[host] += 1
         addresses.append(f"{bare}:{port}")
     return addresses
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could bind the port on this machine now."""
-    try:
-        socket.create_server(("", port)).close()
-    except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            return False
-        raise
-    return True
 
 
 def wait_for_peer(

@@ -9,7 +9,7 @@ SLURM_STEP_NODELIST            SLURM_JOB_NODELIST                       node[01-
 SLURM_STEP_NUM_TASKS           SLURM_NTASKS                             17
 SLURM_STEP_TASKS_PER_NODE      SLURM_TASKS_PER_NODE                     4(x4),1
 SLURM_PROCID, SLURM_NODEID     this task, and its node in the list      5, 1
-SLURM_DISTRIBUTION             default: block                           block, cyclic, plane=4
+SLURM_DISTRIBUTION             must be block, the default               block
 SLURM_JOB_ID                   ports, unless `--base-port` is set       1234
 """
 
@@ -20,18 +20,10 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from a3c.cluster.topology import (
-    JOBS,
-    Cluster,
-    Task,
-    check_task,
-    count_up,
-    make_cluster,
-    split_hosts,
-)
+from a3c.cluster.topology import JOBS, Cluster, Task, count_up, make_cluster
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
@@ -44,6 +36,7 @@ _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
+_BLOCK = re.compile(r"((block|unknown|unspecified|\*)([:,].*)?)?", re.IGNORECASE)
 _OF_THE_JOB = {
     "SLURM_STEP_NODELIST": "SLURM_JOB_NODELIST",
     "SLURM_STEP_NUM_TASKS": "SLURM_NTASKS",
@@ -52,7 +45,6 @@ _OF_THE_JOB = {
 
 
 def add_host_arguments(group: Any) -> None:
-    """Add the arguments for the addresses of the cluster's processes."""
     group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
     group.add_argument(
         "--worker-hosts",
@@ -90,7 +82,11 @@ def place(
     if missing:
         raise UserError(f"{missing[0]} is missing: give it, or set TF_CONFIG")
     cluster = from_hosts(arguments.ps_hosts, arguments.worker_hosts, config.cluster)
-    return cluster, check_task(cluster, arguments.job, arguments.task)
+    job, index = arguments.job, arguments.task
+    size = len(cluster.addresses(job))
+    if not 0 <= index < size:
+        raise UserError(f"--task {index} is out of range: the cluster has {size} {job}")
+    return cluster, Task(job, index)
 
 
 def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Cluster:
@@ -106,34 +102,13 @@ def expand(text: str, count: int) -> list[str]:
     """The addresses of a list; an address with `{}` stands for `count` addresses, from 0."""
     return [
         address.replace(PLACE, str(number))
-        for address in split_hosts(text)
+        for address in filter(None, map(str.strip, text.split(",")))
         for number in range(count if PLACE in address else 1)
     ]
 
 
 def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     """Cluster and task from TF_CONFIG; a `chief` or `master` is worker 0, before the others."""
-    jobs, task = _parse_tf_config(text)
-    heads = jobs["chief"] + jobs["master"]
-    cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
-    job, index = task.get("type"), task.get("index", 0)
-    if not isinstance(job, str) or job not in jobs:
-        raise UserError(
-            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
-        )
-    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
-        index = int(index)
-    if type(index) is not int or not 0 <= index < len(jobs[job]):
-        raise UserError(
-            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
-            f"the cluster has {len(jobs[job])} {job}"
-        )
-    before = {"master": len(jobs["chief"]), "worker": len(heads)}
-    return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
-
-
-def _parse_tf_config(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """The addresses of each job, and the table of the task."""
     try:
         tables = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -147,7 +122,22 @@ def _parse_tf_config(text: str) -> tuple[dict[str, list[str]], dict[str, Any]]:
     for job, addresses in jobs.items():
         if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
             raise UserError(f"TF_CONFIG: cluster.{job} is not a list of host:port texts")
-    return jobs, tables["task"]
+    heads = jobs["chief"] + jobs["master"]
+    cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
+    job, index = tables["task"].get("type"), tables["task"].get("index", 0)
+    if not isinstance(job, str) or job not in jobs:
+        raise UserError(
+            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
+        )
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
+        index = int(index)
+    if type(index) is not int or not 0 <= index < len(jobs[job]):
+        raise UserError(
+            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
+            f"the cluster has {len(jobs[job])} {job}"
+        )
+    before = {"master": len(jobs["chief"]), "worker": len(heads)}
+    return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
 
 
 def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
@@ -168,7 +158,13 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
             f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps: "
             f"give srun --ntasks={settings.ps + 1} or more"
         )
-    nodes = deal(counts, _tasks_per_turn(environ.get("SLURM_DISTRIBUTION", "")))
+    distribution = environ.get("SLURM_DISTRIBUTION", "")
+    if not _BLOCK.fullmatch(distribution):
+        raise UserError(
+            f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported: "
+            "give srun --distribution=block"
+        )
+    nodes = [node for node, count in enumerate(counts) for _ in range(count)]
     if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != nodes[me]:
         raise UserError(  # no peer would find this task
             f"--cluster slurm: this task is on node {_number(environ, 'SLURM_NODEID')} of the "
@@ -229,34 +225,6 @@ def expand_counts(text: str) -> list[int]:
     if sum(counts) > MAX_HOSTS:
         raise UserError(f"{sum(counts):,} tasks: give {MAX_HOSTS:,} at most")
     return counts
-
-
-def deal(counts: Sequence[int], chunk: int | None) -> list[int]:
-    """The node of each task; nodes take turns, with `chunk` tasks a turn, or all tasks if None."""
-    left = list(counts)
-    nodes: list[int] = []
-    while any(left):
-        for node, room in enumerate(left):
-            taken = min(room, chunk or room)
-            nodes += [node] * taken
-            left[node] -= taken
-    return nodes
-
-
-def _tasks_per_turn(distribution: str) -> int | None:
-    """The number of tasks that a node gets per turn; None for all of its tasks."""
-    word = re.split("[:,]", distribution.lower())[0]
-    if word in ("", "block", "unknown", "unspecified", "*"):
-        return None
-    if word == "cyclic":
-        return 1
-    plane = re.fullmatch(r"plane=([1-9]\d{0,8})", word, re.ASCII)
-    if plane is None:
-        raise UserError(
-            f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} doesn't say which task is where: "
-            "give srun --distribution=block"
-        )
-    return int(plane[1])
 
 
 def _take(environ: Mapping[str, str], name: str) -> str:
