@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install what pyproject.toml asks for, in the versions of requirements.lock, for the image:
-# install.sh VENV [dev]. Run where both files are, and wheels, if it is to ask no index.
+# install.sh VENV [dev]. Run in the folder of both files; with a folder `wheels` there, no package
+# index is contacted.
 set -eu
 venv=$1
 extra=${2:-}
@@ -21,7 +22,7 @@ for wheel in ./*.whl; do
     [ ! -e "$wheel" ] || offline="--no-index --find-links ."
 done
 
-# pip stays outside.
+# pip itself is not installed there.
 python3 -m venv pip
 new=
 [ -d "$venv" ] || { python3 -m venv --without-pip "$venv"; new=yes; }
@@ -30,14 +31,14 @@ pip/bin/python -m pip --python "$venv/bin/python" install --no-cache-dir --no-co
     --disable-pip-version-check --quiet $offline --constraint locked.txt --requirement wanted.txt
 [ -n "$new" ] || exit 0
 
-# What nothing here uses: headers, what TensorFlow is built with, tests of libraries.
+# Remove what is not used: headers, build tools of TensorFlow, tests of libraries.
 packages=$(echo "$venv"/lib/python3*/site-packages)
 rm -rf "$packages/tensorflow/include" "$packages/clang" "$packages"/numpy/*/tests \
     "$packages/matplotlib/tests"
 if command -v strip >/dev/null; then
     strip "$packages"/tensorflow/libtensorflow_*
 fi
-# Compiled now, for the root of a container is read-only; only what is imported, for it takes room.
+# A container's root is read-only, so compile now, and only imported modules, to save space.
 "$venv/bin/python" -c '
 import ale_py, gymnasium, imageio_ffmpeg, libtmux, matplotlib.pyplot, numpy, psutil, rich
 import PIL.Image, tensorboard.program, tensorboard.default, tensorflow as tf
