@@ -44,46 +44,37 @@ DESCRIPTION = "\n".join(
 LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
+_NOT_WITH_COMPOSE = {
+    "hosts": "is for one host",
+    "resume": "resumes its run whenever it is started again",
+    "dry_run": "is only printed",
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say how to start; the settings say what to train."""
-    group = parser.add_argument_group("launch")
-    group.add_argument(
+    add = parser.add_argument_group("launch").add_argument
+    path, switch = command_line.parse_path, argparse.BooleanOptionalAction
+    add(
         "--mode",
         choices=("auto", "tmux", "child", "compose"),
         default="auto",
         help="tmux: in panes; child: here, in the foreground; auto: tmux where there is one; "
         "compose: nothing is started, a compose file for containers is printed",
     )
-    group.add_argument(
-        "--replace", action="store_true", help="end the tmux session that has this run's name"
-    )
-    group.add_argument(
-        "--run-dir", type=command_line.parse_path, metavar="DIR", help="default: runs/<game>-<time>"
-    )
-    group.add_argument(
-        "--resume", action="store_true", help="go on with --run-dir, or with the newest run"
-    )
-    group.add_argument(
-        "--evaluator",
-        action=argparse.BooleanOptionalAction,
-        help="a process that plays every checkpoint and keeps the best",
-    )
-    group.add_argument(
-        "--tensorboard",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="TensorBoard on a free port of 127.0.0.1",
-    )
-    group.add_argument(
-        "--hosts",
-        type=command_line.parse_path,
-        metavar="FILE",
-        help="train on the hosts of this TOML file, over ssh",
-    )
-    group.add_argument("--seeds", metavar="N-M", help="compare runs with seeds, such as 0-9")
-    group.add_argument("--at-once", type=int, metavar="N", help="with --seeds: runs at a time (1)")
-    group.add_argument("--dry-run", action="store_true", help="show what would be started")
-    group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
+    add("--replace", action="store_true", help="end the tmux session that has this run's name")
+    add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
+    add("--resume", action="store_true", help="go on with --run-dir, or with the newest run")
+    keeps_best = "a process that plays every checkpoint and keeps the best"
+    add("--evaluator", action=switch, help=keeps_best)
+    board = "TensorBoard on a free port of 127.0.0.1"
+    add("--tensorboard", action=switch, default=False, help=board)
+    over_ssh = "train on the hosts of this TOML file, over ssh"
+    add("--hosts", type=path, metavar="FILE", help=over_ssh)
+    add("--seeds", metavar="N-M", help="compare runs with seeds, such as 0-9")
+    add("--at-once", type=int, metavar="N", help="with --seeds: runs at a time (1)")
+    add("--dry-run", action="store_true", help="show what would be started")
+    add("--json", action="store_true", help="with --dry-run: as JSON")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +136,6 @@ def complete(line: str, point: str) -> int:
 
 
 def keep_here(arguments: list[str]) -> int:
-    """Supervise some processes of a run that is spread over hosts or containers."""
     from a3c.launch import keep
 
     def check(settings: EnvConfig) -> object:
@@ -157,7 +147,6 @@ def keep_here(arguments: list[str]) -> int:
 
 
 def start(arguments: list[str]) -> int:
-    """Parse, check, plan, start, wait, report."""
     config, chosen, changes = _parse(arguments)
     if not arguments:
         cartpole = f"{console.command('launch_cluster.py')} --env-id CartPole-v1"
@@ -225,8 +214,10 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     needs = {"--patience": config.run.patience, "--render": config.run.render}
     if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
         raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")
-    if chosen.mode == "compose" and chosen.hosts:
-        raise UserError("--mode compose: a compose file is for one host: take --hosts out")
+    for name, why in _NOT_WITH_COMPOSE.items() if chosen.mode == "compose" else ():
+        if getattr(chosen, name):
+            flag = name.replace("_", "-")
+            raise UserError(f"--mode compose: a compose file {why}: take --{flag} out")
     if resumed is None or base is None:
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.read_preset_name(resumed)
@@ -259,24 +250,19 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
-    """Print the run as a compose file, or its plan."""
     import envs
     from a3c.launch import compose
 
     if not compose.TEMPLATE.exists():
         raise UserError("--mode compose builds an image of a clone: run it in one")
     envs.check(config.env)
-    config, planned = compose.make_plan(config, run_name, chosen)
-    if chosen.dry_run:
-        print(planned.show(as_json=chosen.json))
-        return EXIT_OK
-    print(compose.render(planned, config), end="")
+    print(compose.render(config, run_name, chosen), end="")
     log.info("start it with: docker compose -f FILE up --detach")
     return EXIT_OK
 
 
 def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
-    """Refuse settings that can't work, before anything is written; a line for each idle flag."""
+    """Refuse settings that can't work, before anything is written; a line per idle flag."""
     import envs  # imports Gymnasium: too slow for the verbs, which don't need it
 
     observations, actions = envs.check(config.env)

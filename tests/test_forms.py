@@ -132,16 +132,13 @@ def reference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Planned:
 def test_a_generated_compose_file_is_the_plan_task_by_task(
     capsys: pytest.CaptureFixture[str], reference: Planned
 ) -> None:
-    shown = dry_run(capsys, "--mode", "compose", *SETTINGS, "--run-dir", "runs/pong")
-    assert stripped(shown) == reference
     assert launch_cluster.main(["--mode", "compose", *SETTINGS, "--run-dir", "runs/pong"]) == 0
     commands = from_compose(capsys.readouterr().out)
     assert list(commands) == NAMES
     for name in ("ps-0", "worker-0", "worker-15"):
         cast = dry_run(capsys, *commands[name])
-        assert [p["address"] for p in cast] == [p["address"] for p in shown]
+        assert [p["address"] for p in cast] == [f"{name}:2222" for name in NAMES]
         assert stripped(cast) == reference
-        assert split_address(cast[NAMES.index(name)]["address"])[0] == name
 
 
 def test_a_compose_file_has_any_name_in_it(capsys: pytest.CaptureFixture[str]) -> None:

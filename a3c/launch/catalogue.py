@@ -20,7 +20,6 @@ MEASURED_WITH = 2  # workers
 
 
 def presets(arguments: argparse.Namespace) -> None:
-    """Print all presets with what they were measured with, or the settings of one."""
     if arguments.name:
         _print_settings([(f"preset {arguments.name}", command_line.read_preset(arguments.name))])
         return
@@ -40,13 +39,11 @@ def presets(arguments: argparse.Namespace) -> None:
 
 
 def config(arguments: argparse.Namespace) -> None:
-    """Print the settings that a command line gives, and where each comes from."""
     layers, _ = command_line.sources(arguments)
     _print_settings(layers)
 
 
 def environments(arguments: argparse.Namespace) -> None:
-    """Print the ids of the environments that are installed and match a pattern."""
     import gymnasium
 
     from a3c.env import atari  # importing it registers the Atari games

@@ -3,70 +3,41 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import re
 from pathlib import Path
 
 from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import Config, command_line
-from a3c.errors import UserError
 from a3c.keeper.spec import Process
 from a3c.launch.keep import BOARD_PORT
 from a3c.run.rundir import REPOSITORY, RunDir
 
 TEMPLATE = REPOSITORY / "docker" / "compose.yaml"
 PORT = 2222
-# Paths in the image.
-PYTHON, CODE, RUNS = "/opt/a3c/bin/python", "/a3c", "/runs"
 
 
-def make_plan(config: Config, run_name: str, chosen: argparse.Namespace) -> tuple[Config, Plan]:
-    """The configuration and plan of a run in containers; each process is a host with its name."""
-    if chosen.resume:
-        raise UserError("--resume: a run in containers goes on where its file is started again")
+def render(config: Config, run_name: str, chosen: argparse.Namespace) -> str:
+    """The compose file of a run; each process is a service and a host with the process's name."""
     config = config.with_cluster(trusted_network=True)
     settings = config.cluster
     port = settings.base_port or PORT
+    cluster = Cluster(
+        tuple(f"ps-{i}:{port}" for i in range(settings.ps)),
+        tuple(f"worker-{i}:{port}" for i in range(settings.addresses)),
+    )
     planned = planning.make(
         config,
-        RunDir(Path(RUNS) / run_name),
-        Cluster(
-            tuple(f"ps-{i}:{port}" for i in range(settings.ps)),
-            tuple(f"worker-{i}:{port}" for i in range(settings.addresses)),
-        ),
+        RunDir(Path("/runs") / run_name),
+        cluster,
         evaluator=bool(chosen.evaluator),
         tensorboard_port=BOARD_PORT if chosen.tensorboard else None,
     )
-    moved, later = (tuple(map(_in_image, x)) for x in (planned.processes, planned.reserved))
-    return config, dataclasses.replace(planned, processes=moved, reserved=later)
-
-
-def _in_image(process: Process) -> Process:
-    ours = f"{REPOSITORY}/"
-    words = [
-        f"{CODE}/{word.removeprefix(ours)}" if word.startswith(ours) else word
-        for word in process.argv[1:]
-    ]
-    environment = dict(process.environment)
-    if "PYTHONPATH" in environment:
-        environment["PYTHONPATH"] = CODE
-    return dataclasses.replace(process, argv=(PYTHON, *words), environment=environment)
-
-
-def render(planned: Plan, config: Config) -> str:
-    cast = (*planned.processes, *planned.reserved)
-    hosts = {
-        role: ",".join(process.address for process in cast if process.role == role)
-        for role in ("ps", "worker")
-    }
     entrypoint = _yaml(  # compose appends the name of the process
         [
-            *("python", f"{CODE}/launch_cluster.py", "keep"),
-            *command_line.to_flags(config),
-            *("--ps-hosts", hosts["ps"], "--worker-hosts", hosts["worker"]),
+            *("python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)),
+            *("--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)),
             *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
             *("--run-dir", planned.run_dir),
         ]

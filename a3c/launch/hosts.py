@@ -133,7 +133,6 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
 
 
 def _connect(answer: Answer) -> Connection:
-    """Start the probe on a host, and send it its source and its task."""
     host, source = answer.host, Path(probe.__file__).read_bytes()
     argv = (host.python, "-c", _LOAD, str(len(source)))
     link = Connection(argv if host.is_here else ssh_command(host, argv))
@@ -188,7 +187,8 @@ def _targets(
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     """Probe the hosts and show their answers; UserError if anything prevents the run."""
     answers = ask(plan, at_work)
-    for line in table(answers):
+    ours = answers[0].facts.get("code")
+    for line in console.table([_COLUMNS, *(_row(answer, ours) for answer in answers)]):
         log.info("%s", line)
     for line in warnings(answers, config):
         log.warning("warning: %s", line)
@@ -203,12 +203,6 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
         log.error("%s", line)
     if found:
         raise UserError(found[-1])
-
-
-def table(answers: Sequence[Answer]) -> list[str]:
-    """The answers as a table, one line per host."""
-    ours = answers[0].facts.get("code")
-    return console.table([_COLUMNS, *(_row(answer, ours) for answer in answers)])
 
 
 def _row(answer: Answer, ours: dict[str, str] | None) -> tuple[str, ...]:
@@ -238,7 +232,6 @@ def _row(answer: Answer, ours: dict[str, str] | None) -> tuple[str, ...]:
 
 
 def faults(answer: Answer, here: Answer) -> Iterator[str]:
-    """Errors of a host that prevent the run, one line each."""
     name, facts = answer.host.name, answer.facts
     if answer.trouble:
         yield f"{name}: {answer.trouble}"
@@ -248,11 +241,15 @@ def faults(answer: Answer, here: Answer) -> Iterator[str]:
         yield f"{name}: its Python is {facts['python']}: give one of 3.11 or newer as python"
     for library in probe.LIBRARIES:
         mine, version = here.facts.get("versions", {}).get(library), facts["versions"].get(library)
-        if mine and version is None:
-            yield f"{name}: {answer.host.python} has no {library}: install {mine}, as here"
-        elif mine and version != mine:
-            yield f"{name}: {library} is {version}, and {mine} here: install the same"
-    yield from _code(answer, here.facts.get("code"))
+        if mine and version != mine:
+            yield f"{name}: {library} is {version or 'missing'}, and {mine} here: install the same"
+    ours, theirs, directory = here.facts.get("code"), facts["code"], answer.host.directory
+    if theirs is None:
+        yield f"{name}: there is no worker.py in {directory}: copy the code there"
+    elif ours is not None and theirs != ours:
+        files = sorted(f for f in {*theirs, *ours} if theirs.get(f) != ours.get(f))
+        more = f" and {len(files) - 1} more" if files[1:] else ""
+        yield f"{name}: other code than here in {directory} ({files[0]}{more}): copy it there anew"
     for port, why in facts["busy"].items():
         yield f"{name}: port {port} is {why}: end what is there, or give another --base-port"
     for whom, why in answer.unreached.items():
@@ -260,16 +257,6 @@ def faults(answer: Answer, here: Answer) -> Iterator[str]:
             f"{name} doesn't reach {whom} ({why}): look at the address in the host file, "
             "and at firewalls on the way"
         )
-
-
-def _code(answer: Answer, ours: dict[str, str] | None) -> Iterator[str]:
-    name, directory, theirs = answer.host.name, answer.host.directory, answer.facts["code"]
-    if theirs is None:
-        yield f"{name}: there is no worker.py in {directory}: copy the code there"
-    elif ours is not None and theirs != ours:
-        files = sorted(f for f in {*theirs, *ours} if theirs.get(f) != ours.get(f))
-        more = f" and {len(files) - 1} more" if files[1:] else ""
-        yield f"{name}: other code than here in {directory} ({files[0]}{more}): copy it there anew"
 
 
 def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:

@@ -46,28 +46,17 @@ _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that select the run and its processes."""
     group = parser.add_argument_group("these processes (or TF_CONFIG in the environment)")
-    group.add_argument(
-        "process", nargs="?", metavar="PROCESS", help="ps-0, worker-3, or worker-4-7 for four"
-    )
+    add, path = group.add_argument, command_line.parse_path
+    add("process", nargs="?", metavar="PROCESS", help="ps-0, worker-3, or worker-4-7 for four")
     which_task.add_host_arguments(group)
-    group.add_argument(
-        "--run-dir",
-        type=command_line.parse_path,
-        default=Path("runs/by-hand"),
-        help="where the run is kept",
-    )
-    group.add_argument("--resume", action="store_true", help="go on with a run that was over")
-    group.add_argument(
-        "--spares", action="store_true", help="exit with 0, not 2, if the run has no such process"
-    )
-    group.add_argument("--stay", action="store_true", help="wait for SIGTERM when the run is over")
-    group.add_argument(
-        "--board-host", default=planning.LOOPBACK, help="where tensorboard-0 listens"
-    )
-    group.add_argument("--dry-run", action="store_true", help="show the whole plan, start nothing")
-    group.add_argument("--json", action="store_true", help="with --dry-run: as JSON")
+    add("--run-dir", type=path, default=Path("runs/by-hand"), help="where the run is kept")
+    add("--resume", action="store_true", help="go on with a run that was over")
+    add("--spares", action="store_true", help="exit with 0, not 2, if the run has no such process")
+    add("--stay", action="store_true", help="wait for SIGTERM when the run is over")
+    add("--board-host", default=planning.LOOPBACK, help="where tensorboard-0 listens")
+    add("--dry-run", action="store_true", help="show the whole plan, start nothing")
+    add("--json", action="store_true", help="with --dry-run: as JSON")
 
 
 def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], object]) -> int:
@@ -84,7 +73,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
     if chosen.dry_run:
         sys.stdout.write(planned.show(as_json=chosen.json) + "\n")
         return EXIT_OK
-    mine = _mine(planned, names, spares=chosen.spares)
+    mine = _find(planned, names, spares=chosen.spares)
     run = RunDir(Path(planned.run_dir))
     if not mine:
         workers = console.count(config.cluster.workers, "worker")
@@ -106,7 +95,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
-    """The configuration, the plan that the lists of hosts give, and the names of our processes."""
+    """The configuration, the plan that the lists of hosts give, and our processes' names."""
     if chosen.process is None:
         cluster, task = which_task.place(chosen, config)
         names = [task.name]
@@ -129,7 +118,7 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
 
 
 def expand_names(text: str) -> list[str]:
-    """The selected names: `worker-4-6,9` means four; a prefix, as pods have, is dropped."""
+    """The selected names: `worker-4-6,9` means four; the prefix of a pod's name is dropped."""
     if match := _NAME.fullmatch(text):
         with contextlib.suppress(UserError):
             numbers = map(int, which_task.expand_ranges(match[2]))
@@ -137,14 +126,15 @@ def expand_names(text: str) -> list[str]:
     raise UserError(f"process {text!r} is unknown: give ps-0, worker-3 or worker-4-7")
 
 
-def _mine(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
+def _find(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
     """The processes with these names; UserError for an unknown name, unless `spares` is set."""
     by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
     for name in names:
         if name not in by_name and not spares:
-            servers = len(planned.of_role("ps"))
             workers = console.count(len(planned.of_role("worker")), "worker")
-            raise UserError(f"{name} is not in the run: it has {servers} ps, {workers}")
+            raise UserError(
+                f"{name} is not in the run: it has {len(planned.of_role('ps'))} ps, {workers}"
+            )
     return [by_name[name] for name in names if name in by_name]
 
 
@@ -161,7 +151,7 @@ def _is_done(run: RunDir, name: str) -> bool:
 
 
 def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.Namespace) -> int:
-    """Supervise these processes; return the exit code. The chief's host has the run's files."""
+    """Supervise these processes and return the exit code; the chief's host has the run's files."""
     run = RunDir(Path(planned.run_dir))
     if all(process.name != CHIEF for process in mine):
         if mine[0].role not in ("ps", "worker") and not run.config.exists():
@@ -206,7 +196,6 @@ class PartSupervisor(Supervisor):
         return Outcome(codes[worst], failed=worst if codes[worst] else None)
 
     def _watch(self) -> Outcome:
-        """Wait until all have exited, are late, or are asked to stop."""
         late_at = math.inf
         while not self._ended(self._kept) and time.monotonic() < late_at:
             if self._interruption.count:

@@ -6,16 +6,16 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
@@ -192,38 +192,31 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
     """Run one of our scripts; return its output, or None if it fails or a signal has arrived."""
     if interruption.came():
         return None
-    said = [""]
-    with subprocess.Popen(
-        [sys.executable, str(REPOSITORY / script), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
+    last = ""
+    argv = [sys.executable, str(REPOSITORY / script), *arguments]
+    with (
+        os.fdopen(os.memfd_create(script), "w+") as printed,  # in memory: the disk may be full
+        subprocess.Popen(argv, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
         interruption.script = process
         if interruption.came():  # the signal came while the script was starting
             process.terminate()
-        listener = threading.Thread(target=_pass_on_progress, args=(process.stderr, said))
-        listener.start()
-        printed = process.stdout.read()
-        listener.join()
-    interruption.script = None
-    if interruption.came():
-        name = signal.Signals(interruption.signal).name
-        log.info("%s: %s was ended before it was ready", name, script)
-        return None
-    if process.returncode == 0:
-        return printed
-    log.error("%s failed with %d: %s", script, process.returncode, said[-1])
+        for line in filter(None, map(str.strip, process.stderr)):
+            last = line
+            if line.startswith(PLAYED):
+                log.info("%s", line)
+        process.wait()
+        interruption.script = None
+        if interruption.came():
+            name = signal.Signals(interruption.signal).name
+            log.info("%s: %s was ended before it was ready", name, script)
+            return None
+        if process.returncode == 0:
+            printed.seek(0)
+            return printed.read()
+    log.error("%s failed with %d: %s", script, process.returncode, last)
     return None
-
-
-def _pass_on_progress(stream: IO[str], said: list[str]) -> None:
-    """Collect the lines of a stream, and log those about games that have been played."""
-    for line in map(str.strip, stream):
-        said += [line] if line else []
-        if line.startswith(PLAYED):
-            log.info("%s", line)
 
 
 def newest_checkpoint(run: RunDir) -> tuple[Path, Manifest] | None:
@@ -300,7 +293,6 @@ _MORE = {
 
 
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
-    """The summary as text for the user."""
     goal = summary["goal"]
     more = _MORE.get(summary.get("reason") or "", "")
     here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))

@@ -82,7 +82,6 @@ class Interruption:
             self.script.send_signal(signal.SIGTERM if self.count == 1 else signal.SIGKILL)
 
     def came(self) -> bool:
-        """Whether a signal has arrived."""
         return self.count > 0
 
 
@@ -146,7 +145,6 @@ class RecordedKeepers:
         self._replaced: dict[str, tuple[Identity | None, float]] = {}  # the old keeper, and when
 
     def exit_code(self, name: str) -> int | None:
-        """The exit code of a keeper; None while it runs, a failure if it was killed."""
         record = process_records.read_record(self._run.record(name))
         if record is None:
             _, since = self._replaced.get(name, (None, self._began_at))
@@ -160,7 +158,6 @@ class RecordedKeepers:
         return last.code if state == "failed" and last and last.code else EXIT_FATAL
 
     def is_killed(self, name: str) -> bool:
-        """Whether a keeper is dead although its record says that it runs."""
         record = process_records.read_record(self._run.record(name))
         return record is not None and self._state(record) == process_records.DEAD
 
@@ -173,13 +170,11 @@ class RecordedKeepers:
         return process_records.live_state(record)
 
     def start_again(self, process: Process, restarts: int) -> None:
-        """Call `restart` for a process; `restarts` counts its previous restarts."""
         record = process_records.read_record(self._run.record(process.name))
         self._replaced[process.name] = (record.keeper if record else None, time.monotonic())
         self._restart(process, restarts)
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and exit, at once if `now`."""
         record = process_records.read_record(self._run.record(name))
         if record:
             process_records.terminate(record, now=now)
@@ -193,11 +188,9 @@ Keepers = ChildKeepers | RecordedKeepers
 
 @dataclass
 class _Kept:
-    """A process of the run, and when its keeper was started."""
-
     process: Process
     patience: Patience
-    started_at: float
+    started_at: float  # of its keeper
     due_at: float | None = None  # when its keeper, which was killed, is restarted
     is_given_up: bool = False
 
@@ -254,7 +247,6 @@ class Supervisor:
             self._interruption.count = self._interruption.signal = 0  # they were handled
 
     def _watch(self) -> Outcome:
-        """Wait until the run is over, has failed, or is asked to stop."""
         while not self._interruption.count:
             failed = self._failure()
             if failed:

@@ -96,7 +96,6 @@ def restart(run: RunDir, process: Process, restarts: int) -> None:
 
 
 def is_usable() -> bool:
-    """Whether stdin and stdout are terminals and tmux is installed and new enough."""
     with contextlib.suppress(UserError):
         require()
         return sys.stdin.isatty() and sys.stdout.isatty()
@@ -104,7 +103,6 @@ def is_usable() -> bool:
 
 
 def require() -> None:
-    """Raise UserError if tmux is missing or too old."""
     why = "there is no tmux: install it"
     if shutil.which("tmux"):
         said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
@@ -133,7 +131,6 @@ def session_name(label: str) -> str:
 
 
 def find_session(server: libtmux.Server, label: str) -> str | None:
-    """The id of a run's session, or None."""
     target = f"={session_name(label)}"  # matches the whole name only
     found = server.cmd("list-windows", "-t", target, "-F", "#{session_id}").stdout
     return found[0] if found else None

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan
 from a3c.cluster.topology import CHIEF
@@ -43,34 +43,15 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 
 def make_parser(prog: str, verb: str) -> Parser:
+    _, about, arguments = VERBS[verb]
     if verb == "config":
-        return make_config_parser(f"{prog} {verb}", VERBS[verb].help)
-    parser = Parser(prog=f"{prog} {verb}", description=VERBS[verb].help, allow_abbrev=False)
+        return make_config_parser(f"{prog} {verb}", about)
+    parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
     add_version(parser)
     if verb == "sweep":
         sweep.add_arguments(parser)
-    newest = "name or directory; default: newest"
-    optional = {
-        **dict.fromkeys(("status", "watch", "attach", "cockpit", "stop"), ("run", newest)),
-        "logs": ("process", "worker-0; default: all"),
-        "presets": ("name", "show all settings of this one"),
-        "envs": ("pattern", "for example pong or *-v5"),
-    }
-    if verb in optional:
-        name, meaning = optional[verb]
-        parser.add_argument(name, nargs="?", metavar=name.upper(), help=meaning)
-    if verb == "status":
-        parser.add_argument("--json", action="store_true", help="for programs")
-    if verb == "stop":
-        parser.add_argument("--now", action="store_true", help="without a last checkpoint")
-    if verb == "logs":
-        parser.add_argument("-f", "--follow", action="store_true", help="follow new output")
-    if verb in ("restart", "remove"):
-        parser.add_argument("process", metavar="PROCESS", help="for example worker-3")
-    if verb == "add":
-        parser.add_argument("count", nargs="?", type=int, default=1, metavar="N", help="default: 1")
-    if verb in ("logs", "restart", "add", "remove"):
-        parser.add_argument("--run", metavar="RUN", help=newest)
+    for names, settings in arguments:
+        parser.add_argument(*names, **settings)
     return parser
 
 
@@ -270,33 +251,48 @@ def cockpit(arguments: argparse.Namespace) -> int:
 
 
 def completion(_arguments: argparse.Namespace) -> None:
-    """Print the shell function that completes command lines."""
     from a3c.launch.completion import BASH
 
     print(BASH, end="")
 
 
-class Verb(NamedTuple):
-    """A verb of the launcher: its action, and a line of help."""
+def _argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    return names, settings
 
+
+NEWEST = "name or directory; default: newest"
+RUN = _argument("run", nargs="?", metavar="RUN", help=NEWEST)
+OF_RUN = _argument("--run", metavar="RUN", help=NEWEST)
+PROCESS = _argument("process", metavar="PROCESS", help="for example worker-3")
+ANY_PROCESS = _argument("process", nargs="?", metavar="PROCESS", help="worker-0; default: all")
+JSON = _argument("--json", action="store_true", help="for programs")
+FOLLOW = _argument("-f", "--follow", action="store_true", help="follow new output")
+NOW = _argument("--now", action="store_true", help="without a last checkpoint")
+COUNT = _argument("count", nargs="?", type=int, default=1, metavar="N", help="default: 1")
+NAME = _argument("name", nargs="?", metavar="NAME", help="show all settings of this one")
+PATTERN = _argument("pattern", nargs="?", metavar="PATTERN", help="for example pong or *-v5")
+
+
+class Verb(NamedTuple):
     act: Callable[[argparse.Namespace], int | None]
     help: str = ""  # empty for an internal verb
+    arguments: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = ()
 
 
 VERBS: dict[str, Verb] = {
-    "status": Verb(status, "the state of a run"),
-    "watch": Verb(watch, "the state of a run live, until it ends"),
-    "attach": Verb(attach, "its tmux session"),
-    "cockpit": Verb(cockpit),
-    "logs": Verb(logs, "the output of its processes; -f follows it"),
-    "stop": Verb(stop, "end it in order, with a last checkpoint"),
-    "restart": Verb(restart, "restart one of its processes"),
-    "add": Verb(add, "start N more workers in it, up to --max-workers"),
-    "remove": Verb(remove, "end a worker in order; `add` starts it again"),
+    "status": Verb(status, "the state of a run", [RUN, JSON]),
+    "watch": Verb(watch, "the state of a run live, until it ends", [RUN]),
+    "attach": Verb(attach, "its tmux session", [RUN]),
+    "cockpit": Verb(cockpit, arguments=[RUN]),
+    "logs": Verb(logs, "the output of its processes; -f follows it", [ANY_PROCESS, FOLLOW, OF_RUN]),
+    "stop": Verb(stop, "end it in order, with a last checkpoint", [RUN, NOW]),
+    "restart": Verb(restart, "restart one of its processes", [PROCESS, OF_RUN]),
+    "add": Verb(add, "start N more workers in it, up to --max-workers", [COUNT, OF_RUN]),
+    "remove": Verb(remove, "end a worker in order; `add` starts it again", [PROCESS, OF_RUN]),
     "list": Verb(list_runs, "the runs of this folder"),
     "sweep": Verb(sweep.act, "train many runs, with the settings of a TOML file"),
-    "presets": Verb(catalogue.presets, "the presets, or all settings of one"),
+    "presets": Verb(catalogue.presets, "the presets, or all settings of one", [NAME]),
     "config": Verb(catalogue.config, "every setting that flags give, and where it comes from"),
-    "envs": Verb(catalogue.environments, "the environments that are installed"),
+    "envs": Verb(catalogue.environments, "the environments that are installed", [PATTERN]),
     "completion": Verb(completion, 'for bash: eval "$(... completion)"'),
 }
