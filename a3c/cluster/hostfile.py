@@ -76,6 +76,8 @@ class HostFile:
 def read(path: Path) -> HostFile:
     """The hosts in a file; any error is a UserError of one line that names the file."""
     subject = f"--hosts {path}"
+    if path.suffix == ".json":  # `parse_file` would read it as JSON
+        raise UserError(f"{subject}: give a TOML file")
     tables = parse_file(path, subject)
     try:
         return replace(parse(tables), text=path.read_bytes())

@@ -60,7 +60,6 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the other end closed its output."""
         return self._lines.closed
 
     def send(self, message: object, *, before: bytes = b"") -> None:

@@ -35,11 +35,9 @@ class Elsewhere:
     host: str
     record: ProcessRecord | None
     cut_off_at: float | None
-    reason: str = ""
 
     @property
     def has_ended(self) -> bool:
-        """Whether its keeper has exited and recorded the reason."""
         return self.record is not None and self.record.state in ENDED_STATES
 
     def cut_off_s(self) -> float | None:
@@ -52,7 +50,6 @@ def path_of(run: RunDir, name: str) -> Path:
 
 
 def read(path: Path) -> Elsewhere | None:
-    """The content of the file; None if it is missing or unreadable."""
     found: Elsewhere | None = read_json(Elsewhere, path)
     return found
 

@@ -35,8 +35,6 @@ _KILL_S = 10.0
 
 
 class Reporter:
-    """Reports one keeper's record, log, heartbeat and files."""
-
     def __init__(self, request: dict[str, Any]) -> None:
         self._run = Path(request["run_dir"])
         self._record = Path(request["record"])
@@ -47,7 +45,6 @@ class Reporter:
         self._files_at = time.monotonic()
 
     def run(self) -> None:
-        """Report until the keeper or the connection ends."""
         requests, pinged_at = Lines(0), time.monotonic()
         while not requests.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
             is_over = not process_records.is_kept(self._record)
@@ -155,7 +152,6 @@ def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = _END_S)
 
 
 def main() -> int:
-    """Execute the request in the first line."""
     with open(0, "rb", buffering=0, closefd=False) as stream:
         request = json.loads(stream.readline())
     if "sweep" in request:  # end every keeper of a run on this host

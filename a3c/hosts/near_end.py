@@ -41,8 +41,6 @@ LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 
 class Follower:
-    """Follows one process until it ends by itself or on request."""
-
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
@@ -52,7 +50,6 @@ class Follower:
         self._status = -1
 
     def run(self) -> int:
-        """Follow the process to its end; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._note()
@@ -114,7 +111,7 @@ class Follower:
         if self._status < 0 and self._seen.cut_off_at is None:
             reason = words or f"ssh left with {code}"
             print_line(f"no connection to {self._host.name} ({reason}): trying again")
-            self._note(cut_off_at=time.time(), reason=reason)
+            self._note(cut_off_at=time.time())
         return answered
 
     def _request(self) -> dict[str, Any]:
@@ -151,7 +148,7 @@ class Follower:
                 word = "started" if "started" in message else "at work already"
                 print_line(f"connected to {self._host.name}: {self._process.name} is {word}")
             self._log_place = self._log_place or 0
-            self._note(cut_off_at=None, reason="")
+            self._note(cut_off_at=None)
         elif "trouble" in message:
             print_line(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
             self._status = EXIT_FATAL
@@ -193,7 +190,6 @@ class Follower:
 
 
 def print_line(text: str) -> None:
-    """Print a line of the launcher within the process's output."""
     write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
 
 

@@ -118,7 +118,6 @@ def why_not(target: tuple[str, int, str]) -> str:
 
 
 def main() -> None:
-    """Answer both requests, and listen until the connection ends."""
     task = json.loads(sys.stdin.buffer.readline())
     directory = task["directory"]
     there = os.path.isfile(os.path.join(directory, "worker.py"))  # noqa: PTH113, PTH118
