@@ -58,7 +58,6 @@ class Case(NamedTuple):
 
 
 def toml(text: str | bytes) -> Case:
-    """A configuration file."""
     return Case(FILE, {"mine.toml": text.encode() if isinstance(text, str) else text})
 
 
@@ -79,7 +78,6 @@ BETA = "[[host]]\nhost = 'beta'\n"
 
 
 def tf_config(task: object, **cluster: object) -> Case:
-    """A worker that finds its place in TF_CONFIG."""
     jobs = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]} | cluster
     return Case("worker.py", tf_config=json.dumps({"cluster": jobs, "task": task}))
 
@@ -246,7 +244,6 @@ def without_environments_of_tests() -> Iterator[None]:
 
 
 def example(case: Case) -> str:
-    """The bad input as a cell of the table."""
     parts = [f"`{case.command}`"]
     for name, data in case.files.items():
         shown = repr(data.decode("latin-1"))[1:-1].replace("\\n", " ⏎ ").strip()
@@ -257,7 +254,6 @@ def example(case: Case) -> str:
 
 
 def page() -> str:
-    """The whole page."""
     text = PREFACE.format(
         cases=sum(map(len, CASES.values())),
         many=MANY.max_examples,

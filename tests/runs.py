@@ -30,6 +30,17 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADL
     raise AssertionError(f"waited {timeout_s:g} s for {what}")
 
 
+def call(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and capture its output as text."""
+    usual = {"capture_output": True, "text": True, "check": False, "timeout": DEADLINE_S}
+    done: subprocess.CompletedProcess[str] = subprocess.run(command, **{**usual, **settings})
+    return done
+
+
+def call_script(name: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return call(sys.executable, str(REPOSITORY / name), *arguments, **settings)
+
+
 def launcher(*arguments: str) -> list[str]:
     """The command line of the launcher in child mode, without the end-of-run extras."""
     return [

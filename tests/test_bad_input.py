@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.clusters import REPOSITORY
+from tests.runs import REPOSITORY, call, call_script
 
 
 def refused(script: str, *arguments: str, cwd: Path, **variables: str) -> str:
     """Run a script that must refuse; the one line it says. Fails where anything was written."""
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / script), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": "", **variables},
-        timeout=60,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": "", **variables}
+    done = call_script(script, *arguments, cwd=cwd, env=environment)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -49,7 +41,5 @@ def test_refusing_needs_no_tensorflow() -> None:
         "try: launch_cluster.main(['--env-id', 'Nope-v0'])\n"
         "finally: assert 'tensorflow' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr

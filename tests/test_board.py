@@ -62,15 +62,14 @@ def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str
 def fetch(url: str) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=60) as answer:
-        body: bytes = answer.read()
-        return body
+        return bytes(answer.read())
 
 
 def get(url: str) -> Any:
     return json.loads(fetch(url))
 
 
-def test_it_shows_scalars_graph_and_input_to_this_machine_alone(tmp_path: Path) -> None:
+def test_it_shows_scalars_graph_and_input_on_loopback_only(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "a run")
     sink = TensorBoardSink(run.path / "events" / "worker-0")
     sink.graph(agent(small_config()).graph_def())
@@ -101,7 +100,7 @@ def test_it_shows_scalars_graph_and_input_to_this_machine_alone(tmp_path: Path) 
     assert not run.board_link.exists()
 
 
-def test_a_port_that_was_taken_meanwhile_is_said_and_another_one_serves(tmp_path: Path) -> None:
+def test_if_its_port_is_taken_tensorboard_uses_another_and_says_so(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
@@ -121,7 +120,7 @@ def test_the_port_of_tensorboard_is_none_of_the_cluster() -> None:
     assert plan.choose_board_port(here) not in ports
 
 
-def test_a_run_says_where_tensorboard_is_and_on_whom_workers_wait(
+def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ps hangs before it listens; `status` tells, and Ctrl-C ends it all."""

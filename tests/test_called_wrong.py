@@ -30,7 +30,6 @@ gymnasium.register("Mine-v0", Mine)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str, by: Any = launch_cluster) -> str:
-    """The one line with which a script refuses."""
     try:
         code = by.main(list(words))
     except SystemExit as left:
@@ -71,13 +70,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, by: Any = launch_cl
         (("--env-id", "line_walk.py:X-v0"), "name the module, not its file: line_walk:X-v0"),
     ],
 )
-def test_the_line_says_what_was_meant(
+def test_a_refusal_suggests_what_was_meant(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(capsys, *words)
 
 
-def test_an_id_that_the_users_module_lacks_is_answered_with_those_it_has(
+def test_an_unknown_id_of_the_users_module_is_refused_with_its_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine_called_wrong.py").write_text(MODULE)
@@ -89,7 +88,7 @@ def test_an_id_that_the_users_module_lacks_is_answered_with_those_it_has(
     assert line.endswith("env_id mine_called_wrong:Nope-v0: mine_called_wrong has Mine-v0")
 
 
-def test_a_setting_outside_of_its_table_is_told_which(
+def test_a_setting_outside_its_table_is_refused_with_the_name_of_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "flat.toml").write_text("learning_rate = 0.1\n")
@@ -109,32 +108,41 @@ def test_the_version_is_that_of_the_project(
     assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
 
 
-def test_an_activation_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_an_unknown_activation_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="activation 'gelu' is unknown: give one of tanh, relu"):
         layers.dense(None, 1, "layer", activation="gelu")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("tool", "words", "said"),
     [
-        (("--format", "gif"), "--format is of a video: give --record DIR too"),
-        (("--seconds", "3"), "--seconds is of a video: give --record DIR too"),
-        (("--record", "README.md"), "--record README.md is a file: give a folder"),
-        (("--record", "film.webm"), "--record film.webm: a video is an .mp4 or a .gif"),
-        (("--record", ""), "argument --record: '' is no path"),
-        (("--follow", "--record", "films"), "--follow plays every checkpoint as it comes"),
-        (("--follow", "--json"), "leave --json out"),
-        (("--follow", "--which", "best"), "leave --which best out"),
-        (("--lr", "3"), "unknown argument --lr: see --help"),
-        (("--record", "/proc/videos"), "--record /proc/videos: "),
-        (("--record", "there.gif"), "--record there.gif is there already"),
-        (("--record", "new.gif", "--format", "mp4"), "--record new.gif is no mp4"),
+        (evaluate, ("--format", "gif"), "--format is of a video: give --record DIR too"),
+        (evaluate, ("--seconds", "3"), "--seconds is of a video: give --record DIR too"),
+        (evaluate, ("--record", "README.md"), "--record README.md is a file: give a folder"),
+        (evaluate, ("--record", "film.webm"), "--record film.webm: a video is an .mp4 or a .gif"),
+        (evaluate, ("--record", ""), "argument --record: '' is no path"),
+        (
+            evaluate,
+            ("--follow", "--record", "films"),
+            "--follow plays every checkpoint as it comes",
+        ),
+        (evaluate, ("--follow", "--json"), "leave --json out"),
+        (evaluate, ("--follow", "--which", "best"), "leave --which best out"),
+        (evaluate, ("--lr", "3"), "unknown argument --lr: see --help"),
+        (evaluate, ("--record", "/proc/videos"), "--record /proc/videos: "),
+        (evaluate, ("--record", "there.gif"), "--record there.gif is there already"),
+        (evaluate, ("--record", "new.gif", "--format", "mp4"), "--record new.gif is no mp4"),
+        (plot, ("--output", "curve.png"), "pictures have names of their own: give a folder"),
+        (plot, ("--output", ""), "'' is no path"),
+        (plot, ("--what", "filters", "--smooth", "3"), "--smooth is of curves: leave it out"),
+        (plot, ("--what", "saliency", "--x", "wall"), "--x is of curves: leave it out"),
     ],
 )
-def test_a_video_that_can_not_be_written_is_refused_before_any_game(
+def test_a_video_or_picture_that_can_not_be_made_is_refused_before_any_game(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tool: Any,
     words: tuple[str, ...],
     said: str,
 ) -> None:
@@ -142,33 +150,18 @@ def test_a_video_that_can_not_be_written_is_refused_before_any_game(
     for name in ("README.md", "there.gif"):
         (tmp_path / name).write_text("mine")
     monkeypatch.setattr(evaluate, "play", lambda *_: pytest.fail("a game is played"))
-    assert said in refused(capsys, *words, by=evaluate)
+    assert said in refused(capsys, *words, by=tool)
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--output", "curve.png"), "pictures have names of their own: give a folder"),
-        (("--output", ""), "'' is no path"),
-        (("--what", "filters", "--smooth", "3"), "--smooth is of curves: leave it out"),
-        (("--what", "saliency", "--x", "wall"), "--x is of curves: leave it out"),
-    ],
-)
-def test_a_picture_that_would_not_be_what_was_asked_for_is_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
-) -> None:
-    assert said in refused(capsys, *words, by=plot)
-
-
-def test_one_of_a_kind_is_no_plural() -> None:
+def test_a_count_has_a_singular_or_plural_noun() -> None:
     assert console.count(1, "worker") == "1 worker"
     assert console.count(2000, "worker") == "2,000 workers"
     assert console.count(1, "process", "processes") == "1 process"
     assert console.count(0, "process", "processes") == "0 processes"
 
 
-def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_preset_for_another_task_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     words = ("--preset", "cartpole", "--env-id", "Acrobot-v1", "--mode", "child", "--dry-run")
     assert launch_cluster.main(list(words)) == 0
     assert "preset cartpole is for another task than Acrobot-v1" in caplog.text
@@ -187,7 +180,7 @@ def test_a_preset_for_another_task_is_warned_of(caplog: pytest.LogCaptureFixture
         (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
     ],
 )
-def test_flags_that_do_nothing_are_warned_of(
+def test_flags_without_effect_give_a_warning(
     words: list[str], idle: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     start = ["--env-id", "CartPole-v1", "--mode", "child", "--dry-run", *words]

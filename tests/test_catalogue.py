@@ -12,7 +12,6 @@ from a3c.errors import UserError
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
-    """The words of each line that a verb prints."""
     assert launch_cluster.main(list(arguments)) == 0
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from a3c.errors import RetryableError, UserError
 from a3c.process.environment import adopt_environment, chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
+from tests.runs import call
 
 PS, WORKERS = ["127.0.0.1:1"], ["127.0.0.1:2", "127.0.0.1:3"]
 
@@ -61,7 +61,7 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -
         *("a..b:1", ".:1", ".a:1", "x" * 64 + ":1", ".".join(["x" * 60] * 5) + ":1", "a:000001"),
     ],
 )
-def test_what_is_no_address_is_refused_with_its_text(address: str) -> None:
+def test_an_invalid_address_is_refused_with_its_text(address: str) -> None:
     for hosts in (([address], WORKERS), (PS, [*WORKERS, address])):
         line = refusal(*hosts, trusted=True)
         assert repr(address) in line
@@ -97,7 +97,7 @@ def test_a_cluster_needs_both_jobs() -> None:
     assert "no worker" in refusal(PS, [])
 
 
-def test_whatever_others_can_reach_needs_a_trusted_network() -> None:
+def test_addresses_that_others_can_reach_need_a_trusted_network() -> None:
     inside = ("localhost:5", "Localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5")
     outside = ("10.0.0.1:5", "0.0.0.0:5", "[::]:5", "[fe80::1]:5", "node:5", "127.0.0.1.evil.com:5")
     for address in inside:
@@ -191,9 +191,7 @@ def test_more_processes_than_the_machine_has_ports_are_refused() -> None:
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
         "from a3c.cluster import topology; topology.free_ports(100)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert "UserError: this machine has" in done.stderr
     assert "not 100 (Too many open files): give fewer --workers" in done.stderr
 
@@ -238,14 +236,14 @@ def test_a_peer_that_comes_late_is_found() -> None:
     listening[0].close()
 
 
-def test_waiting_for_a_peer_ends_when_it_is_time_to_leave() -> None:
+def test_waiting_for_a_peer_ends_on_request() -> None:
     (port,) = topology.free_ports(1)
     pauses = iter((False, True))
     with pytest.raises(RetryableError, match=f"asked to leave while .* ps-0 at 127.0.0.1:{port}"):
         topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 60, pause=lambda _: next(pauses))
 
 
-def test_a_connection_that_met_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_to_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may give a connection the very port that it wants to reach."""
     connect = socket.create_connection
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ from hypothesis import given
 from a3c.config import SECTIONS, Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.command_line import OPTIONS, Layer, Option
-from a3c.run.rundir import REPOSITORY
+from tests.runs import call_script
 from tests.strategies import layers
 
 FLAGS = sorted({option.flag for option in OPTIONS.values()})
@@ -190,6 +188,10 @@ def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_pa
         (["--env-kwargs", '{"a":' * 900 + "1" + "}" * 900], ["at most 32 deep"]),
         ([""], ["unknown argument ''", "--help"]),
         (["--work", "3"], ["unknown argument --work"]),
+        *(
+            ([f"--max-wall-time={text}"], ["--max-wall-time = "])
+            for text in ("m", "30x", "-5m", "0s", "1e300h")
+        ),
     ],
 )
 def test_a_wrong_flag_is_one_line_that_names_key_value_and_what_is_allowed(
@@ -228,28 +230,21 @@ def test_a_wrong_file_is_one_line_that_names_key_value_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0)]
+    ("name", "text", "value"),
+    [
+        ("max_wall_time_s", "90", 90.0),
+        ("max_wall_time_s", "90s", 90.0),
+        ("max_wall_time_s", "30m", 1800.0),
+        ("max_wall_time_s", "1.5h", 5400.0),
+        *(("max_env_steps", text, 10**6) for text in ("1e6", "1000000", "1_000_000", "1000000.0")),
+        ("stop_at_return", "-1.5e2", -150.0),
+        ("initial_log_deviation", "-.5", -0.5),
+    ],
 )
-def test_times_may_have_a_unit(text: str, seconds: float) -> None:
-    config, _ = command_line.parse_config(["--max-wall-time", text], "test", "")
-    assert config.run.max_wall_time_s == seconds
-
-
-@pytest.mark.parametrize("text", ["m", "30x", "-5m", "0s", "1e300h"])
-def test_times_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command_line.parse_config([f"--max-wall-time={text}"], "test", "")
-    assert "--max-wall-time = " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["1e6", "1000000", "1_000_000", "1000000.0"])
-def test_whole_numbers_may_be_written_as_people_write_them(text: str) -> None:
-    assert parse("--max-env-steps", text).run.max_env_steps == 1_000_000
-
-
-def test_numbers_below_zero_may_be_written_with_an_exponent() -> None:
-    assert parse("--stop-at-return", "-1.5e2").run.stop_at_return == -150.0
-    assert parse("--initial-log-deviation", "-.5").network.initial_log_deviation == -0.5
+def test_numbers_and_times_may_be_written_as_people_write_them(
+    name: str, text: str, value: float
+) -> None:
+    assert value_of(parse(OPTIONS[name].flag, text), name) == value
 
 
 def test_none_unsets_what_a_preset_sets(presets: Path) -> None:
@@ -303,13 +298,7 @@ def test_a_broken_preset_is_refused_by_name(presets: Path, refusal: Callable[...
 
 def help_of(script: str, flag: str) -> list[str]:
     """The lines that a script says about itself on a terminal of 80 columns."""
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / script), flag],
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = call_script(script, flag, env={**os.environ, "COLUMNS": "80"}, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()
 

@@ -24,7 +24,6 @@ LAUNCHER = REPOSITORY / "launch_cluster.py"
 def follow(
     line: str, capsys: pytest.CaptureFixture[str], command: str = "python launch_cluster.py"
 ) -> list[str]:
-    """What the launcher offers at the end of a line."""
     line = f"{command} {line}"
     assert launch_cluster.complete(line + " not this", str(len(line))) == 0
     return capsys.readouterr().out.splitlines()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,9 @@ from a3c.cluster import hostfile, plan
 from a3c.cluster.hostfile import ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import RunDir
 from tests.fake_runs import configure
+from tests.runs import call_script
 
 HERE = {"host": "here", "address": "10.77.0.1", "slots": 2}
 BETA = {"host": "beta", "address": "10.77.0.2", "slots": 4}
@@ -85,14 +84,6 @@ def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
     assert "BatchMode=yes" in command
 
 
-def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The launcher with CartPole, run to its end."""
-    command = [sys.executable, "launch_cluster.py", "--env-id", "CartPole-v1", *arguments]
-    return subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(
@@ -100,8 +91,9 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
         '[[host]]\nhost = "beta"\naddress = "10.77.0.2"\nslots = 15\n'
         'directory = "/opt/a3c"\npython = "bin/python"\noptions = ["-i", "my key"]\n'
     )
-    flags = ("--hosts", str(path), "--trusted-network", "--dry-run", "--run-dir", "/runs/mine")
-    done = launch(*flags, "--json")
+    run = ("--env-id", "CartPole-v1", "--run-dir", "/runs/mine", "--dry-run")
+    flags = (*run, "--hosts", str(path), "--trusted-network")
+    done = call_script("launch_cluster.py", *flags, "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     hosts = {process["name"]: process["host"] for process in made["processes"]}
@@ -113,7 +105,8 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
     place = last["argv"][last["argv"].index("--run-dir") + 1]
     assert re.fullmatch(r"/opt/a3c/runs/mine-[a-z2-9]{4}", place)
 
-    lines = launch(*flags, "--workers", "2", "--max-workers", "3").stdout.splitlines()
+    shown = call_script("launch_cluster.py", *flags, "--workers", "2", "--max-workers", "3").stdout
+    lines = shown.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["ssh", "env", "ssh", "#"]
     assert lines[0].startswith("ssh -i 'my key' beta 'cd /opt/a3c && env ")
 

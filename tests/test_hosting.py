@@ -1,4 +1,4 @@
-"""Processes elsewhere, through an ssh that goes nowhere else: a keeper there, a connection here."""
+"""Processes on other hosts, with an ssh that stays on this machine: a keeper, a connection."""
 
 from __future__ import annotations
 
@@ -51,8 +51,6 @@ sys.exit(near_end.main())
 
 
 class Far:
-    """A worker on another host, and what follows it here."""
-
     def __init__(self, tmp_path: Path) -> None:
         self.there = RunDir(tmp_path / "there/runs/mine")
         self.run = RunDir(tmp_path / "here/runs/mine")
@@ -78,7 +76,6 @@ class Far:
         self.said = tmp_path / "said"
 
     def follow(self) -> subprocess.Popen[bytes]:
-        """The connection at work."""
         with self.said.open("ab") as said:
             command = [sys.executable, "-c", FOLLOW, str(self.run.path), "worker-1"]
             return subprocess.Popen(command, env=self.environment, stdout=said, stderr=said)
@@ -89,7 +86,6 @@ class Far:
         return record if record and process_records.is_alive(record) else None
 
     def at_work(self) -> ProcessRecord:
-        """Wait for the process; its record."""
         record: ProcessRecord = wait_until(self.record, "the process over there")
         return record
 
@@ -101,13 +97,11 @@ class Far:
         self.wait_for("no connection to beta")
 
     def wait_for(self, word: str) -> None:
-        """Wait until the follower has said something."""
         wait_until(lambda: self.said.exists() and word in self.said.read_text(), word)
 
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[Far]:
-    """A worker elsewhere, ended in the end whatever happens."""
     made = Far(tmp_path)
     yield made
     records = process_records.read_records(made.there.path)
@@ -116,7 +110,7 @@ def far(tmp_path: Path) -> Iterator[Far]:
     wait_until(lambda: not any(map(process_records.keeper_lives, records)), "the keeper's end")
 
 
-def test_a_lost_connection_is_made_again_and_ends_nothing(far: Far) -> None:
+def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complete(far: Far) -> None:
     follower = far.follow()
     pid = far.at_work().pid
     far.wait_for("hello")
@@ -139,7 +133,7 @@ def test_a_lost_connection_is_made_again_and_ends_nothing(far: Far) -> None:
     assert mirrored.read_bytes() == rows  # to the last one, none twice
 
 
-def test_a_keeper_that_was_killed_is_started_again_and_its_end_is_passed_on(far: Far) -> None:
+def test_a_killed_remote_keeper_is_restarted_and_the_exit_code_is_passed_on(far: Far) -> None:
     follower = far.follow()
     record = far.at_work()
     far.wait_for("hello")
@@ -152,7 +146,7 @@ def test_a_keeper_that_was_killed_is_started_again_and_its_end_is_passed_on(far:
     assert follower.wait(timeout=60) == 70
 
 
-def test_a_follower_takes_up_what_is_at_work_and_leaves_when_it_is_done(far: Far) -> None:
+def test_a_new_follower_attaches_to_the_running_process_and_exits_with_it(far: Far) -> None:
     first = far.follow()
     pid = far.at_work().pid
     far.wait_for("hello")
@@ -165,7 +159,7 @@ def test_a_follower_takes_up_what_is_at_work_and_leaves_when_it_is_done(far: Far
     assert second.wait(timeout=60) == 0
 
 
-def test_what_is_left_on_a_host_that_was_cut_off_is_ended_later(
+def test_processes_on_a_host_that_was_cut_off_are_ended_later(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", far.environment["PATH"])
@@ -188,14 +182,14 @@ def test_what_is_left_on_a_host_that_was_cut_off_is_ended_later(
     assert elsewhere.end_left(far.run, now=False) == []
 
 
-def test_a_keeper_that_can_not_start_says_why(far: Far) -> None:
+def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
     blocked = far.there.path / "logs"
     blocked.touch()  # where its log's directory should be
     assert far.follow().wait(timeout=60) == 70
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
 
 
-def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
+def test_half_a_line_from_a_host_ends_in_a_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ssh = tmp_path / "ssh"
@@ -211,7 +205,7 @@ def test_a_host_that_sends_half_a_line_does_not_hold_up_the_others(
     assert answer.trouble == "no answer within 1 s"
 
 
-def test_a_host_that_closes_its_output_and_stays_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_host_that_closes_its_output_is_not_waited_for(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec >&-\nexec sleep 60\n")
     python.chmod(0o700)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 import a3c
-from tests.runs import REPOSITORY
+from tests.runs import REPOSITORY, call
 
 
 @pytest.fixture(scope="module")
@@ -25,33 +24,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "tests", "docs")
     shutil.copytree(REPOSITORY, source, ignore=ignored)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(source)], check=True)
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
-    )
+    call(*pip, "wheel", "--no-deps", "-w", str(folder), str(source), check=True)
+    call(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"), check=True)
     site = next((folder / "venv" / "lib").glob("python*/site-packages"))
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     wheel = next(folder.glob("*.whl"))
     python = str(folder / "venv" / "bin" / "python")
     install = ["install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, "--python", python, *install], check=True)
+    call(*pip, "--python", python, *install, check=True)
     return folder / "venv" / "bin"
 
 
 def said(installed: Path, folder: Path, *command: str) -> tuple[int, str]:
-    """The exit code and output of a command of the package in another folder."""
-    done = subprocess.run(
-        [str(installed / command[0]), *command[1:]],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=180,
-    )
-    return done.returncode, done.stdout
+    done = call(str(installed / command[0]), *command[1:], cwd=folder)
+    return done.returncode, done.stdout + done.stderr
 
 
-def test_a_run_is_trained_looked_at_and_evaluated(installed: Path, tmp_path: Path) -> None:
+def test_a_run_is_trained_shown_and_evaluated(installed: Path, tmp_path: Path) -> None:
     flags = ("--mode", "child", "--env-id", "CartPole-v1", "--workers", "1")
     code, out = said(installed, tmp_path, "a3c", "start", *flags, "--max-env-steps", "2000")
     assert code == 0, out
@@ -65,7 +54,7 @@ def test_a_run_is_trained_looked_at_and_evaluated(installed: Path, tmp_path: Pat
     assert "solved 10 of 10" in said(installed, tmp_path, "a3c", "presets")[1]
 
 
-def test_what_needs_a_clone_says_so(installed: Path, tmp_path: Path) -> None:
+def test_a_mode_that_needs_a_clone_is_refused(installed: Path, tmp_path: Path) -> None:
     code, out = said(installed, tmp_path, "a3c", "--mode", "compose")
     assert (code, len(out.splitlines())) == (2, 1)
     assert "builds an image of a clone" in out
@@ -85,7 +74,7 @@ def data_files() -> Iterator[Path]:
     yield from (REPOSITORY / "zoo").glob("*/*")
 
 
-def test_its_commands_speak_of_themselves(installed: Path, tmp_path: Path) -> None:
+def test_messages_name_the_installed_commands(installed: Path, tmp_path: Path) -> None:
     code, out = said(installed, tmp_path, "a3c", "stat")
     assert (code, out) == (2, "a3c: unknown verb stat: did you mean start or status?\n")
     assert said(installed, tmp_path, "a3c-plot", "--help")[1].startswith("usage: a3c-plot ")

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.cluster import topology
-from a3c.cluster.which_task import expand
 from a3c.errors import UserError
 from a3c.keeper import health
 from a3c.keeper.spec import Process
@@ -26,10 +25,9 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests.runs import DEADLINE_S, REPOSITORY, wait_until
+from tests.runs import DEADLINE_S, REPOSITORY, call, wait_until
 
 KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
-HOSTS = ("--ps-hosts", "localhost:1", "--worker-hosts", "localhost:2,localhost:3")
 
 
 @pytest.mark.parametrize(
@@ -39,53 +37,21 @@ HOSTS = ("--ps-hosts", "localhost:1", "--worker-hosts", "localhost:2,localhost:3
         ("worker-4-6,9", ["worker-4", "worker-5", "worker-6", "worker-9"]),
         ("my-run-worker-3", ["worker-3"]),
         ("a.ps-worker-1,1", ["worker-1"]),
+        *((text, []) for text in ("", "worker", "worker-", "worker-3-1", "cook-1", "worker-1-2-3")),
     ],
 )
-def test_processes_are_meant_by_name_range_and_pod(text: str, names: list[str]) -> None:
-    assert keep.expand_names(text) == names
-
-
-@pytest.mark.parametrize("text", ["", "worker", "worker-", "worker-3-1", "cook-1", "worker-1-2-3"])
-def test_names_that_mean_nothing_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="process"):
-        keep.expand_names(text)
+def test_a_name_a_range_or_a_pod_selects_processes_and_others_are_refused(
+    text: str, names: list[str]
+) -> None:
+    with contextlib.nullcontext() if names else pytest.raises(UserError, match="process"):
+        assert keep.expand_names(text) == names
 
 
 @given(st.text(alphabet="worker-psm0123456789,.x", max_size=20))
-def test_any_name_is_some_processes_or_refused(text: str) -> None:
+def test_any_name_selects_processes_or_is_refused(text: str) -> None:
     with contextlib.suppress(UserError):
         names = keep.expand_names(text)
         assert 0 < len(names) == len(set(names))
-
-
-def test_a_pattern_of_addresses_stands_for_as_many_as_there_are() -> None:
-    assert expand("worker-{}.a3c:2222", 2) == ["worker-0.a3c:2222", "worker-1.a3c:2222"]
-    assert expand("a:1, b:2", 7) == ["a:1", "b:2"]
-
-
-def run_keep(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A `keep` to its end."""
-    return subprocess.run(
-        [*KEEP, *arguments], capture_output=True, text=True, check=False, timeout=DEADLINE_S
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("worker-2", *HOSTS), "worker-2 is not in the run: it has 1 ps, 2 workers"),
-        (("worker-0", *HOSTS[:2]), "--worker-hosts is missing"),
-        ((), "PROCESS is missing: give it, or set TF_CONFIG"),
-        (("worker-0", *HOSTS[:2], "--worker-hosts", "far:1"), "--trusted-network"),
-    ],
-)
-def test_what_has_no_place_is_refused_in_one_line(
-    arguments: Sequence[str], says: str, tmp_path: Path
-) -> None:
-    done = run_keep(*arguments, "--run-dir", str(tmp_path / "run"))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert says in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 @contextlib.contextmanager
@@ -110,8 +76,9 @@ def keeping(
         yield kept
 
 
-def test_a_run_in_pieces_ends_with_a_summary_and_stays_over(tmp_path: Path) -> None:
-    """A ps, the chief, and two workers as children of one."""
+def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted(
+    tmp_path: Path,
+) -> None:
     run = RunDir(tmp_path / "run")
     ports = topology.free_ports(4)
     hosts = (
@@ -133,66 +100,69 @@ def test_a_run_in_pieces_ends_with_a_summary_and_stays_over(tmp_path: Path) -> N
     assert "played" in said[1] or "mean" in said[1]
 
     for name in ("worker-0", "worker-2", "ps-0"):
-        again = run_keep(name, *hosts, "--env-id", "CartPole-v1", "--run-dir", str(run.path))
+        again = call(*KEEP, name, *hosts, "--env-id", "CartPole-v1", "--run-dir", str(run.path))
         assert again.returncode == 0
         assert "run is over: give --resume" in again.stderr
-    spare = run_keep("worker-3", "--spares", *hosts, "--run-dir", str(run.path))
-    assert (spare.returncode, spare.stderr) == (
-        0,
-        "worker-3 is not needed: the run has 3 workers\n",
-    )
+    spare = call(*KEEP, "worker-3", "--spares", *hosts, "--run-dir", str(run.path))
+    assert spare.returncode == 0
+    assert spare.stderr == "worker-3 is not needed: the run has 3 workers\n"
 
 
 SLEEP = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)")
 
 
 def a_process(name: str, run: RunDir, argv: tuple[str, ...]) -> Process:
-    """A process of a plan that does something else."""
     role, _, task = name.rpartition("-")
     return Process(name, role, int(task), "127.0.0.1:1", argv, {}, str(run.log(name)))
 
 
-def in_a_moment(act: Callable[[], object]) -> threading.Timer:
-    """Let something happen while something else is waited for."""
-    timer = threading.Timer(1.0, act)
-    timer.start()
-    return timer
+def once_running(run: RunDir, name: str, act: Callable[[], object]) -> threading.Thread:
+    """Start a thread that calls `act` when a process runs."""
+
+    def wait() -> None:
+        wait_until(lambda: (r := process_records.read_record(run.record(name))) and r.pid, name)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
 
 
 def supervise(run: RunDir, mine: Sequence[Process]) -> Outcome:
-    """How the processes of a host end."""
     with Interruption() as interruption:
         return keep.PartSupervisor(mine, run, interruption).run()
 
 
-def test_a_worker_that_is_late_for_the_end_is_not_left_waiting(
+def test_a_worker_that_outlasts_the_chief_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep, "AFTER_CHIEF_S", 0.2)
     run = RunDir(tmp_path)
     quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
     assert supervise(run, [quick]) == Outcome(0)
+    monkeypatch.setattr(keep, "AFTER_CHIEF_S", 0.2)
     chief = process_records.read_record(run.record("worker-0"))
     assert chief is not None
     later = dataclasses.replace(chief, updated_at="9999")
-    timer = in_a_moment(lambda: process_records.write_record(run.record("worker-0"), later))
+    ending = once_running(
+        run, "worker-1", lambda: process_records.write_record(run.record("worker-0"), later)
+    )
     assert supervise(run, [a_process("worker-1", run, SLEEP)]) == Outcome(0)
-    timer.join()
+    ending.join()
     record = process_records.read_record(run.record("worker-1"))
     assert record is not None
     assert record.state == "stopped"
 
 
-def test_a_signal_ends_all_that_is_kept_and_says_so(tmp_path: Path) -> None:
+def test_a_signal_ends_all_processes_of_a_keep_command(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     mine = [a_process(name, run, SLEEP) for name in ("worker-1", "worker-2")]
-    timer = in_a_moment(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    ending = once_running(run, "worker-1", lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert supervise(run, mine) == Outcome(128 + signal.SIGTERM, stopped=True)
-    timer.join()
+    ending.join()
     assert {record.state for record in process_records.read_records(tmp_path)} == {"stopped"}
 
 
-def test_the_worst_exit_code_is_passed_on(tmp_path: Path) -> None:
+def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     bad = a_process("worker-2", run, (sys.executable, "-c", "raise SystemExit(70)"))
     good = a_process("worker-1", run, (sys.executable, "-c", "pass"))
@@ -204,7 +174,7 @@ def is_well(run: RunDir) -> bool:
     return bool(process_records.read_records(run.path)) and health.main([str(run.path)]) == 0
 
 
-def test_nothing_is_well_where_nothing_is_kept(
+def test_the_health_check_fails_without_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert health.main([str(tmp_path)]) == 1

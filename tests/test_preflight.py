@@ -14,81 +14,59 @@ import launch_cluster
 from a3c.cluster import plan
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
+from a3c.config import Config
 from a3c.errors import UserError
 from a3c.launch import preflight
 from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
-from tests.clusters import launcher
 from tests.fake_runs import FakeRun, configure, gone
 from tests.full_disks import little_room
+from tests.runs import call, launcher
 
 PLENTY = Facts(cores=64, available_mb=1e6, free_disk_mb=1e6, free_files=10**6)
 
 
-def addresses(workers: int) -> Cluster:
-    """A ps and so many workers."""
-    return Cluster(("127.0.0.1:9000",), tuple(f"127.0.0.1:{9001 + i}" for i in range(workers)))
+def cartpole(**settings: Any) -> Config:
+    return configure(env_id="CartPole-v1", **settings)
 
 
-def planned(workers: int, path: str = "/runs/mine", **kwargs: Any) -> Plan:
-    """A plan of so many workers."""
-    config = configure(env_id="CartPole-v1", workers=workers)
-    return plan.make(config, RunDir(Path(path)), addresses(workers), **kwargs)
+def planned(config: Config, **extras: Any) -> Plan:
+    workers = tuple(f"127.0.0.1:{9001 + i}" for i in range(config.cluster.workers))
+    return plan.make(
+        config, RunDir(Path("/runs/mine")), Cluster(("127.0.0.1:9000",), workers), **extras
+    )
 
 
-def test_a_window_without_a_display_is_a_warning_and_no_more() -> None:
+def warned(facts: Facts, *, evaluator: bool = False, **settings: Any) -> list[str]:
+    config = cartpole(**{"workers": 4, **settings})
+    return preflight.warnings(planned(config, evaluator=evaluator), config, facts)
+
+
+def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return call(*launcher("--env-id", "CartPole-v1", *arguments), cwd=directory)
+
+
+def test_a_window_without_a_display_is_only_a_warning() -> None:
     nowhere = PLENTY._replace(no_display="there is no display here")
-    config = configure(env_id="CartPole-v1", workers=2, render=True)
-    (line,) = preflight.warnings(planned(2), config, nowhere)
+    (line,) = warned(nowhere, render=True)
     assert line == "--render: there is no display here: training goes on without the window"
-    assert preflight.warnings(planned(2), config, PLENTY) == []
-    assert warned(nowhere) == []
-
-
-def test_a_window_and_patience_take_an_evaluator() -> None:
-    config = configure(env_id="CartPole-v1", workers=2, render=True)
-    made = plan.make(config, RunDir(Path("/runs/mine")), addresses(2))
-    (evaluator,) = made.of_role("evaluator")
-    assert "--watch" in evaluator.argv
-    patient = configure(env_id="CartPole-v1", workers=2, patience=3)
-    for made in (
-        planned(2, evaluator=True),
-        plan.make(patient, RunDir(Path("/runs/mine")), addresses(2)),
-    ):
-        (evaluator,) = made.of_role("evaluator")
-        assert "--watch" not in evaluator.argv
+    assert warned(PLENTY, render=True) == warned(nowhere) == []
 
 
 @pytest.mark.parametrize("flags", [["--patience", "3"], ["--render"]])
-def test_what_needs_the_evaluator_is_refused_without_it(
+def test_patience_and_a_window_start_the_evaluator_and_are_refused_without_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
     arguments = ["--env-id", "CartPole-v1", "--run-dir", str(tmp_path / "x"), "--dry-run", *flags]
     assert launch_cluster.main(arguments) == 0
-    assert "--follow" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--follow" in shown
+    assert ("--watch" in shown) == (flags == ["--render"])
     assert launch_cluster.main([*arguments, "--no-evaluator"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"--no-evaluator with {flags[0]}, which needs it: leave one of them out")
-
-
-def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the launcher to its end, somewhere else."""
-    command = launcher("--env-id", "CartPole-v1", *arguments)
-    return subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def warned(facts: Facts, workers: int = 4, threads: int = 1) -> list[str]:
-    """The warnings of a run on a machine."""
-    config = configure(env_id="CartPole-v1", workers=workers, worker_threads=threads)
-    return preflight.warnings(planned(workers), config, facts)
-
-
-def test_a_machine_with_plenty_of_everything_is_not_commented_on() -> None:
-    assert warned(PLENTY) == []
 
 
 @pytest.mark.parametrize(
@@ -104,7 +82,7 @@ def test_a_machine_with_plenty_of_everything_is_not_commented_on() -> None:
 def test_more_workers_times_threads_than_cores_is_one_line(
     workers: int, threads: int, cores: int, said: str | None
 ) -> None:
-    lines = warned(PLENTY._replace(cores=cores), workers, threads)
+    lines = warned(PLENTY._replace(cores=cores), workers=workers, worker_threads=threads)
     assert len(lines) == (said is not None)
     assert said is None or lines[0].startswith(said)
 
@@ -114,35 +92,24 @@ def test_memory_is_compared_with_what_every_process_needs() -> None:
     assert warned(PLENTY._replace(available_mb=need_mb)) == []
     (line,) = warned(PLENTY._replace(available_mb=need_mb - 1))
     assert line.startswith("5 processes need some 2.6 GB of memory and 2.6 GB are available")
-    with_evaluator = planned(4, evaluator=True)
-    config = configure(env_id="CartPole-v1", workers=4)
-    assert preflight.warnings(with_evaluator, config, PLENTY._replace(available_mb=need_mb))
+    assert warned(PLENTY._replace(available_mb=need_mb), evaluator=True)
 
 
 def test_every_role_of_a_plan_has_a_measured_need() -> None:
-    full = plan.make(
-        configure(env_id="CartPole-v1", workers=1),
-        RunDir(Path("/runs/mine")),
-        addresses(1),
-        evaluator=True,
-        tensorboard_port=9002,
-    )
+    full = planned(cartpole(workers=1), evaluator=True, tensorboard_port=9002)
     assert {process.role for process in full.processes} == set(PROCESS_MB)
 
 
-def test_a_disk_that_is_nearly_full_is_named() -> None:
+@pytest.mark.parametrize("full", [PLENTY._replace(free_disk_mb=0.0), PLENTY._replace(free_files=0)])
+def test_a_disk_that_is_nearly_full_is_named_and_a_full_one_refused(full: Facts) -> None:
     (line,) = warned(PLENTY._replace(free_disk_mb=312.4))
     assert line.startswith("the disk of /runs/mine has 312 MB left")
-
-
-@pytest.mark.parametrize("full", [{"free_disk_mb": 0.0}, {"free_files": 0}])
-def test_a_full_disk_is_refused(full: dict[str, float]) -> None:
     why = r"/runs/mine: its disk has .* MB left, and one checkpoint takes .*: make room"
     with pytest.raises(UserError, match=why):
-        warned(PLENTY._replace(**full))  # type: ignore[arg-type]
+        warned(full)
 
 
-def test_this_machine_is_looked_at_for_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_the_disk_of_a_directory_that_does_not_exist_yet_is_measured(tmp_path: Path) -> None:
     facts = preflight.look(tmp_path / "not" / "yet")
     assert facts.cores == len(os.sched_getaffinity(0))
     assert facts.available_mb > 1
@@ -160,22 +127,22 @@ def test_a_dry_run_warns_on_stderr_and_plans_all_the_same(tmp_path: Path) -> Non
     assert len(done.stdout.splitlines()) == 2001
 
 
-def test_a_run_that_can_write_nothing_is_refused_and_leaves_no_half_files(tmp_path: Path) -> None:
-    config = configure(env_id="CartPole-v1")
+def test_a_run_on_a_full_disk_is_refused_and_leaves_no_partial_files(tmp_path: Path) -> None:
+    config = cartpole(workers=1)
     refused = "run: File too large; give a directory that can"
     with little_room(0), pytest.raises(UserError, match=refused):
         rundir.create(tmp_path / "run", config, None, resume=False)
     with little_room(0), pytest.raises(UserError, match="give a directory that can be written"):
-        planned(1).save(RunDir(tmp_path / "run"))
+        planned(config).save(RunDir(tmp_path / "run"))
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 
 
 # --- what an earlier start left over --------------------------------------------------------------
 
 
-def test_processes_that_are_left_over_are_named_with_pid_and_left_alone(tmp_path: Path) -> None:
+def test_old_processes_of_a_run_are_named_with_pid_and_not_ended(tmp_path: Path) -> None:
     """Of a run whose launcher is gone: with its keeper, and without."""
-    made = FakeRun(tmp_path / "my run", configure(env_id="CartPole-v1", workers=1))
+    made = FakeRun(tmp_path / "my run", cartpole(workers=1))
     with subprocess.Popen(["sleep", "60"]) as stranger:
         identity = process_records.identify(stranger.pid)
         made.process("worker-0", child=gone(), keeper=identity)
@@ -190,8 +157,8 @@ def test_processes_that_are_left_over_are_named_with_pid_and_left_alone(tmp_path
     preflight.check_left_over(made.run)
 
 
-def test_a_pid_that_somebody_else_has_by_now_is_nobody_of_ours(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+def test_a_reused_pid_is_no_process_of_the_run(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", cartpole(workers=1))
     made.process("worker-0", child=gone(), keeper=gone())
     elsewhere = made.process("ps-0")
     elsewhere = dataclasses.replace(elsewhere, host="another-host")
@@ -203,7 +170,7 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobody_of_ours(tmp_path: Path) -
 def test_the_launcher_refuses_a_directory_whose_processes_live(
     tmp_path: Path, resume: tuple[str, ...]
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made = FakeRun(tmp_path / "run", cartpole(workers=1))
     made.process("ps-0")
     done = launch(tmp_path, "--run-dir", "run", *resume)
     assert done.returncode == 2

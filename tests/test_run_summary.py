@@ -27,51 +27,56 @@ from tests.runs import wait_until
 SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
 
 
+def cartpole(tmp_path: Path, **settings: Any) -> FakeRun:
+    chosen = {"env_id": "CartPole-v1", "workers": 1} | settings
+    return FakeRun(tmp_path / "run", configure(**chosen))
+
+
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
     with Interruption() as interruption:
         return run_summary.conclude(made.run, made.config, outcome, interruption)
 
 
-def test_an_older_checkpoint_does_not_say_how_a_run_with_a_damaged_one_ended(
-    tmp_path: Path,
-) -> None:
-    """It was solved once, and resumed with no mark; what it came to then can't be read."""
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
-    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
-    newest = made.checkpoint(1000, 9.0, reason="max_env_steps")
-    (newest / "variables.index").write_text("damage")
-    assert conclude(made) == EXIT_OK
+def summary_of(made: FakeRun, *keys: str) -> tuple[Any, ...]:
     summary = json.loads(made.run.summary.read_text())
-    assert (summary["state"], summary["solved"]) == ("stopped", False)
+    return tuple(summary[key] for key in keys)
 
 
-def test_a_run_that_was_solved_by_a_lower_mark_is_not_solved_by_its_new_one(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("goal", "outcome", "damage", "wanted"),
+    [
+        (475, Outcome(130, stopped=True), False, ("done", True, 900)),  # it was solved before
+        (490, Outcome(EXIT_OK), False, ("stopped", False, 900)),  # it was solved by a lower goal
+        (475, Outcome(EXIT_OK), True, ("stopped", False, 900)),  # nobody knows how it ended
+    ],
+)
+def test_a_run_is_solved_if_its_last_checkpoint_reached_its_present_goal(
+    tmp_path: Path, goal: float, outcome: Outcome, damage: bool, wanted: tuple[str, bool, int]
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=490))
+    made = cartpole(tmp_path, stop_at_return=goal)
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
-    conclude(made)
-    summary = json.loads(made.run.summary.read_text())
-    assert (summary["state"], summary["solved"]) == ("stopped", False)
+    if damage:
+        last = made.checkpoint(1000, 9.0, reason="max_env_steps")
+        (last / "variables.index").write_text("damage")
+    assert conclude(made, outcome) == outcome.exit_code
+    assert summary_of(made, "state", "solved", "env_steps") == wanted
 
 
-def test_what_confirmed_a_run_is_its_evaluation_and_is_not_played_again(
+def test_the_evaluation_that_confirmed_a_run_is_not_played_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made = cartpole(tmp_path, stop_at_return=475)
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
     (tmp_path / "plot.py").write_text("print('curve.png')")
     monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without an evaluate.py
     assert conclude(made) == EXIT_OK
-    summary = json.loads(made.run.summary.read_text())
-    assert (summary["solved"], summary["evaluation"]) == (True, SCORES)
+    assert summary_of(made, "solved", "evaluation") == (True, SCORES)
 
 
-def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
+def test_after_a_signal_right_after_training_the_summary_is_still_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configure(env_id="CartPole-v1", workers=1, max_env_steps=900)
-    made = FakeRun(tmp_path / "run", config)
+    made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
@@ -82,24 +87,14 @@ def test_a_signal_right_after_training_is_no_reason_to_leave_without_a_summary(
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
     plan = Plan(str(made.run.path), ())
     keepers: Any = None
-    assert run_summary.supervise(plan, keepers, made.run, config) == 128 + signal.SIGTERM
+    assert run_summary.supervise(plan, keepers, made.run, made.config) == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
-
-
-def test_a_run_that_is_stopped_when_it_is_solved_already_is_solved(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
-    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
-    assert conclude(made, Outcome(130, stopped=True)) == 130
-    summary = json.loads(made.run.summary.read_text())
-    assert (summary["state"], summary["solved"]) == ("done", True)
-    assert summary["evaluation"] == SCORES
 
 
 def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configure(env_id="CartPole-v1", workers=1, max_env_steps=900)
-    made = FakeRun(tmp_path / "run", config)
+    made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     started = tmp_path / "pid"
     (tmp_path / "evaluate.py").write_text(
@@ -118,43 +113,26 @@ def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
     code = conclude(made)
     thread.join()
     assert code == 128 + signal.SIGTERM
-    summary = json.loads(made.run.summary.read_text())
-    assert (summary["state"], summary["evaluation"]) == ("done", None)
+    assert summary_of(made, "state", "evaluation") == ("done", None)
     assert not psutil.pid_exists(int(started.read_text()))
-
-
-def finished(tmp_path: Path) -> FakeRun:
-    """A run that was solved at env step 900, with the summary of that."""
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
-    made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
-    summarise(made.run, "done", newest_checkpoint(made.run), SCORES, 475.0)
-    return made
 
 
 def test_a_run_that_one_game_confirmed_is_solved(tmp_path: Path) -> None:
     """One game has no standard error."""
     one = {**SCORES, "episodes": 1, "stderr": None}
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, stop_at_return=475))
+    made = cartpole(tmp_path, stop_at_return=475)
     made.checkpoint(900, 9.0, reason="solved", evaluation=one)
     summary = summarise(made.run, "done", newest_checkpoint(made.run), one, 475.0)
     assert summary["solved"]
     assert "1     480.0     500.0         -" in closing(made.run, summary, [])
 
 
-def test_a_damaged_newest_checkpoint_does_not_make_a_run_solved(tmp_path: Path) -> None:
-    made = finished(tmp_path)
-    (made.run.checkpoints / "900" / "variables.index").write_text("damage")
-    made.checkpoint(800, 20.0, reason="interval")
-    newest = newest_checkpoint(made.run)
-    assert newest is not None
-    summary = summarise(made.run, "done", newest, None)
-    assert (summary["solved"], summary["env_steps"]) == (False, 800)
-
-
 def test_a_solved_run_that_is_resumed_and_stopped_is_still_known_to_be_solved(
     tmp_path: Path,
 ) -> None:
-    made = finished(tmp_path)
+    made = cartpole(tmp_path)
+    made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
+    summarise(made.run, "done", newest_checkpoint(made.run), SCORES, 475.0)
     rundir.create(made.run.path, made.config, None, resume=True)
     newest = newest_checkpoint(made.run)
     again = summarise(made.run, "stopped", newest, None, 475.0)
@@ -176,10 +154,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_while_nothing_moves_it_says_once_on_whom_each_process_waits(
+def test_without_progress_each_wait_for_a_process_is_logged_once(
     tmp_path: Path, said: list[str]
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
+    made = cartpole(tmp_path, workers=2)
     speaker = run_summary.Progress(made.run)
     line = "13:00:01 worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"
     made.process("worker-0", output_tail=("2026-11-21 13:00:00 keeper: worker-0 runs as pid 7",))
@@ -192,10 +170,8 @@ def test_while_nothing_moves_it_says_once_on_whom_each_process_waits(
     assert said[1:] == ["worker-1 waiting for worker-0 to begin"]
 
 
-def test_a_run_that_moves_has_a_line_for_its_progress_alone(
-    tmp_path: Path, said: list[str]
-) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[str]) -> None:
+    made = cartpole(tmp_path)
     made.process("worker-0", output_tail=("13:00:01 worker-0 waiting for ps-0 at 127.0.0.1:1",))
     made.rows("worker-0", [made.chief_row(5000, 9.0, 80.0)])  # of before it was resumed
     speaker = run_summary.Progress(made.run)
@@ -209,7 +185,7 @@ def test_a_run_that_moves_has_a_line_for_its_progress_alone(
     assert "mean return 12.5  " in line
 
 
-def test_the_line_says_how_long_the_way_to_the_mark_is(tmp_path: Path, said: list[str]) -> None:
+def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]) -> None:
     chosen = {"workers": 1, "stop_at_return": 475.0, "max_env_steps": 100_000}
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", **chosen))
     made.process("worker-0")
@@ -228,17 +204,15 @@ def test_the_line_says_how_long_the_way_to_the_mark_is(tmp_path: Path, said: lis
     assert said.pop().endswith("mean return 115.0 of 475.0  running, goal in about 6 min")
 
 
-def test_the_last_games_say_how_far_they_are(
+def test_the_progress_of_the_last_games_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1, max_env_steps=900))
+    made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     scores = json.dumps(SCORES | {"returns": [0.0] * 50_000})  # more than a pipe holds
-    (tmp_path / "evaluate.py").write_text(
-        "import sys\n"
-        f"print({scores!r})\n"
-        "sys.stderr.write('some warning\\nplayed 5 of 20 games, about 9 s left\\n')\n"
-    )
+    said_there = "some warning\\nplayed 5 of 20 games, about 9 s left\\n"
+    play = f"import sys\nprint({scores!r})\nsys.stderr.write('{said_there}')\n"
+    (tmp_path / "evaluate.py").write_text(play)
     (tmp_path / "plot.py").touch()
     monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)
     assert conclude(made) == EXIT_OK
@@ -265,10 +239,10 @@ def test_a_mean_is_never_rounded_to_the_other_side_of_its_mark(
     assert mark is None or (float(shown) >= mark) == (mean >= mark)
 
 
-def test_a_link_is_said_when_it_is_there_and_when_it_changes(
+def test_the_link_of_tensorboard_is_logged_when_it_appears_and_when_it_changes(
     tmp_path: Path, said: list[str]
 ) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made = cartpole(tmp_path)
     speaker = run_summary.Progress(made.run)
     speaker.poll()
     for link in ("http://127.0.0.1:1/", "http://127.0.0.1:1/", "http://127.0.0.1:2/"):

@@ -51,7 +51,7 @@ def test_host_lists_are_expanded_as_slurm_writes_them(text: str, hosts: list[str
     ),
     st.integers(1, 4),
 )
-def test_what_is_compressed_is_expanded_again(hosts: list[tuple[str, int]], width: int) -> None:
+def test_a_compressed_host_list_is_expanded(hosts: list[tuple[str, int]], width: int) -> None:
     """Runs of numbers behind one name in brackets, as `scontrol show hostlist` makes them."""
     names = [f"{prefix}{number:0{width}}" for prefix, number in hosts]
     items = []

@@ -27,8 +27,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Starter(threading.Thread):
-    """Something that starts up until it is let go."""
-
     def __init__(self, directory: Path, *, first: bool = False, processes: int = MANY) -> None:
         super().__init__(daemon=True)
         self._turn = start_in_order(directory, first=first, processes=processes)
@@ -44,7 +42,6 @@ class Starter(threading.Thread):
 
 @contextlib.contextmanager
 def starting(directory: Path, others: int) -> Iterator[tuple[list[Starter], ...]]:
-    """Two that are first, and then others."""
     firsts = [Starter(directory, first=True) for _ in range(2)]
     assert all(starter.inside.wait(60) for starter in firsts)
     rest = [Starter(directory) for _ in range(others)]
@@ -61,7 +58,7 @@ def num_inside(starters: list[Starter]) -> int:
     return sum(starter.inside.is_set() for starter in starters)
 
 
-def test_others_wait_for_both_that_are_first_and_then_start_all_at_once(tmp_path: Path) -> None:
+def test_others_wait_for_the_ps_and_the_chief_and_then_start_at_once(tmp_path: Path) -> None:
     with starting(tmp_path, 9) as (firsts, rest):
         firsts[0].let_go.set()
         assert not threading.Event().wait(0.5)
@@ -70,7 +67,7 @@ def test_others_wait_for_both_that_are_first_and_then_start_all_at_once(tmp_path
         wait_until(lambda: num_inside(rest) == 9, "all others")
 
 
-def test_nobody_waits_where_every_process_has_a_core(tmp_path: Path) -> None:
+def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     with starting(tmp_path, 1) as (_, rest):
         other = Starter(tmp_path, processes=cores)
@@ -79,7 +76,7 @@ def test_nobody_waits_where_every_process_has_a_core(tmp_path: Path) -> None:
         other.let_go.set()
 
 
-def test_a_killed_process_lets_the_others_go_on(tmp_path: Path) -> None:
+def test_the_others_start_if_the_chief_is_killed(tmp_path: Path) -> None:
     code = (
         "import time; from pathlib import Path\n"
         "from a3c.process.startup import start_in_order\n"
@@ -97,7 +94,7 @@ def test_a_killed_process_lets_the_others_go_on(tmp_path: Path) -> None:
         other.let_go.set()
 
 
-def test_who_waits_says_so_and_goes_ahead_in_the_end(
+def test_a_waiting_process_logs_that_and_starts_after_a_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.5)
@@ -109,6 +106,6 @@ def test_who_waits_says_so_and_goes_ahead_in_the_end(
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_where_nothing_can_be_written_nobody_waits(first: bool) -> None:
+def test_no_process_waits_if_nothing_can_be_written(first: bool) -> None:
     with start_in_order(Path("/dev/null/processes"), first=first, processes=MANY):
         pass

@@ -51,7 +51,6 @@ def keepers(run: RunDir) -> Iterator[ChildKeepers]:
 
 
 def plan(run: RunDir, *names: str) -> Plan:
-    """Processes that sleep and give no heartbeat."""
     made = []
     for name in names or [NAME]:
         role, _, task = name.partition("-")
@@ -61,14 +60,18 @@ def plan(run: RunDir, *names: str) -> Plan:
 
 
 def supervisor_of(run: RunDir, keepers: Keepers) -> Supervisor:
-    """A supervisor of the one process."""
     return Supervisor(plan(run), keepers, run, Interruption())
 
 
-def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:
-    """The record of a keeper that is at work."""
+def wait_for_keeper(
+    run: RunDir, other_than: int = 0, supervisor: Supervisor | None = None
+) -> ProcessRecord:
+    """The record of a running keeper; meanwhile the supervisor reports no exit code."""
 
     def look() -> ProcessRecord | None:
+        if supervisor:
+            supervisor.poll()
+            assert supervisor.exit_code(NAME) is None
         record = process_records.read_record(run.record(NAME))
         there = record and record.pid and record.keeper.pid != other_than
         return record if there else None
@@ -78,39 +81,18 @@ def wait_for_keeper(run: RunDir, other_than: int = 0) -> ProcessRecord:
     return found
 
 
-def wait_for_another(supervisor: Supervisor, run: RunDir, killed: int) -> ProcessRecord:
-    """The record of the next keeper, while nobody is told that there is none."""
-
-    def look() -> bool:
-        supervisor.poll()
-        assert supervisor.exit_code(NAME) is None
-        record = process_records.read_record(run.record(NAME))
-        return bool(record and record.pid and record.keeper.pid != killed)
-
-    wait_until(look, "another keeper", 20.0)
-    return wait_for_keeper(run, killed)
-
-
-def test_a_killed_keeper_is_started_again_and_its_process_with_it(
+def test_a_killed_keeper_is_restarted_with_its_process_and_given_up_after_the_third_time(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
     supervisor = supervisor_of(run, keepers)
     before = wait_for_keeper(run)
+    for restarts in (1, 2):
+        os.kill(before.keeper.pid, signal.SIGKILL)
+        after = wait_for_keeper(run, before.keeper.pid, supervisor)
+        assert (after.state, after.restarts) == ("running", restarts)
+        wait_until(lambda: not process_records.is_alive(before), "its end", 20.0)  # noqa: B023
+        before = after
     os.kill(before.keeper.pid, signal.SIGKILL)
-    after = wait_for_another(supervisor, run, before.keeper.pid)
-    assert (after.state, after.restarts) == ("running", 1)
-    wait_until(lambda: not process_records.is_alive(before), "its end", 20.0)
-
-
-def test_a_keeper_that_is_killed_again_and_again_is_given_up(
-    keepers: ChildKeepers, run: RunDir
-) -> None:
-    supervisor = supervisor_of(run, keepers)
-    killed = 0
-    for _ in range(2):
-        killed = wait_for_another(supervisor, run, killed).keeper.pid
-        os.kill(killed, signal.SIGKILL)
-    os.kill(wait_for_another(supervisor, run, killed).keeper.pid, signal.SIGKILL)
 
     def is_given_up() -> bool:
         supervisor.poll()
@@ -140,7 +122,7 @@ def test_a_keeper_that_left_by_itself_is_not_started_again(
     assert not keepers.is_killed(NAME)
 
 
-def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
+def test_a_keeper_that_another_process_started_is_known_by_its_record(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
     """As in tmux mode: the new keeper needs a moment to write down that it is there."""
@@ -156,7 +138,7 @@ def test_a_keeper_that_somebody_else_started_is_seen_by_its_record(
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
     wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
-    after = wait_for_another(supervisor, run, before.keeper.pid)
+    after = wait_for_keeper(run, before.keeper.pid, supervisor)
     assert (asked, after.restarts) == ([1], 1)
     supervisor.is_over = True
     process_records.terminate(after)
@@ -186,14 +168,13 @@ def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir
 
 
 def supervise(planned: Plan, keepers: Keepers, look: Callable[[], None]) -> Outcome:
-    """How a run ends whose polls call `look`."""
     with Interruption() as interruption:
         run = RunDir(Path(planned.run_dir))
         return Supervisor(planned, keepers, run, interruption, on_poll=look).run()
 
 
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
-def test_a_run_of_which_a_part_was_told_to_end_does_not_wait_for_ever(
+def test_a_run_ends_after_one_of_its_processes_was_told_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
 ) -> None:
     """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
@@ -238,15 +219,13 @@ class Scripted(RecordedKeepers):
         self.told: list[str] = []
 
     def exit_code(self, name: str) -> int | None:
-        """0 once its time has come, or it was told to."""
         return 0 if self.looks >= self._leaves[name] or name in self.told else None
 
     def end(self, name: str, *, now: bool) -> None:
-        """Take note of it."""
         self.told.append(name)
 
 
-def test_the_evaluator_is_waited_for_where_the_ps_is_seen_to_leave_before_the_chief(
+def test_the_supervisor_waits_for_the_evaluator_if_the_ps_exits_before_the_chief(
     tmp_path: Path,
 ) -> None:
     run = RunDir(tmp_path)

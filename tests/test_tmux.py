@@ -30,7 +30,6 @@ def server() -> Iterator[libtmux.Server]:
 
 
 def sleeper(title: str) -> Pane:
-    """A pane that stays."""
     return Pane(title, (sys.executable, "-c", "import time; time.sleep(600)"))
 
 
@@ -43,42 +42,36 @@ def opened(
 
 
 def listed(server: libtmux.Server, form: str) -> list[str]:
-    """What tmux says of every pane but the somebody else's."""
     lines: list[str] = server.cmd("list-panes", "-a", "-F", "#{session_name}\t" + form).stdout
     return [line.split("\t", 1)[1] for line in lines if not line.startswith("somebody-elses")]
 
 
-def test_windows_have_their_panes_with_titles_on_the_borders(
+def test_windows_have_titled_panes_also_for_thirty_two_workers(
     server: libtmux.Server, tmp_path: Path
 ) -> None:
-    windows = {
-        "cockpit": [sleeper("cockpit"), sleeper("ps-0")],
-        "workers-1": [sleeper(f"worker-{i}") for i in range(8)],
-    }
+    names = {f"workers-{w}": [f"worker-{8 * w + i}" for i in range(8)] for w in range(4)}
+    names = {"cockpit": ["cockpit", "ps-0"], **names}
+    windows = {window: list(map(sleeper, titles)) for window, titles in names.items()}
     tmux.open_session(server, "run", windows, directory=tmp_path, environment=os.environ)
-    names = ["cockpit cockpit", "cockpit ps-0", *(f"workers-1 worker-{i}" for i in range(8))]
-    assert listed(server, "#{window_name} #{pane_title}") == names
-    assert listed(server, "#{window_name} #{@a3c_title}") == names
+    wanted = [f"{window} {title}" for window, titles in names.items() for title in titles]
+    assert listed(server, "#{window_name} #{pane_title}") == wanted
+    assert listed(server, "#{window_name} #{@a3c_title}") == wanted
     options = server.cmd("show-options", "-w", "-t", "=a3c-run:workers-1").stdout
     assert "pane-border-status top" in options
     assert "remain-on-exit on" in options
 
 
-def test_a_dead_pane_shows_why(server: libtmux.Server, tmp_path: Path) -> None:
-    dying = Pane("dying", (sys.executable, "-c", "print('last words'); raise SystemExit(3)"))
-    opened(server, tmp_path, dying, dying)
+def test_a_dead_pane_shows_its_output_until_another_process_starts_in_it(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    dying = (sys.executable, "-c", "print('last words'); raise SystemExit(3)")
+    opened(server, tmp_path, Pane("cockpit", dying), Pane("ps-0", dying))
     wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "1"], "two dead panes")
-    pane, _ = listed(server, "#{pane_id}")
-    assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
-
-
-def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_path: Path) -> None:
-    dying = Pane("ps-0", (sys.executable, "-c", "raise SystemExit(3)"))
-    opened(server, tmp_path, sleeper("cockpit"), dying)
-    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "1"], "a dead pane")
     before = listed(server, "#{pane_id} #{@a3c_title}")
+    pane = before[1].split()[0]
+    assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
     tmux.start_again(server, "run", sleeper("ps-0"))
-    wait_until(lambda: listed(server, "#{pane_dead}") == ["0", "0"], "two live panes")
+    wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "0"], "a live pane")
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
     tmux.start_again(server, "another", sleeper("ps-0"))  # has no session
     assert len(listed(server, "#{pane_id}")) == 2
@@ -90,7 +83,7 @@ def test_a_dead_pane_can_be_given_another_process(server: libtmux.Server, tmp_pa
     "name",
     ["plain", "dots.and:colons", "a b", 'it\'s "quoted"', "naïve ☃", "-dash", "$HOME;#{x}", "=eq"],
 )
-def test_any_name_makes_a_session_of_its_own(
+def test_any_name_of_a_run_makes_a_separate_session(
     server: libtmux.Server, tmp_path: Path, name: str
 ) -> None:
     opened(server, tmp_path, sleeper("x"), run=name)
@@ -102,36 +95,29 @@ def test_any_name_makes_a_session_of_its_own(
     assert server.cmd("list-sessions", "-F", "#{session_name}").stdout == ["somebody-elses"]
 
 
-def test_names_that_look_alike_are_kept_apart() -> None:
+def test_similar_names_have_different_sessions() -> None:
     names = ["a.b", "a:b", "a b", "a_b"]
     assert len({tmux.session_name(name) for name in names}) == len(names)
 
 
-def test_arguments_arrive_as_they_are(server: libtmux.Server, tmp_path: Path) -> None:
-    said = ("two words", "$HOME", "it's", '"', ";", "a;", "#{pane_id}", "*", "", "-x", "~")
-    code = "import sys, json; open('said', 'w').write(json.dumps(sys.argv[1:]))"
-    opened(server, tmp_path, Pane("p", (sys.executable, "-c", code, *said)))
-    file = tmp_path / "said"
-    assert json.loads(wait_until(lambda: file.exists() and file.read_text(), "the words")) == list(
-        said
-    )
-
-
-def test_processes_get_the_launchers_environment_without_its_proxies(
+def test_processes_get_their_arguments_and_the_launchers_environment_without_its_proxies(
     server: libtmux.Server, tmp_path: Path
 ) -> None:
-    code = "import json, os; open('environment', 'w').write(json.dumps(dict(os.environ)) + 'end')"
-    pane = Pane("p", (sys.executable, "-c", code))
+    words = ["two words", "$HOME", "it's", '"', ";", "a;", "#{pane_id}", "*", "", "-x", "~"]
+    code = "import json, os, sys; found = json.dumps([sys.argv[1:], dict(os.environ)])"
+    code += "; open('found', 'w').write(found + ' ')"
+    pane = Pane("p", (sys.executable, "-c", code, *words))
     odd = "with; $signs 'and' \"spaces\"; #{x} ~ %% \\\\ \\\na second line\n\n\udcff end \\"
     variables = {"MY_OWN": odd, "MY_END": "end;", "MY_NONE": "", "http_proxy": "http://dead:1"}
     opened(server, tmp_path, pane, **variables)
-    file = tmp_path / "environment"
-    wait_until(lambda: file.exists() and file.read_text().endswith("end"), "the environment")
-    found = json.loads(file.read_text().removesuffix("end"))
+    file = tmp_path / "found"
+    wait_until(lambda: file.exists() and file.read_text().endswith(" "), "the environment")
+    arguments, environment = json.loads(file.read_text())
+    assert arguments == words
     kept = {name: value for name, value in variables.items() if name.startswith("MY_")}
-    assert {name: found.get(name) for name in kept} == kept
-    assert found["PATH"] == os.environ["PATH"]
-    assert "http_proxy" not in found
+    assert {name: environment.get(name) for name in kept} == kept
+    assert environment["PATH"] == os.environ["PATH"]
+    assert "http_proxy" not in environment
 
 
 def test_no_command_line_shows_the_environment(
@@ -146,12 +132,6 @@ def test_no_command_line_shows_the_environment(
     opened(server, tmp_path, sleeper("x"), MY_OWN="my-own-token")
     assert "source-file" in log.read_text()
     assert "my-own-token" not in log.read_text()
-
-
-def test_sixteen_and_more_panes_find_room(server: libtmux.Server, tmp_path: Path) -> None:
-    windows = {f"workers-{w}": [sleeper(f"worker-{8 * w + i}") for i in range(8)] for w in range(4)}
-    tmux.open_session(server, "run", windows, directory=tmp_path, environment=os.environ)
-    assert len(listed(server, "#{pane_id}")) == 32
 
 
 def test_closing_one_run_leaves_the_other_and_the_users_options(

@@ -60,7 +60,6 @@ class Machine:
         self._init: subprocess.Popen[bytes] | None = None
 
     def boot(self) -> None:
-        """Start sshd and wait until it listens."""
         apart = ["unshare", "--pid", "--fork", "--kill-child", "--uts", "--mount", "--mount-proc"]
         boot = [*apart, "sh", "-c", _BOOT, "sh", self.name, str(self.root)]
         self._init = subprocess.Popen(
@@ -92,17 +91,14 @@ class Machine:
         return [*enter, *there, *argv]
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a command on this host to its end."""
         return subprocess.run(
             self.command(argv), capture_output=True, text=True, check=check, timeout=180
         )
 
     def python(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run Python on this host, in the directory of the code."""
         return self.run(sys.executable, *argv, check=check)
 
     def close(self) -> None:
-        """End the host."""
         self.crash()
         self.outside.close()
         self.link.close()

@@ -49,22 +49,18 @@ class Net(NamedTuple):
 
     @property
     def run(self) -> RunDir:
-        """The run's directory where the launcher is."""
         return RunDir(self.alpha.root / "opt/a3c/runs/mine")
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """All three."""
         return (self.alpha, self.beta, self.gamma)
 
     def launch(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """The launcher on alpha, run to its end."""
         return self.alpha.python("launch_cluster.py", *arguments, check=check)
 
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
-    """Three hosts that are up."""
     with lan.machines(tmp_path_factory.mktemp("hosts"), ("alpha", "beta", "gamma")) as (
         made,
         found,
@@ -73,7 +69,6 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
 
 
 def write_host_file(net: Net, address_of_gamma: str = "10.77.0.3") -> None:
-    """The host file on alpha."""
     entries = [("here", "10.77.0.1", 1), ("beta", "10.77.0.2", 1), ("gamma", address_of_gamma, 2)]
     text = 'ps = "beta"\n' + "".join(
         f'[[host]]\nhost = "{name}"\naddress = "{address}"\nslots = {slots}\n'
@@ -108,7 +103,6 @@ def cluster(net: Net) -> Iterator[subprocess.Popen[str]]:
 
 
 def trains(net: Net, workers: Sequence[int]) -> bool:
-    """Whether those workers have written rows."""
     files = [net.run.metrics(f"worker-{i}") for i in workers]
     return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
 
@@ -120,7 +114,6 @@ def gain(net: Net, *names: str, what: str, rows: int = 2) -> None:
 
 
 def num_rows(net: Net, name: str) -> int:
-    """How many rows of metrics a worker has written."""
     return net.run.metrics(name).read_bytes().count(b"\n")
 
 
