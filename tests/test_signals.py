@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import IO
 
 import pytest
 
@@ -53,14 +54,18 @@ def start() -> Iterator[Start]:
             bufsize=0,  # or communicate would miss what readline has read ahead
         )
         started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        assert line_of(process.stdout) == b"ready\n"
         return process
 
     yield begin
     for process in started:
         process.kill()
         process.communicate()
+
+
+def line_of(stream: IO[bytes] | None) -> bytes:
+    assert stream is not None
+    return stream.readline()
 
 
 def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
@@ -83,8 +88,7 @@ def test_the_first_signal_requests_the_end(start: Start, number: signal.Signals,
 def signal_until_gone(process: subprocess.Popen[bytes], numbers: list[signal.Signals]) -> None:
     """Two signals that the process takes one by one: the second once it said the first."""
     process.send_signal(numbers[0])
-    assert process.stderr is not None
-    assert process.stderr.readline() == f"{numbers[0].name}: leaving\n".encode()
+    assert line_of(process.stderr) == f"{numbers[0].name}: leaving\n".encode()
     process.send_signal(numbers[1])
 
 
@@ -114,8 +118,7 @@ def test_other_signals_request_nothing(start: Start) -> None:
     process = start(code)
     for _ in range(2):
         process.send_signal(signal.SIGUSR1)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"usr1\n"
+        assert line_of(process.stdout) == b"usr1\n"
     process.send_signal(signal.SIGTERM)
     assert end_of(process)[1] == "waited False 15\n"
 
@@ -144,8 +147,7 @@ time.sleep(60)
 def test_an_unread_log_delays_neither_the_request_nor_the_exit(start: Start) -> None:
     process = start(CLOGGED)
     process.send_signal(signal.SIGTERM)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"asked\n"
+    assert line_of(process.stdout) == b"asked\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
 

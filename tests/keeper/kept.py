@@ -67,22 +67,21 @@ class Kept:
     process: subprocess.Popen[str]
     spec: KeeperSpec
 
-    def record(self) -> ProcessRecord | None:
-        return process_records.read_record(self.spec.record)
+    def record(self) -> ProcessRecord:
+        return self.wait_record(lambda _record: True)
 
     def wait_record(self, condition: Callable[[ProcessRecord], Any]) -> ProcessRecord:
-        def look() -> ProcessRecord | None:
-            record = self.record()
+        def read() -> ProcessRecord | None:
+            record = process_records.read_record(self.spec.record)
             return record if record is not None and condition(record) else None
 
-        found = wait_for(look)
-        assert isinstance(found, ProcessRecord)
+        found: ProcessRecord = wait_for(read)
         return found
 
     def child(self) -> int:
         """The pid of the child, once there is one."""
         pid = self.wait_record(lambda record: record.pid).pid
-        assert pid is not None
+        assert pid
         return pid
 
     def file(self, name: str) -> Path:
@@ -104,8 +103,6 @@ class Kept:
         return pids[0]
 
     def ended(self) -> ProcessRecord:
-        """The record after the keeper left by itself or was asked to."""
+        """The record after the keeper has exited."""
         self.process.wait(timeout=20)
-        record = self.record()
-        assert record is not None
-        return record
+        return self.record()

@@ -56,11 +56,8 @@ def test_a_process_that_had_worked_is_retried_after_the_first_delay() -> None:
 
 def test_restarts_in_a_row_without_a_heartbeat_are_limited() -> None:
     patience = Patience(Limits(max_restarts=2))
-    assert [patience.decide("retry", 1.0, beat=False).again for _ in range(3)] == [
-        True,
-        True,
-        False,
-    ]
+    again = [patience.decide("retry", 1.0, beat=False).again for _ in range(3)]
+    assert again == [True, True, False]
 
 
 def test_a_heartbeat_ends_a_row_of_retries_but_not_of_crashes() -> None:
