@@ -118,23 +118,19 @@ class Sampler:
 
     def _read_pss(self) -> None:
         """Read the PSS of the processes read longest ago, if that is due."""
+        import psutil
+
         self._pss = {pid: self._pss.get(pid, (None, 0.0)) for pid in self._known}
         began = time.monotonic()
         if began >= self._pss_due_at:
             self._pss_due_at = began + _PSS_INTERVAL_S
             for pid in sorted(self._pss, key=lambda pid: self._pss[pid][1]):
-                self._pss[pid] = (read_pss_mb(pid), time.monotonic())
+                pss_mb = None
+                with contextlib.suppress(psutil.Error):  # such as of another user's process
+                    pss_mb = self._known[pid].memory_full_info().pss / 1e6
+                self._pss[pid] = (pss_mb, time.monotonic())
                 if time.monotonic() >= began + _PSS_BUDGET_S:
                     break
-
-
-def read_pss_mb(pid: int) -> float | None:
-    """The PSS of a process in 10^6 bytes; only on Linux and for the user's own processes."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    return None
 
 
 class Exposure(NamedTuple):
