@@ -31,6 +31,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _ADOPTED_END_S = 1.0
+_CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
 _READ_BYTES = 1 << 16
 _MOST_READS = 64
 
@@ -177,7 +178,16 @@ class Guardian:
             if self.pid == 0:
                 try:
                     os.close(self._sink)
-                    _guard(source)
+                    os.setsid()
+                    null = os.open(os.devnull, os.O_RDWR)
+                    for fd in (0, 1, 2):
+                        os.dup2(null, fd)
+                    told = b""
+                    while chunk := os.read(source, 4096):  # until the keeper's end closes
+                        told = (told + chunk)[-64:]
+                    words = told.split()
+                    if words and int(words[-1]) > 1:
+                        signal_group(int(words[-1]), signal.SIGKILL)
                 finally:
                     os._exit(0)
         os.close(source)
@@ -194,19 +204,6 @@ class Guardian:
             os.waitpid(self.pid, 0)
 
 
-def _guard(source: int) -> None:
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    told = b""
-    while chunk := os.read(source, 4096):
-        told = (told + chunk)[-64:]
-    words = told.split()
-    if words and int(words[-1]) > 1:
-        signal_group(int(words[-1]), signal.SIGKILL)
-
-
 def die_with(parent: int) -> None:
     """Make this process, a fork of `parent`, end when `parent` ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -216,7 +213,7 @@ def die_with(parent: int) -> None:
 
 def adopt_orphans() -> None:
     """Make this process the parent of its orphaned descendants, where the kernel lists them."""
-    if _children_file().exists():
+    if _CHILDREN.exists():
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -228,7 +225,7 @@ def _prctl(option: int, value: int) -> None:
 def reap_adopted(known: set[int]) -> list[int]:
     """Reap adopted children that ended; returns the others, without the pids in `known`."""
     try:
-        pids = [int(pid) for pid in _children_file().read_text().split()]
+        pids = [int(pid) for pid in _CHILDREN.read_text().split()]
     except OSError:
         return []
     alive = []
@@ -246,7 +243,3 @@ def end_adopted(known: set[int]) -> None:
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
-
-
-def _children_file() -> Path:
-    return Path(f"/proc/self/task/{os.getpid()}/children")
