@@ -74,4 +74,4 @@ class Slow(CartPoleEnv):
         return super().step(action)
 
 
-gymnasium.register("Slow-v0", Slow, max_episode_steps=500)
+gymnasium.register("Slow-v0", f"{__name__}:Slow", max_episode_steps=500)
