@@ -75,8 +75,6 @@ def assert_cut_off(path: Path) -> str:
         assert "is open to" not in Path(record.log).read_text()
     found = status(path)
     assert (found["is_isolated"], found["exposed"]) == (True, [])
-    names = {place.split()[0] for place in found["listening"]}
-    assert names == {"ps-0", "worker-0", "worker-1"}
     assert not any("listen" in warning for warning in found["warnings"])
     return networks.pop()
 

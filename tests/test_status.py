@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -128,7 +127,8 @@ def test_env_steps_never_fall_within_a_life_of_the_ps(
     """Rows of three workers in any order, of clocks that go wrong, and workers that come back."""
     made, step = pole(tmp_path_factory.mktemp("run"), workers=3), 100
     joined(made, 0, life=7, now=step)
-    shown = [status.read(made.run).global_step]
+    reader = status.Reader(made.run)
+    shown = [reader.read().global_step]
     for worker, played, joins in events:
         step += played
         if joins:
@@ -136,7 +136,7 @@ def test_env_steps_never_fall_within_a_life_of_the_ps(
         else:
             row = made.worker_row(step, 9.0 * played - 20.0, ps_life=7)
             made.rows(f"worker-{worker}", [row])
-        shown.append(status.read(made.run).global_step)
+        shown.append(reader.read().global_step)
     assert shown[0] == 100
     assert shown == sorted(shown)
 
@@ -264,23 +264,6 @@ def test_the_name_of_a_run_is_no_process_but_is_understood(
     FakeRun(tmp_path / "runs" / "pong-1", configure())
     assert launch_cluster.main(["logs", "pong-1"]) == 2
     assert "did you mean `logs --run pong-1`?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("is_isolated", "shown"), [(True, "ps-0 127.0.0.1:2222;"), (False, "(on all interfaces)")]
-)
-def test_status_shows_the_address_that_the_dashboard_shows(
-    tmp_path: Path, is_isolated: bool, shown: str
-) -> None:
-    made = FakeRun(tmp_path / "run", configure(workers=1))
-    made.process("ps-0", address="127.0.0.1:2222")
-    read = dataclasses.replace(
-        status.read(made.run), listening=("ps-0 [::]:2222",), is_isolated=is_isolated
-    )
-    (line,) = [line for line in lines(read) if "listening" in line]
-    assert "ps-0 127.0.0.1:2222" in line
-    assert shown in line
-    assert "[::]" not in line
 
 
 @pytest.mark.parametrize(

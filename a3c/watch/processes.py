@@ -134,26 +134,17 @@ class Sampler:
 
 
 class Exposure(NamedTuple):
-    """Addresses that processes listen on, in the form `ps-0 0.0.0.0:4000`.
-
-    `exposed` are those that other machines can reach. `is_isolated`: ps and workers are in a
-    network with only loopback; None if none of them listens.
-    """
-
-    listening: tuple[str, ...] = ()
-    exposed: tuple[str, ...] = ()
-    is_isolated: bool | None = None
+    exposed: tuple[str, ...] = ()  # listeners that other machines can reach, `ps-0 0.0.0.0:4000`
+    is_isolated: bool | None = None  # ps and workers; None if none of them listens
 
 
 def exposure(processes: Sequence[ProcessStatus]) -> Exposure:
-    """The current addresses of processes on this machine, as far as they can be read."""
-    listening: list[str] = []
+    """The current listeners of processes on this machine, as far as they can be read."""
     exposed: list[str] = []
     isolated = []
     for name, role, pid in ((p.name, p.role, p.pid) for p in processes if p.pid is not None):
         found = listeners.listeners(pid)
-        listening += [f"{name} {listener}" for listener in found]
         exposed += [f"{name} {listener}" for listener in listeners.faces_outward(pid, found)]
         if found and role in ("ps", "worker"):
             isolated.append(listeners.has_loopback_only(pid))
-    return Exposure(tuple(listening), tuple(exposed), all(isolated) if isolated else None)
+    return Exposure(tuple(exposed), all(isolated) if isolated else None)

@@ -91,9 +91,8 @@ class Status:
     dropped_reports: int
     failed_saves: int = 0  # in a row
     losses: tuple[str, ...] = ()  # env steps lost by rollbacks since the last start or resume
-    listening: tuple[str, ...] = ()  # "ps-0 0.0.0.0:4000", in the network of the process
-    exposed: tuple[str, ...] = ()  # the listeners that other machines can reach
-    is_isolated: bool | None = None  # whether that network has only loopback; None: no listener
+    exposed: tuple[str, ...] = ()  # listeners that others can reach, "ps-0 0.0.0.0:4000"
+    is_isolated: bool | None = None  # whether their network has only loopback; None: no listener
     damaged: tuple[str, ...] = ()  # files that can't be read, "processes/ps-0.json"
     tensorboard: str | None = None  # its address while it runs
     disk_trouble: str | None = None
@@ -129,7 +128,6 @@ class Status:
 # --- words for numbers ----------------------------------------------------------------------------
 
 NOTHING = "-"
-_LISTENERS = 4  # shown by name
 WILDCARDS = ("0.0.0.0", "[::]", "*")  # noqa: S104
 
 
@@ -244,20 +242,4 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     facts.append(("checkpoint", words))
     if status.tensorboard:
         facts.append(("TensorBoard", printable(status.tensorboard)))
-    if status.listening:
-        shown = [_reached_at(place, status) for place in status.listening[:_LISTENERS]]
-        more = len(status.listening) - _LISTENERS
-        rest = f" and {more} more" if more > 0 else ""
-        where = "; ps and workers in a network of the run's own" if status.is_isolated else ""
-        facts.append(("listening", f"{', '.join(shown)}{rest}{where}"))
     return facts
-
-
-def _reached_at(place: str, status: Status) -> str:
-    """A listener with the address that other processes connect to, instead of a wildcard."""
-    name, _, listener = place.partition(" ")
-    host, _, port = listener.rpartition(":")
-    own = next((p.address for p in status.processes if p.name == name), "")
-    if host not in WILDCARDS or own.rpartition(":")[2] != port:
-        return place
-    return f"{name} {printable(own)}" + ("" if status.is_isolated else " (on all interfaces)")

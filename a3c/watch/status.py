@@ -79,7 +79,7 @@ class Reader:
         status = self._compose(settings, members, now)
         if usage and status.state in LIVE_STATES:
             age_s = time.monotonic() - self._exposure_at
-            if age_s >= _EXPOSURE_INTERVAL_S or not self._exposure.listening:
+            if age_s >= _EXPOSURE_INTERVAL_S or self._exposure.is_isolated is None:
                 here = [p for p in members if p.host == process_records.this_host()]
                 self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
             status = dataclasses.replace(status, **self._exposure._asdict())
