@@ -66,7 +66,7 @@ class Callbacks:
     def __init__(self, given: Sequence[dict[str, Any]], run_dir: Path) -> None:
         self._run_dir = run_dir
         self._callbacks = [(own["name"], _make(**own)) for own in given]
-        self._failing: set[int] = set()
+        self._failing: set[int] = set()  # by id
         self._rows: queue.Queue[Row | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         if given:
@@ -90,31 +90,25 @@ class Callbacks:
 
     def _serve(self) -> None:
         while (row := self._rows.get()) is not None:
-            for index, (name, callback) in enumerate(self._callbacks):
-                again = index in self._failing
-                if self._attempt(name, callback, dict(row), self._run_dir, again=again):
-                    self._failing.discard(index)
-                else:
-                    self._failing.add(index)
+            for name, callback in self._callbacks:
+                self._attempt(name, callback, dict(row), self._run_dir)
         for name, callback in self._callbacks:
             if close := getattr(callback, "close", None):
                 self._attempt(f"{name}.close", close)
 
-    def _attempt(
-        self, name: str, function: Callable[..., Any], *arguments: Any, again: bool = False
-    ) -> bool:
-        """Call and return whether it worked; the first error in a row is logged."""
+    def _attempt(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function; the first error in a row is logged."""
         try:
             function(*arguments)
+            self._failing.discard(id(function))
         except (Exception, SystemExit) as error:
-            if not again:
+            if id(function) not in self._failing:
                 hint = ""
                 if isinstance(error, OSError) and has_loopback_only(os.getpid()):
                     hint = " (isolated: where it needs a network, give --isolation off)"
                 said = own_code.describe(error)
                 log.error("callback %s failed: %s; training goes on%s", name, said, hint)
-            return False
-        return True
+            self._failing.add(id(function))
 
 
 def _make(name: str, **arguments: Any) -> Callable[..., Any]:

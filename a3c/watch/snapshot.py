@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -101,15 +102,8 @@ class Status:
 
     def as_dict(self) -> dict[str, Any]:
         """The status as plain data for JSON, with floats rounded to 3 decimals."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: plain(item) for key, item in value.items()}
-            if isinstance(value, list | tuple):
-                return [plain(item) for item in value]
-            return round(value, 3) if isinstance(value, float) else value
-
-        found: dict[str, Any] = plain(dataclasses.asdict(self))
+        text = json.dumps(dataclasses.asdict(self))
+        found: dict[str, Any] = json.loads(text, parse_float=lambda digits: round(float(digits), 3))
         return found
 
     def of_role(self, role: str) -> list[ProcessStatus]:
