@@ -69,7 +69,6 @@ def line_of(stream: IO[bytes] | None) -> bytes:
 
 
 def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
     out, err = process.communicate(timeout=30)
     return process.returncode, out.decode(), err.decode()
 

@@ -41,8 +41,6 @@ USUAL_IMPORT_S = 5.0  # three imports at once on two idle cores
 
 
 class Moment(NamedTuple):
-    """The progress of a run at one time."""
-
     monotonic: float
     wall: float
     lives: dict[str, int]  # how often each worker had attached
@@ -78,7 +76,6 @@ class Cluster:
             wait_until(lambda: not self.records() or everything_ended(self.run.path), "the end")
 
     def command(self, *arguments: str) -> list[str]:
-        """The launcher's command line."""
         return launcher("--run-dir", str(self.run.path), *self._arguments, *FOR_EVER, *arguments)
 
     def _environment(self) -> dict[str, str]:
@@ -87,11 +84,9 @@ class Cluster:
         return {**os.environ, **injected}
 
     def wait_until_training(self) -> None:
-        """Wait until every worker has written rows."""
         wait_until(lambda: all(self.trains(name) for name in self.workers), "training")
 
     def stop(self) -> None:
-        """Shut the run down in order."""
         subprocess.run(
             [sys.executable, launcher()[1], "stop", str(self.run.path)], check=True, timeout=120
         )
@@ -103,7 +98,6 @@ class Cluster:
         (self._switches / fault).write_text(str(value))
 
     def switch_off(self, fault: str) -> None:
-        """Disable a fault."""
         (self._switches / fault).unlink()
 
     def signal(self, name: str, signum: signal.Signals = signal.SIGKILL) -> None:
@@ -119,11 +113,9 @@ class Cluster:
             process_records.request_restart(record)
 
     def kill_keeper(self, name: str) -> None:
-        """Send SIGKILL to a process's keeper."""
         os.kill(self.record(name).keeper.pid, signal.SIGKILL)
 
     def kill_everything(self, process: subprocess.Popen[bytes]) -> None:
-        """Send SIGKILL to all processes, as if the machine failed."""
         process.kill()
         for record in self.records():
             for pid in (record.keeper.pid, record.pid):
@@ -136,30 +128,26 @@ class Cluster:
     # --- read state -----------------------------------------------------------------------------
 
     def records(self) -> list[ProcessRecord]:
-        """All records written by the keepers."""
         return process_records.read_records(self.run.path)
 
     def record(self, name: str) -> ProcessRecord:
-        """The record of one keeper."""
         found = process_records.read_record(self.run.record(name))
         assert found, f"{name} has no record"
         return found
 
     def pid(self, name: str) -> int | None:
-        """The pid of a process, or None if it isn't alive."""
+        """The pid of a process; None if it isn't alive."""
         return pid_of(self.run, name)
 
     def status(self) -> dict[str, Any]:
-        """The output of `status --json`."""
         return status.read(self.run).as_dict()
 
     def log(self, name: str) -> str:
-        """The whole log of a process and its keeper."""
+        """The log of a process and its keeper."""
         path = self.run.log(name)
         return path.read_text(errors="replace") if path.exists() else ""
 
     def said(self) -> str:
-        """The whole log of the launcher."""
         return self._said.read_text()
 
     def rows(self, name: str) -> list[dict[str, Any]]:
@@ -237,8 +225,8 @@ class Cluster:
     def wait_for_return(self, fault: str, before: Moment, *names: str) -> float:
         """Wait until the workers (all by default) train again, and check the time; returns it.
 
-        The limit is ten seconds plus the slowest TensorFlow import during the recovery. It is
-        longer on a machine where an import takes more than `USUAL_IMPORT_S`.
+        The limit is ten seconds plus the slowest TensorFlow import during the recovery, and more
+        if an import takes longer than `USUAL_IMPORT_S`.
         """
         for name in names or self.workers:
             lives = before.lives[name]
@@ -251,11 +239,9 @@ class Cluster:
         return took_s
 
     def said_since(self, name: str, before: Moment) -> str:
-        """The log of a process and its keeper since a moment."""
         return self.log(name)[before.logged[name] :]
 
     def _imports(self, before: Moment) -> list[float]:
-        """Seconds from each process's start until TensorFlow was imported, since a moment."""
         said = "".join(self.said_since(name, before) for name in before.logged)
         return [float(s) for s in re.findall(r"TensorFlow is there, ([\d.]+) s after", said)]
 
@@ -266,12 +252,10 @@ class Cluster:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def assert_never_fell(self, name: str) -> None:
-        """Check that the env step never decreased in any row that a worker wrote."""
         steps = [row["env_steps"] for row in self.rows(name)]
         assert steps == sorted(steps), f"global_step fell, as {name} saw it"
 
     def assert_smooth_curves(self) -> None:
-        """Check that plotted curves never step back, over env steps and over wall time."""
         for path in sorted((self.run.path / "metrics").glob("worker-*.jsonl")):
             rows = read_rows(path)
             steps = [row["env_steps"] for row in rows]
@@ -281,7 +265,7 @@ class Cluster:
                 assert values == sorted(values), f"{key} of {path.name} goes back"
 
     def assert_finite(self) -> None:
-        """Check that no number on the ps is NaN or infinite, by its newest checkpoint."""
+        """Check that no number of the newest checkpoint is NaN or infinite."""
         newest = checkpoint.steps(self.run.checkpoints)[-1]
         for name, value in checkpoint.load_variables(newest).items():
             assert np.isfinite(value).all(), f"{name} is not finite"

@@ -51,12 +51,10 @@ class Spread:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Start every keeper on its host."""
         for process in self.plan.processes:
             self.start_one(process.name)
 
     def start_one(self, name: str) -> None:
-        """Start one keeper on its host."""
         process = next(p for p in self.plan.processes if p.name == name)
         command = planning.keeper_command(process, self.run, parent=os.getpid())
         self._children[name] = subprocess.Popen(
@@ -69,7 +67,6 @@ class Spread:
         )
 
     def kill_keeper(self, name: str) -> None:
-        """SIGKILL for a keeper; its process dies with it."""
         pid = self.pid(name)
         self._children[name].kill()
         self._children[name].wait()
@@ -82,14 +79,12 @@ class Spread:
             self._children[process.name].wait(timeout=DEADLINE_S)
 
     def stop(self) -> None:
-        """End at once what is left."""
         for process in self.plan.processes:
             self._keepers.end(process.name, now=True)
         for child in self._children.values():
             child.wait(timeout=60)
 
     def status(self) -> Status:
-        """How the run fares."""
         return status.read(self.run)
 
     @property
@@ -98,18 +93,15 @@ class Spread:
         return self.status().global_step or 0
 
     def record(self, name: str) -> ProcessRecord:
-        """What a keeper wrote down."""
         found = process_records.read_record(self.run.record(name))
         assert found
         return found
 
     def goes_on(self, what: str, steps: int = 2000) -> None:
-        """Wait until so many steps more are counted."""
         before = self.step
         wait_until(lambda: self.step >= before + steps, what)
 
     def pid(self, name: str) -> int | None:
-        """The pid of a process that lives."""
         return pid_of(self.run, name)
 
     def gains(self, name: str) -> Any:

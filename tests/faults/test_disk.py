@@ -32,13 +32,12 @@ def made_read_only(path: Path) -> bool:
 
 
 def newest(path: Path) -> int:
-    """The step of the newest checkpoint, every byte of it verified."""
+    """The step of the newest checkpoint, with every byte verified."""
     found = checkpoint.newest_valid(path / "checkpoints")
     return found[1].step if found else 0
 
 
 def warned(path: Path, of: str) -> bool:
-    """Whether `status` and the dashboard warn of something."""
     return any(of in line for line in status.read(RunDir(path)).warnings)
 
 

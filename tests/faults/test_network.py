@@ -35,7 +35,6 @@ def hosts() -> Iterator[list[Host]]:
 
 @pytest.fixture(scope="module")
 def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
-    """A cluster that trains."""
     scratch = tmp_path_factory.mktemp("network")
     with spread(scratch / "run", scratch / "ledger", hosts[:3], *SETTINGS) as made:
         files = [made.run.metrics(name) for name in ("worker-0", "worker-1")]
@@ -52,12 +51,10 @@ def good_network(hosts: list[Host]) -> Iterator[None]:
 
 
 def restarts(cluster: Spread) -> list[int]:
-    """How often ps, chief and worker were started again."""
     return [cluster.record(name).restarts for name in cluster.hosts]
 
 
 def everyone_works(cluster: Spread) -> None:
-    """Wait until every worker trains."""
     conditions = [cluster.gains(name) for name in cluster.hosts if name != "ps-0"]
     wait_until(lambda: all(condition() for condition in conditions), "every worker's metrics")
 

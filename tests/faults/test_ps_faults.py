@@ -44,7 +44,6 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def cluster(launched: Any) -> Cluster:
-    """The run of this module."""
     return launched[0]
 
 

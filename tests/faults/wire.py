@@ -68,12 +68,9 @@ class Host:
             subprocess.run(self.command(command.split()), check=True)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` in this host."""
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.namespace}", *argv]
 
     def reaches(self, address: str, port: int) -> bool:
-        """Whether a server takes connections from this host."""
-
         def connect() -> bool:
             with socket.socket() as visitor:
                 visitor.settimeout(2.0)
@@ -131,7 +128,6 @@ class Wires:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop carrying."""
         self._closed.set()
         self._thread.join()
 
@@ -181,7 +177,6 @@ def why_not() -> str:
 
 @contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
-    """Hosts that reach each other."""
     made = [Host(f"{NETWORK}.{number}") for number in range(1, count + 1)]
     wires = Wires(made)
     try:
