@@ -4,11 +4,11 @@
     python -m benchmarks.asynchrony --kind real --tasks cartpole --workers 2 16 --seeds 1-10
     python -m benchmarks.asynchrony --workers 16 --name shortest-32 -- --shortest-rollout 32
 
-A run is simulated (asynchrony_simulated.py) or uses a real cluster. Its row is appended to the
-table when it ends. A run is skipped if the table already has its kind, task, workers, remedy and
-seed, so a study can be stopped and continued at any time. Flags after `--` go to each run; `--name`
-is the remedy's name for them in the table. asynchrony_pictures.py makes the pictures and the tables
-of the docs.
+A run is simulated (asynchrony_simulated.py, or asynchrony_in_c.py) or uses a real cluster. Its row
+is appended to the table when it ends. A run is skipped if the table already has its kind, task,
+workers, remedy and seed, so a study can be stopped and continued at any time. Flags after `--` go
+to each run; `--name` is the name of the remedy with them in the table. asynchrony_pictures.py makes
+the pictures and the tables of the docs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from typing import NamedTuple
 from a3c.config import Config, command_line
 from a3c.process.startup import import_tensorflow
 from a3c.run import checkpoint
-from benchmarks import machine
+from benchmarks import asynchrony_in_c, machine
 from benchmarks.judge import Judge
 from benchmarks.machine import RESULTS
 
 TABLE = RESULTS / "asynchrony.csv"
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
-SIMULATED, REAL = "simulated", "real"
+SIMULATED, IN_C, REAL = "simulated", "simulated-in-c", "real"
 LIMITS = {  # env steps after which a run counts as not solved
     "cartpole": 400_000,
     "acrobot": 300_000,
@@ -140,6 +140,12 @@ def run_simulated(case: Case, flags: Sequence[str]) -> Learned:
     return Learned(**{name: getattr(outcome, name) for name in Learned._fields})
 
 
+def run_in_c(case: Case, flags: Sequence[str]) -> Learned:
+    """Make one run simulated in C."""
+    made = asynchrony_in_c.simulated([*_named(case), *flags])
+    return Learned(**{name: made[name] for name in Learned._fields})
+
+
 def import_simulation() -> None:
     """Import TensorFlow once for all simulated runs, which are forks of this process."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # otherwise each run prints a greeting
@@ -187,7 +193,7 @@ def _learned(run: Path, mark: float | None) -> Learned:
     )
 
 
-RUN = {SIMULATED: run_simulated, REAL: run_real}
+RUN = {SIMULATED: run_simulated, IN_C: run_in_c, REAL: run_real}
 
 
 def make(case: Case, flags: Sequence[str]) -> Row:
@@ -314,6 +320,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(cases)} runs, of which {len(cases) - len(left)} are in {arguments.output}")
     if any(case.kind == SIMULATED for case in left):
         import_simulation()
+    if any(case.kind == IN_C for case in left):
+        asynchrony_in_c.program()  # so that runs at the same time don't each compile it
     failed = False
     for made in make_all(left, arguments.flags, arguments.at_once):
         print(time.strftime("%H:%M:%S"), _line(made), flush=True)

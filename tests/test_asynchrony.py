@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 from a3c.config.command_line import parse_config
+from a3c.errors import UserError
 from a3c.plot import pictures
 from a3c.run.rundir import REPOSITORY
-from benchmarks import asynchrony, asynchrony_pictures, machine
+from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine
 from benchmarks.asynchrony import REAL, SIMULATED, Case, Row
 from benchmarks.asynchrony_simulated import Simulation, VirtualPs, VirtualTime
 from benchmarks.judge import Judge
@@ -121,6 +123,26 @@ def test_the_same_seed_gives_the_same_simulated_run() -> None:
     first, second = (Simulation(settings).run() for _ in range(2))
     kept = ("env_steps", "staleness", "updates", "virtual_s", "mean_return_100")
     assert [getattr(first, name) for name in kept] == [getattr(second, name) for name in kept]
+
+
+# --- the same in C --------------------------------------------------------------------------------
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+SHORT = ["--preset=pendulum", "--workers=16", "--seed=7", "--max-env-steps=4000"]
+
+
+@needs_cc
+def test_a_seed_determines_the_whole_run_in_c() -> None:
+    first, second = (asynchrony_in_c.simulated(SHORT) for _ in range(2))
+    kept = ("env_steps", "staleness", "updates", "mean_return_100")
+    assert [first[name] for name in kept] == [second[name] for name in kept]
+    assert 4000 <= first["env_steps"] < 4100
+
+
+def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
+    for flags in (["--preset=memory"], ["--preset=cartpole", "--samples-per-step=0"]):
+        with pytest.raises(UserError):
+            asynchrony_in_c.simulated(flags)
 
 
 # --- who judges -----------------------------------------------------------------------------------
