@@ -92,7 +92,7 @@ def simulated(argv: Sequence[str] | None) -> dict[str, Any]:
     program()  # a compilation doesn't count as time of the run
     began = time.monotonic()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    command = [program(), *given, *arguments.set]
+    command = [str(program()), *given, *arguments.set]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     cpu_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     wall_s = time.monotonic() - began
