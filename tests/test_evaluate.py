@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -12,12 +13,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
 import pytest
 from matplotlib import image
 
+import evaluate
+import plot
+from a3c.play.locate import find_checkpoint
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
@@ -27,7 +32,7 @@ from tests.clusters import REPOSITORY, launcher
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CartPole run that is soon content, with an evaluator and its window, to its end."""
+    """A CartPole run with a low goal that has ended, with an evaluator and its window."""
     path = tmp_path_factory.mktemp("runs") / "run"
     command = launcher("--env-id", "CartPole-v1", "--workers", "1", "--run-dir", str(path))
     command += ["--stop-at-return", "20", "--checkpoint-interval", "1", "--render"]
@@ -42,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of Breakout of which nothing is expected, with cut lives and clipped rewards."""
+    """A short run of Breakout, with episodic life and clipped rewards."""
     path = tmp_path_factory.mktemp("runs") / "run"
     command = launcher("--env-id", "ALE/Breakout-v5", "--workers", "1", "--run-dir", str(path))
     command += ["--max-env-steps", "200", "--max-episode-steps", "300"]
@@ -60,17 +65,25 @@ def run(script: str, *arguments: str, **settings: Any) -> subprocess.CompletedPr
     )
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert all(word in done.stderr for word in words), done.stderr
-
-
-def result(*arguments: str) -> dict[str, Any]:
+def separately(*arguments: str) -> dict[str, Any]:
+    """What `evaluate.py --json` prints in a process of its own."""
     done = run("evaluate.py", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert all(line.startswith("played ") for line in done.stderr.splitlines()), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def result(*arguments: str) -> dict[str, Any]:
+    """The same in this process, which has imported TensorFlow already."""
+    said = io.StringIO()
+    with (
+        mock.patch.dict(os.environ),
+        mock.patch.object(evaluate, "leave_on_signals"),
+        contextlib.redirect_stdout(said),
+    ):
+        assert evaluate.main([*arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(said.getvalue())
     return found
 
 
@@ -83,9 +96,9 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
     assert first["min"] <= first["ci95"][0] <= first["mean"] <= first["ci95"][1] <= first["max"]
 
 
-def test_what_confirmed_the_run_are_the_games_of_evaluate(trained: Path) -> None:
+def test_the_confirming_games_are_those_of_evaluate(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as a process of its own does."""
-    played = result(str(trained), "--episodes", "3")
+    played = separately(str(trained), "--episodes", "3")
     newest = checkpoint.verify(checkpoint.steps(trained / "checkpoints")[-1])
     own = {"checkpoint", "returns", "lengths"}
     assert newest.evaluation == {name: played[name] for name in played.keys() - own}
@@ -104,8 +117,9 @@ def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise(
     tables = json.loads((copy / "manifest.json").read_text())
     tables["config"]["run"]["evaluation_greedy"] = configured
     (copy / "manifest.json").write_text(json.dumps(tables))
-    found = result(str(copy), "--episodes", "1", *flags)  # a checkpoint alone says all
-    assert (found["step"], found["greedy"]) == (int(newest.name), greedy)
+    source = find_checkpoint(str(copy))  # a checkpoint alone says all
+    assert source.manifest.step == int(newest.name)
+    assert evaluate.playground(source.config, evaluate.parse(flags)).greedy == greedy
 
 
 def test_scores_are_raw_and_of_whole_games(atari: Path) -> None:
@@ -115,7 +129,7 @@ def test_scores_are_raw_and_of_whole_games(atari: Path) -> None:
     assert all(score == int(score) >= 0 for score in found["returns"])
 
 
-def test_what_a_network_sees_is_drawn(atari: Path, tmp_path: Path) -> None:
+def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
     checkpoint_path = checkpoint.steps(atari / "checkpoints")[-1]
     looks = ("--what", "filters", "saliency", "--output", str(tmp_path))
     done = run("plot.py", str(checkpoint_path), *looks)
@@ -126,16 +140,18 @@ def test_what_a_network_sees_is_drawn(atari: Path, tmp_path: Path) -> None:
         assert float(pixels.std()) > 0.05
 
 
-def test_of_vectors_the_weights_are_drawn_and_saliency_is_refused(
-    trained: Path, tmp_path: Path
+def test_for_vectors_filters_are_drawn_and_saliency_is_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = run("plot.py", str(trained), "--what", "filters", "saliency", "--output", str(tmp_path))
-    assert done.returncode == 2
-    assert done.stdout == f"{tmp_path / 'filters.png'}\n"
-    assert len(done.stderr.splitlines()) == 1
-    assert "saliency is of images" in done.stderr
-    done = run("plot.py", str(trained), str(trained), "--what", "filters")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    with mock.patch.dict(os.environ):
+        looks = ["--what", "filters", "saliency", "--output", str(tmp_path)]
+        assert plot.main([str(trained), *looks]) == 2
+        said = capsys.readouterr()
+        assert said.out == f"{tmp_path / 'filters.png'}\n"
+        (line,) = said.err.splitlines()
+        assert "saliency is of images" in line
+        assert plot.main([str(trained), str(trained), "--what", "filters"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_video_shows_the_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
@@ -166,7 +182,7 @@ def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> N
     assert result(str(kept), "--episodes", "2")["returns"] == found["returns"]
 
 
-def test_a_solved_run_leaves_a_video_and_says_where_and_had_its_window(trained: Path) -> None:
+def test_a_solved_run_names_its_video_and_its_window_worked(trained: Path) -> None:
     summary = json.loads((trained / "summary.json").read_text())
     assert summary["solved"]
     path = Path(summary["video"])
@@ -185,7 +201,7 @@ def test_a_solved_run_leaves_a_video_and_says_where_and_had_its_window(trained: 
     assert "Error" not in log
 
 
-def test_the_evaluator_sees_that_weights_it_has_played_are_confirmed(
+def test_the_evaluator_ends_when_weights_it_has_played_are_confirmed(
     trained: Path, tmp_path: Path
 ) -> None:
     """A resumed run may be solved by the weights it began with: a checkpoint with no new step."""
@@ -211,7 +227,7 @@ def test_the_evaluator_sees_that_weights_it_has_played_are_confirmed(
             evaluator.kill()
 
 
-def test_games_can_be_watched_until_one_has_seen_enough(trained: Path) -> None:
+def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch", "--json"]
     watching = subprocess.Popen(
         [*command, "--episodes", "1000"],
@@ -244,12 +260,16 @@ def wait_for_child(pid: int) -> psutil.Process:
     raise AssertionError("no window was opened")
 
 
-def test_watching_needs_a_display(trained: Path) -> None:
-    nowhere = {k: v for k, v in os.environ.items() if "DISPLAY" not in k and "SDL" not in k}
-    done = run("evaluate.py", str(trained), "--watch", env=nowhere)
-    refused(done, "there is no display here")
-
-
-def test_bad_input_is_one_line(tmp_path: Path) -> None:
-    refused(run("evaluate.py", "--seed", "-1", cwd=tmp_path), "--seed -1")
-    refused(run("evaluate.py", "--recrod", "x", cwd=tmp_path), "--recrod", "--record")
+def test_watching_needs_a_display_and_bad_input_is_one_line(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
+    assert evaluate.main([str(trained), "--watch"]) == 2
+    assert "there is no display here" in capsys.readouterr().err
+    for words, said in ((["--seed", "-1"], "--seed -1"), (["--recrod", "x"], "--record")):
+        with pytest.raises(SystemExit) as left:
+            evaluate.main(words)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert (left.value.code, said in line, words[0] in line) == (2, True, True)
