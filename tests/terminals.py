@@ -1,4 +1,4 @@
-"""A terminal for a command, which tests can close while the command runs."""
+"""A terminal for a command; tests can close it while the command runs."""
 
 from __future__ import annotations
 

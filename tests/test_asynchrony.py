@@ -76,7 +76,7 @@ def test_workers_take_turns_in_the_order_of_virtual_time() -> None:
     assert turns[-1][0] == pytest.approx(50, rel=0.2)
 
 
-def test_weights_that_a_worker_holds_stand_still_while_others_push() -> None:
+def test_a_workers_weights_stay_the_same_while_others_push() -> None:
     settings = small_config(samples_per_step=2, envs_per_worker=1, rollout_length=1)
     player = agent(settings)
     ps = VirtualPs(player, settings)
@@ -145,7 +145,7 @@ def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
             asynchrony_in_c.simulated(flags)
 
 
-# --- who judges -----------------------------------------------------------------------------------
+# --- the judge ------------------------------------------------------------------------------------
 
 
 def test_a_run_is_solved_by_the_mean_of_its_last_100_games() -> None:
@@ -156,7 +156,7 @@ def test_a_run_is_solved_by_the_mean_of_its_last_100_games() -> None:
     assert not judge.collapsed
 
 
-def test_a_run_has_collapsed_when_half_of_the_way_is_lost_again() -> None:
+def test_a_run_has_collapsed_when_it_loses_half_of_its_progress() -> None:
     never_far = Judge(100.0)
     never_far.add([0.0] * 100 + [40.0] * 100 + [0.0] * 100)
     assert not never_far.collapsed
@@ -171,7 +171,7 @@ def test_a_run_has_collapsed_when_half_of_the_way_is_lost_again() -> None:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_in_the_table_is_not_made_again(tmp_path: Path) -> None:
+def test_a_run_that_is_in_the_table_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = table(path)
     assert asynchrony.read(path) == rows
@@ -187,7 +187,7 @@ def study(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_study_that_is_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_study_continues(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     flags = ["--name", "short", "--tasks", "cartpole", "--workers", "2", "--at-once", "2"]
     short = ["--", "--max-env-steps", "1000"]

@@ -1,4 +1,4 @@
-"""Every benchmark still runs: a smoke of each, in seconds; what it measures here means nothing."""
+"""Every benchmark runs for some seconds; the figures measured here mean nothing."""
 
 from __future__ import annotations
 

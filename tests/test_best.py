@@ -1,4 +1,4 @@
-"""The best checkpoint by evaluation: kept whole, found again, whatever becomes of the others."""
+"""The best checkpoint by evaluation: it is kept, found again, and not pruned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kept(run: RunDir, step: int, score: float) -> best.Best:
     return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))
 
 
-def test_the_best_outlives_the_pruning_of_its_checkpoint_even_while_it_is_played(
+def test_the_best_survives_the_pruning_of_its_checkpoint_while_it_is_played(
     run: RunDir,
 ) -> None:
     candidate, manifest = best.copy_candidate(run, snapshots.write(run.checkpoints, 100))
@@ -70,7 +70,7 @@ def test_a_damaged_best_is_refused_by_name(run: RunDir) -> None:
         find_checkpoint(str(run.path), "best")
 
 
-def test_nothing_is_borrowed_of_a_damaged_or_missing_checkpoint(run: RunDir) -> None:
+def test_a_damaged_or_missing_checkpoint_is_not_copied(run: RunDir) -> None:
     path = snapshots.write(run.checkpoints, 100)
     snapshots.damage(path / "variables.data-00000-of-00001")
     with pytest.raises(DamagedCheckpointError):
@@ -80,7 +80,7 @@ def test_nothing_is_borrowed_of_a_damaged_or_missing_checkpoint(run: RunDir) -> 
     assert best.find(run) is None
 
 
-def test_links_in_a_checkpoint_lead_nowhere(run: RunDir, tmp_path: Path) -> None:
+def test_a_checkpoint_with_links_is_not_copied(run: RunDir, tmp_path: Path) -> None:
     path = snapshots.write(run.checkpoints, 100)
     secret = tmp_path / "secret"
     secret.write_bytes((path / "variables.index").read_bytes())

@@ -1,4 +1,4 @@
-"""Every script on a fresh clone: it sets up what it needs, or says in one line what to run."""
+"""Every script on a fresh clone sets up what it needs, or names the command that does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BENCHMARKS = sorted(
 
 
 def refused(*command: str) -> str:
-    """The one line with which a command is refused by a Python that has no libraries."""
+    """The one line of a command that is run by a Python without libraries."""
     # Without site-packages; what is in this folder it finds.
     bare = [sys._base_executable, "-S", *command]  # type: ignore[attr-defined]
     done = subprocess.run(bare, cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -30,14 +30,14 @@ def refused(*command: str) -> str:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_says_what_to_run(script: str) -> None:
+def test_a_script_names_make_setup(script: str) -> None:
     line = refused(script, "--help")
     assert "run `make setup` in " in line
     assert ".venv/bin/python" in line
 
 
 @pytest.mark.parametrize("module", BENCHMARKS)
-def test_a_benchmark_says_what_to_run(module: str) -> None:
+def test_a_benchmark_names_make_setup_and_its_module(module: str) -> None:
     assert "run `make setup` in " in refused("-m", module.removesuffix(".__main__"), "--help")
     line = refused(module.replace(".", "/") + ".py", "--help")
     assert line.endswith(f".venv/bin/python -m {module.removesuffix('.__main__')}")
@@ -48,7 +48,7 @@ def test_a_shell_script_sets_itself_up(script: str) -> None:
     assert "make --silent setup" in (REPOSITORY / script).read_text()
 
 
-def test_what_programs_write_is_ignored_by_git() -> None:
+def test_files_that_programs_write_are_ignored_by_git() -> None:
     """Runs, pictures, videos, logs of Slurm jobs, wheels of the image."""
     ignored = set((REPOSITORY / ".gitignore").read_text().splitlines())
     assert {"/runs/", "/plots/", "/videos/", "/*.png", "/*.mp4", "/*.gif"} <= ignored

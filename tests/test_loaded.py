@@ -119,7 +119,9 @@ def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None
         {"env_id": "CartPole-v1", "max_episode_steps": 5},
     ],
 )
-def test_its_environment_is_an_ordinary_one(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_its_environment_passes_gymnasiums_checker(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     agent = untrained(tmp_path, **settings)
     env = agent.make_env(render=True)
     with warnings.catch_warnings():
@@ -158,7 +160,7 @@ class Lock(gymnasium.Env[Any, Any]):
 gymnasium.register("CombinationLock-v0", "tests.test_loaded:Lock")
 
 
-def test_several_choices_have_probabilities_each_and_the_last_step_its_own_info(
+def test_each_choice_has_probabilities_and_the_last_step_its_own_info(
     tmp_path: Path,
 ) -> None:
     shaping = {"name": "examples.reward_shaping:Outcome"}
@@ -179,7 +181,7 @@ def act_elsewhere(agent: LoadedAgent, observation: np.ndarray) -> tuple[int, flo
     return int(decision.action), float(decision.value)
 
 
-def test_it_acts_in_a_spawned_process_too(cartpole: LoadedAgent) -> None:
+def test_a_loaded_agent_acts_in_a_spawned_process(cartpole: LoadedAgent) -> None:
     observation = np.full(4, 0.01, np.float32)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         there = pool.apply(act_elsewhere, (cartpole, observation))
@@ -190,7 +192,7 @@ def test_it_acts_in_a_spawned_process_too(cartpole: LoadedAgent) -> None:
     ("env_id", "network"),
     [("CartPole-v1", "mlp"), ("CartPole-v1", "mlp-lstm"), ("ALE/Pong-v5", "nature")],
 )
-def test_exported_agents_act_as_it_does(tmp_path: Path, env_id: str, network: str) -> None:
+def test_exported_agents_act_as_the_loaded_one(tmp_path: Path, env_id: str, network: str) -> None:
     is_atari = network == "nature"
     agent = untrained(
         tmp_path / "run", env_id=env_id, network=network, normalize_observations=is_atari

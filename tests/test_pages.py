@@ -31,7 +31,7 @@ def test_links_lead_to_what_is_copied(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "docs").exists()
 
 
-def test_a_table_that_is_not_true_is_made_anew() -> None:
+def test_a_wrong_table_is_generated_again() -> None:
     path = pages.REPOSITORY / "docs" / "metrics.md"
     page = path.read_text("utf-8")
     spoilt = page.replace("| points | mean length", "| | median length").replace(

@@ -28,7 +28,7 @@ def row(peer: str, speed: float, pair: int = 1, settings: str = '{"envs":1}') ->
     )
 
 
-def test_counter_says_versions_and_then_counts_now_and_then(tmp_path: Path) -> None:
+def test_counter_writes_versions_and_then_counts_at_intervals(tmp_path: Path) -> None:
     times = iter([100.0, 100.1, 100.3])
     counter = Counter(tmp_path / "counts.jsonl", clock=lambda: next(times))
     counter.begin("numpy")
@@ -61,7 +61,7 @@ for step in range(10**6):
 """
 
 
-def test_cluster_counts_when_all_of_its_workers_do_and_stands_still_when_frozen(
+def test_a_cluster_counts_once_all_workers_do_and_stops_while_frozen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = contestant(tmp_path, COUNT, workers=2)
@@ -84,7 +84,7 @@ def test_cluster_counts_when_all_of_its_workers_do_and_stands_still_when_frozen(
         one.close()
 
 
-def test_who_counts_is_frozen_and_who_does_not_start_is_named(tmp_path: Path) -> None:
+def test_programs_are_frozen_once_they_count_and_a_failed_start_is_named(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("late", "broken", "early")]
     for folder in folders:
         folder.mkdir()
@@ -106,7 +106,7 @@ def test_who_counts_is_frozen_and_who_does_not_start_is_named(tmp_path: Path) ->
             one.close()
 
 
-def test_own_time_of_a_racer_is_that_of_its_turns() -> None:
+def test_the_time_of_a_racer_is_that_of_its_turns() -> None:
     had = race.Turns()
     had.add(100.0, 120.0)
     had.add(160.0, 180.0)

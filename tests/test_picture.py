@@ -1,4 +1,4 @@
-"""The pictures of a game: what is drawn is what was said."""
+"""The pictures of a game, and what they show of the policy."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_many_actions_fit_and_the_least_likely_are_left_out() -> None:
     assert left_out == 90
 
 
-def test_pictures_have_even_sides_as_video_wants_them() -> None:
+def test_pictures_have_the_even_sides_that_video_needs() -> None:
     for width, height in ((160, 210), (7, 5), (601, 401), (3000, 20), (20, 3000)):
         painter = Painter("Game", "", (width, height))
         assert [side % 2 for side in painter.size] == [0, 0]
@@ -92,12 +92,12 @@ def test_small_screens_are_enlarged_by_whole_numbers() -> None:
     assert [fitted(*size) for size in sizes] == [(320, 420), (600, 400), (720, 540)]
 
 
-def test_scores_have_no_needless_decimals() -> None:
+def test_scores_have_no_unnecessary_decimals() -> None:
     scores = (0.0, -21.0, 1234.0, -0.25, 12345.67)
     assert [score_text(score) for score in scores] == ["0", "-21", "1,234", "-0.2", "12,345.7"]
 
 
-def test_a_value_that_is_no_number_is_survived() -> None:
+def test_a_value_that_is_not_finite_is_drawn_without_an_error() -> None:
     for value in (float("nan"), float("inf"), -float("inf")):
         assert painted([], value=value).shape[2] == 3
 
@@ -137,7 +137,7 @@ def test_a_box_action_is_read_within_its_bounds_and_has_an_axis_without_bounds()
     ]
 
 
-def test_a_policy_of_ones_own_has_no_rows() -> None:
+def test_a_users_own_policy_has_no_rows() -> None:
     own: Any = object()
     assert view_policy(own, Discrete(2), np.zeros(2), np.array(0), ["a", "b"]) == []
 

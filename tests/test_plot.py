@@ -1,4 +1,4 @@
-"""plot.py: what it draws of a run, and what it says where there is nothing to draw."""
+"""plot.py: the pictures of runs, and its messages where data are missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.fake_runs import FakeRun
 
 
 def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: float = 1e-3) -> Path:
-    """A run directory as the cluster leaves it, with a return that rises from 0 to 100."""
+    """A run directory with a return that rises from 0 to 100."""
     chosen = {"seed": seed, "learning_rate": learning_rate, "stop_at_return": 90.0}
     made = FakeRun(path, config(env_id="CartPole-v1", **chosen))
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def is_drawn(path: Path) -> bool:
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 
 
-def test_all_pictures_of_a_run_are_drawn_where_they_are_said_to_be(
+def test_all_pictures_of_a_run_are_drawn_at_the_printed_paths(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = fake_run(tmp_path / "run")
@@ -114,8 +114,8 @@ def test_an_svg_compares_groups_of_seeds_by_the_chosen_average(tmp_path: Path) -
     assert "<!-- env steps -->" not in text
 
 
-def test_curves_of_a_resumed_run_leave_out_the_past_that_was_lost(tmp_path: Path) -> None:
-    """Every process went on to 20,000 and was set back to 15,000: no figure draws those 5,000."""
+def test_curves_of_a_resumed_run_leave_out_rolled_back_steps(tmp_path: Path) -> None:
+    """Every process reached 20,000 and was rolled back to 15,000."""
     path = fake_run(tmp_path / "run", games=200)
     for file in (path / "metrics").iterdir():
         old = file.read_text().splitlines()
@@ -133,7 +133,7 @@ def test_curves_of_a_resumed_run_leave_out_the_past_that_was_lost(tmp_path: Path
     assert [point.env_steps for point in curve.points] == steps.tolist()
 
 
-def test_missing_data_are_named_and_what_there_is_is_drawn(
+def test_missing_data_are_named_and_the_other_pictures_are_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = fake_run(tmp_path / "run")
@@ -165,7 +165,7 @@ def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
 
 
-def test_means_look_back_bins_hold_their_mean_and_nothing_is_drawn_beyond_the_data() -> None:
+def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
     points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
     assert smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
     assert bin_means(points, 2).y.tolist() == [3.0, 7.0]

@@ -63,7 +63,7 @@ print(action.actions.shape, sorted(agent.parameters()))
     assert "hidden/weights" in said
 
 
-def test_listings_are_as_short_as_promised() -> None:
+def test_listings_have_at_most_20_lines() -> None:
     for name in ("line_walk.py", "my_network.py"):
         code = [line for line in listing(name).splitlines() if line and not line.startswith("#")]
         assert len(code) <= 20, f"{name} has {len(code)} lines"
@@ -73,7 +73,7 @@ MAP = re.findall(r"^    (\w+[./]\S*) |^      ((?:\w+(?:\.py|/) )+)", README, re.
 
 
 @pytest.mark.parametrize("name", [name for pair in MAP for name in " ".join(pair).split()])
-def test_everything_in_the_map_exists(name: str) -> None:
+def test_every_path_in_the_map_exists(name: str) -> None:
     assert (REPOSITORY / name).exists() or (REPOSITORY / "a3c" / name).exists()
 
 

@@ -1,4 +1,4 @@
-"""Environments that can be looked at, and one clear line for those that can't."""
+"""Which environments can be rendered, and the line for those that can't."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.clusters import REPOSITORY
 
 
 class Unseen(gymnasium.Env[np.ndarray, np.int64]):
-    """An environment without any picture, as the README's own."""
+    """An environment that can't be rendered, like the README's."""
 
     observation_space = Box(-1.0, 1.0, (1,), np.float32)
     action_space = Discrete(2)
@@ -31,7 +31,7 @@ class Unseen(gymnasium.Env[np.ndarray, np.int64]):
 
 
 class Promising(Unseen):
-    """Says that it has pictures, and gives `picture`, or raises it."""
+    """Declares rgb_array and renders `picture`, or raises it."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012
 
@@ -46,7 +46,7 @@ class Promising(Unseen):
 
 
 def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
-    """The rendered environment, which is registered first where there is a maker."""
+    """The rendered environment; a maker is registered first."""
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
     config = Config(env=EnvConfig(env_id=env_id, env_kwargs=env_kwargs))
@@ -54,7 +54,7 @@ def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
-def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
+def test_classic_control_is_rendered_without_further_packages(env_id: str) -> None:
     found = opened(env_id)
     picture = playground.screen(found, env_id)
     assert picture.shape[2] == 3
@@ -62,7 +62,7 @@ def test_classic_control_can_be_seen_out_of_the_box(env_id: str) -> None:
     found.close()
 
 
-def test_what_draws_says_nothing_where_there_is_no_display() -> None:
+def test_rendering_prints_nothing_without_a_display() -> None:
     code = (
         "from a3c.process.startup import import_tensorflow; import_tensorflow();"
         "import envs; from a3c.config import Config, EnvConfig; from a3c.play import playground;"
@@ -85,7 +85,7 @@ def test_what_draws_says_nothing_where_there_is_no_display() -> None:
         ("Broken-v0", Promising, ValueError("no paint"), "no paint"),
     ],
 )
-def test_what_cant_be_seen_is_refused_in_one_line(
+def test_an_environment_without_pictures_is_refused_in_one_line(
     name: str, maker: Any, picture: Any, reason: str
 ) -> None:
     with pytest.raises(UserError) as refusal:
@@ -95,7 +95,7 @@ def test_what_cant_be_seen_is_refused_in_one_line(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_second_of_play_is_a_second_of_the_game() -> None:
+def test_frames_per_second_are_those_of_the_game() -> None:
     picture = np.zeros((8, 8, 3), np.uint8)
     found = opened("Seen-v0", Promising, picture=picture)
     assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12

@@ -1,4 +1,4 @@
-"""Long runs that add up: a plan over stops, lost run folders and other machines."""
+"""A plan of long runs that continues after stops, without its run folders and on other machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLE = Goal("CartPole-v1", 1, STEPS, STEPS)
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    """The facility at work on a plan of CartPole, with all of its folders in one."""
+    """Start a plan of CartPole, with all of its folders in one."""
     command = [sys.executable, "-m", "benchmarks.results", "--games", POLE.env_id, "--seeds", "1"]
     command += ["--env-steps", str(STEPS), "--workers", "1", "--save-every", "1"]
     for name in ("folder", "output", "zoo"):
@@ -36,7 +36,7 @@ def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code and what it said; it is stopped where a test fails meanwhile."""
+    """Its exit code and output; it is stopped if the test fails meanwhile."""
     try:
         said, _ = process.communicate(timeout=runs.DEADLINE_S)
     finally:
@@ -47,7 +47,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """A run that was stopped half-way; nothing but its results is left."""
+    """A run that was stopped half-way, and whose run folder is gone."""
     root = tmp_path_factory.mktemp("results")
     place = Results(*(root / name for name in ("folder", "output", "zoo")))
     process = start(root)
@@ -98,7 +98,7 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     assert len(stopped.sessions()) == 2  # nothing was left to do
 
 
-def test_the_usual_plan_brings_every_game_to_the_end_before_the_next_seeds() -> None:
+def test_the_default_plan_finishes_every_game_before_the_next_seeds() -> None:
     goals = results.plan(results.GAMES, results.SEEDS, ())
     assert [goal.run for goal in goals[:8]] == [
         *("breakout-1", "spaceinvaders-1", "qbert-1", "beamrider-1", "seaquest-1", "enduro-1"),
@@ -134,7 +134,9 @@ def compact_checkpoint(root: Path, step: int, name: str | None = None) -> None:
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [(10, 20), (20, 10)])
-def test_the_run_goes_on_from_where_it_is_further(tmp_path: Path, mine: int, theirs: int) -> None:
+def test_a_run_continues_from_the_newer_of_folder_and_compact_checkpoint(
+    tmp_path: Path, mine: int, theirs: int
+) -> None:
     place = Results(tmp_path / "folder", tmp_path / "output", tmp_path / "zoo")
     run = rundir.create(place.folder / POLE.run, config(env_id="CartPole-v1"), None, resume=False)
     snapshots.write(run.checkpoints, mine)

@@ -1,4 +1,4 @@
-"""Saliency by perturbation: it is high where a network looks, and nowhere else."""
+"""Saliency by perturbation, and the pictures of a network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GREY = Box(0, 255, (42, 42), np.uint8)
 
 
 class Looker:
-    """Its value is what is in one place, its policy what is in another, whatever is around."""
+    """An agent whose policy and value depend on one pixel each."""
 
     def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
         self._axes = image_axes(space)
@@ -120,7 +120,7 @@ def test_blurring_is_a_weighted_mean_and_the_grid_covers_the_image_evenly() -> N
     assert grid((3, 2)).shape == (3, 2, 2)
 
 
-def test_telling_moments_are_where_the_value_jumps_one_in_each_part() -> None:
+def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> None:
     values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
     decisions = [decide(np.zeros(1), value) for value in values]
     places = {id(decision): place for place, decision in enumerate(decisions)}
@@ -145,7 +145,7 @@ def test_telling_moments_are_where_the_value_jumps_one_in_each_part() -> None:
         ((40, 60), (1, 40, 60, 1)),
     ],
 )
-def test_an_observation_is_taken_apart_into_frames_that_are_named(shape: Any, wanted: Any) -> None:
+def test_an_observation_is_split_into_named_frames(shape: Any, wanted: Any) -> None:
     space = Box(0, 255, shape, np.uint8)
     observation = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     found = image_frames(observation, space)
@@ -158,7 +158,7 @@ def test_an_observation_is_taken_apart_into_frames_that_are_named(shape: Any, wa
         assert (found[1, :, :, 2] == observation[1, 2]).all()
 
 
-def test_an_overlay_shines_where_saliency_is_high_and_only_there() -> None:
+def test_an_overlay_is_bright_only_where_saliency_is_high() -> None:
     saliency_map = np.zeros((4, 4))
     saliency_map[1, 2] = 3.0
     image = overlay(np.full((4, 4, 3), 0.5), saliency_map, POLICY)

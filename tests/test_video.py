@@ -1,4 +1,4 @@
-"""Games in video files and in windows: at true speed, whole, and what happens without them."""
+"""Games in video files and in windows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FPS = 50.0  # of CartPole
 
 @pytest.fixture(scope="module")
 def ground() -> Playground:
-    """CartPole, for an agent that knows nothing: games of some twenty steps."""
+    """CartPole for an untrained agent: games of about 20 steps."""
     return Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
 
 
@@ -50,7 +50,7 @@ def length(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("kind", "fps"), [("mp4", FPS), ("gif", 25.0)])
-def test_a_game_takes_as_long_as_it_took(
+def test_a_video_lasts_as_long_as_its_game(
     ground: Playground, rendered: Any, tmp_path: Path, kind: Any, fps: float
 ) -> None:
     made = recorded(ground, rendered, tmp_path, file_format=kind)
@@ -62,7 +62,7 @@ def test_a_game_takes_as_long_as_it_took(
     assert list(tmp_path.iterdir()) == [made]
 
 
-def test_only_the_first_seconds_are_filmed_where_asked_and_names_are_not_used_twice(
+def test_a_limit_of_seconds_is_kept_and_file_names_are_not_used_twice(
     ground: Playground, rendered: Any, tmp_path: Path
 ) -> None:
     first, second = (recorded(ground, rendered, tmp_path, seconds=0.1) for _ in range(2))
@@ -72,11 +72,11 @@ def test_only_the_first_seconds_are_filmed_where_asked_and_names_are_not_used_tw
 
 
 class _InterruptedError(BaseException):
-    """As Ctrl-C ends a program."""
+    """Raised as Ctrl-C would be."""
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
-def test_nothing_is_left_of_a_recording_that_was_interrupted(
+def test_an_interrupted_recording_leaves_no_file(
     ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     def interrupt(decision: Any) -> None:
@@ -89,7 +89,7 @@ def test_nothing_is_left_of_a_recording_that_was_interrupted(
 
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
-def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(
     ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     why = "ffmpeg can't write in .*: is its disk full"
@@ -100,7 +100,7 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("kind", "error"), [("mp4", 6.0), ("gif", 14.0)])
-def test_pictures_come_out_as_they_went_in(tmp_path: Path, kind: Any, error: float) -> None:
+def test_a_film_has_the_pictures_that_were_written(tmp_path: Path, kind: Any, error: float) -> None:
     shades = [20, 90, 160, 230]
     path = tmp_path / f"film.{kind}"
     with film(path, 10.0, (64, 48)) as pipe:
@@ -130,7 +130,7 @@ def test_files_are_named_after_game_step_and_return(env_id: str, score: float, n
 
 
 class Screen:
-    """Takes note of what it is shown, and when by its own clock, which only sleeping moves."""
+    """Records pictures with their times; only `sleep` moves its clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -177,7 +177,7 @@ def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
     assert gaps[first] == pytest.approx(1.0)
 
 
-def test_what_was_late_is_not_made_up_for_and_a_closed_window_ends_it(
+def test_late_steps_are_not_caught_up_and_closing_the_window_ends_the_show(
     ground: Playground, rendered: Any
 ) -> None:
     screen = Screen()
@@ -198,7 +198,7 @@ def test_what_was_late_is_not_made_up_for_and_a_closed_window_ends_it(
         (OSError("lost"), "the window failed (OSError: lost); the evaluator goes on without it"),
     ],
 )
-def test_a_window_that_is_closed_or_fails_is_said_once_and_work_goes_on(
+def test_a_window_that_is_closed_or_fails_is_reported_once_and_evaluation_continues(
     ground: Playground,
     rendered: Any,
     caplog: pytest.LogCaptureFixture,
@@ -229,7 +229,7 @@ def test_a_window_that_is_closed_or_fails_is_said_once_and_work_goes_on(
 HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
-def test_a_window_opens_takes_pictures_and_leaves_nothing_behind() -> None:
+def test_a_window_shows_pictures_and_leaves_no_process() -> None:
     with closing(Window("title", (64, 48), HEADLESS)) as window:
         for shade in range(100):
             window.show(Image.new("RGB", (64, 48), (shade, 0, 0)))
@@ -238,7 +238,7 @@ def test_a_window_opens_takes_pictures_and_leaves_nothing_behind() -> None:
     window.show(Image.new("RGB", (64, 48)))
 
 
-def test_no_window_is_a_clear_line() -> None:
+def test_a_missing_display_is_reported_in_one_line() -> None:
     nowhere = {"PATH": "/usr/bin:/bin"}
     with pytest.raises(UserError, match="neither DISPLAY nor WAYLAND_DISPLAY is set"):
         Window("title", (64, 48), nowhere | {"DISPLAY": ""})
@@ -248,7 +248,7 @@ def test_no_window_is_a_clear_line() -> None:
     assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}, "linux") is None
 
 
-def test_a_window_goes_with_the_process_that_opened_it(tmp_path: Path) -> None:
+def test_a_window_closes_when_its_process_dies(tmp_path: Path) -> None:
     window = Window("title", (64, 48), HEADLESS)
     window._pictures.close()  # as the kernel does when a process is killed
     assert window._process.wait(timeout=10) == 0
