@@ -69,17 +69,21 @@ class Side:
 
 
 class Sides:
-    """Two workers for each configuration; graphs are dear, so they are made once."""
+    """Workers for each configuration; graphs are dear, so they are made once and when needed."""
 
     def __init__(self) -> None:
         self._cluster = InProcessCluster(num_ps=2, num_workers=2)
         self._made: dict[tuple[str, int], Side] = {}
 
-    def __call__(self, settings: Config) -> tuple[Side, Side]:
+    def one(self, settings: Config) -> Side:
+        """The first worker of a freshly initialised ps."""
+        side = self._side(settings, 0)
+        side.store.initialize(side.initial)
+        return side.join()
+
+    def two(self, settings: Config) -> tuple[Side, Side]:
         """The two workers of a freshly initialised ps."""
-        one, two = (self._side(settings, worker) for worker in range(2))
-        one.store.initialize(one.initial)
-        return one.join(), two.join()
+        return self.one(settings), self._side(settings, 1).join()
 
     def _side(self, settings: Config, worker: int) -> Side:
         key = (repr(settings), worker)
@@ -178,7 +182,7 @@ def gradient_by_differences(
     ids=["plain", "shaped", "limited", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
-    side, _ = sides(settings)
+    side = sides.one(settings)
     rollout = random_rollout(1)
     before = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
     gradient = gradient_by_differences(before, rollout, settings)
@@ -205,7 +209,7 @@ def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Confi
 
 def test_an_annealed_ratio_limit_is_the_one_in_the_loss(sides: Sides) -> None:
     limits = {"ratio_limit": 0.9, "ratio_limit_final": 0.3, "anneal_steps": 1}
-    side, _ = sides(small_config(**PLAIN, **limits))
+    side = sides.one(small_config(**PLAIN, **limits))
     first = side.learner.update(random_rollout(1))
     weights = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
     second = side.learner.update(random_rollout(2))
@@ -217,7 +221,7 @@ def test_an_annealed_ratio_limit_is_the_one_in_the_loss(sides: Sides) -> None:
 
 
 def test_the_rate_of_an_update_is_that_of_the_step_it_was_pulled_at(sides: Sides) -> None:
-    side, _ = sides(SHAPED)
+    side = sides.one(SHAPED)
     rates, at = [], []
     for seed in range(3):
         at.append(side.learner.reply.global_step)
@@ -241,14 +245,14 @@ def test_minibatches_of_a_memory_are_updates_of_one_environment_after_the_other(
     sides: Sides,
 ) -> None:
     memory = {**PLAIN, "network": "mlp-lstm", "lstm_size": 3}
-    split, _ = sides(small_config(**memory, minibatches=3))
+    split = sides.one(small_config(**memory, minibatches=3))
     rollout = random_rollout(3, state_size=6)
     update = split.learner.update(rollout)
     after = split.named()
     assert after["num_updates"] == 3
     assert after["global_step"] == np.count_nonzero(rollout.mask)
     assert update.pushed
-    whole, _ = sides(small_config(**memory))
+    whole = sides.one(small_config(**memory))
     ends = []
     for order in itertools.permutations(range(3)):
         whole.store.initialize(split.initial)
@@ -259,36 +263,19 @@ def test_minibatches_of_a_memory_are_updates_of_one_environment_after_the_other(
     assert any(np.allclose(after["hidden1/weights"], end, atol=1e-6) for end in ends)
 
 
-def test_every_epoch_learns_from_all_but_counts_its_steps_once(sides: Sides) -> None:
-    settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2, "normalize_observations": True}
-    side, _ = sides(small_config(**settings))
-    rollout = random_rollout(3)
-    update = side.learner.update(rollout)
-    after = side.named()
-    assert after["num_updates"] == 6
-    assert after["global_step"] == np.count_nonzero(rollout.mask)
-    assert side.learner.reply.statistics[0] == np.count_nonzero(rollout.mask)
-    assert 0 <= update.metrics["loss/clipped_share"] <= 1
-    once, _ = sides(small_config(**{**settings, "epochs": 1}))
-    once.learner.update(rollout)
-    once_after = once.named()
-    assert once_after["num_updates"] == 3
-    assert once_after["global_step"] == after["global_step"]
-
-
-def test_statistics_of_returns_are_added_once_and_after_those_of_observations(
-    sides: Sides,
-) -> None:
-    settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2, "normalize_rewards": True}
-    for also in (False, True):
-        side, _ = sides(small_config(**settings, normalize_observations=also))
-        for _ in range(2):
-            rollout = random_rollout(3)._replace(return_statistics=np.array([15.0, -3.0, 40.0]))
-            side.learner.update(rollout)
-        assert side.learner.return_statistics().tolist() == [30.0, -6.0, 80.0]
-        assert len(side.learner.reply.statistics) == (10 if also else 3)
-        if also:
-            assert side.learner.reply.statistics[0] == 2 * np.count_nonzero(rollout.mask)
+def test_every_epoch_learns_from_all_but_counts_steps_and_statistics_once(sides: Sides) -> None:
+    settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2}
+    side = sides.one(small_config(**settings, normalize_observations=True, normalize_rewards=True))
+    rollout = random_rollout(3)._replace(return_statistics=np.array([15.0, -3.0, 40.0]))
+    for times in (1, 2):
+        update = side.learner.update(rollout)
+        steps = times * np.count_nonzero(rollout.mask)
+        assert side.named()["num_updates"] == times * 6
+        assert side.named()["global_step"] == steps
+        statistics = side.learner.reply.statistics  # of observations, then of returns
+        assert (len(statistics), statistics[0]) == (10, steps)
+        assert side.learner.return_statistics().tolist() == [15 * times, -3 * times, 40 * times]
+        assert 0 <= update.metrics["loss/clipped_share"] <= 1
 
 
 def test_a_limit_of_divergence_leaves_out_later_epochs_only(
@@ -296,7 +283,7 @@ def test_a_limit_of_divergence_leaves_out_later_epochs_only(
 ) -> None:
     """1.5 × 0.2 is the limit: the fifth minibatch is above it, the first may be."""
     settings = {"minibatches": 2, "epochs": 4, "ratio_limit": 0.2, "kl_limit": 0.2}
-    side, _ = sides(small_config(**PLAIN, **settings))
+    side = sides.one(small_config(**PLAIN, **settings))
     divergences, really = iter([9.0, 0.1, 0.29, 0.3, 0.31, 0.0]), side.agent.gradient
 
     def gradient(*given: Any) -> Gradient:
@@ -314,7 +301,7 @@ def test_a_limit_of_divergence_leaves_out_later_epochs_only(
 def test_staleness_counts_the_steps_before_the_one_that_a_gradient_is_in(sides: Sides) -> None:
     """Worker 1's gradients are of the first weights; two of its samples are gathered by a step."""
     settings = {"samples_per_step": 15, "envs_per_worker": 3, "rollout_length": 5}
-    one, two = sides(small_config(**PLAIN, **settings))
+    one, two = sides.two(small_config(**PLAIN, **settings))
     rollout = random_rollout(3)._replace(mask=np.ones((5, 3), np.float32))
     half = random_rollout(4)._replace(mask=np.eye(5, 3, dtype=np.float32))  # three samples
     staleness = [
@@ -331,7 +318,7 @@ def test_workers_draw_minibatches_of_their_own(
 ) -> None:
     """With one seed for all, all workers cut their rollouts alike."""
     drawn = []
-    for side in sides(small_config(**PLAIN, minibatches=3)):
+    for side in sides.two(small_config(**PLAIN, minibatches=3)):
         returns: list[np.ndarray] = []
         really = side.agent.gradient
 
@@ -356,7 +343,7 @@ def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: 
     scaled = rollout._replace(rewards=rewards, values=values, bootstrap_value=values[0])
     moves = []
     for wire_dtype in ("float32", "float16"):
-        side, _ = sides(small_config(**PLAIN, entropy_weight=0.0, wire_dtype=wire_dtype))
+        side = sides.one(small_config(**PLAIN, entropy_weight=0.0, wire_dtype=wire_dtype))
         side.store.initialize({})  # weights of zero: values and the policy add nothing of their own
         side.learner.refresh()
         side.learner.update(scaled)
@@ -371,8 +358,8 @@ def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> No
     rollout = random_rollout(4)
     norms = []
     for compute_dtype in ("float32", "bfloat16"):
-        side, _ = sides(small_config(**PLAIN, compute_dtype=compute_dtype))
-        side.store.initialize(sides(SGD)[0].initial)
+        side = sides.one(small_config(**PLAIN, compute_dtype=compute_dtype))
+        side.store.initialize(sides.one(SGD).initial)
         side.learner.refresh()
         norms.append(side.learner.update(rollout).metrics["train/gradient_norm"])
     assert norms[1] == pytest.approx(norms[0], rel=0.03)
@@ -380,7 +367,7 @@ def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> No
 
 def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
     """Then the update is that of the rows whose N steps are there, with returns of N steps."""
-    other, side = sides(small_config(**PLAIN, return_steps=7))
+    other, side = sides.two(small_config(**PLAIN, return_steps=7))
     full = np.ones((5, 3), np.float32)
     first, second = (random_rollout(seed)._replace(mask=full) for seed in (1, 2))
     second = second._replace(epsilon=first.epsilon)
@@ -394,7 +381,7 @@ def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
 
 def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -> None:
     goal = {"push_winner": True, "stop_at_return": 10.0, "stop_worker_games": 3}
-    one, two = sides(small_config(**PLAIN, **goal))
+    one, two = sides.two(small_config(**PLAIN, **goal))
     played = one.learner.reply.parameters
     nothing = random_rollout(1)._replace(mask=np.zeros((5, 3), np.float32))
     moved, kept = [], []
@@ -418,7 +405,7 @@ def test_workers_may_have_statistics_of_their_own(
     """Each worker's steps are those of its own gradients, and add up on the ps."""
     kept: dict[str, Any] = {"optimizer": "rmsprop", "rmsprop_alpha": 0.5, "learning_rate": 0.1}
     settings = small_config(**kept, optimizer_statistics="per-worker", hidden_sizes=[4])
-    workers = sides(settings)
+    workers = sides.two(settings)
     before = np.concatenate([np.ravel(value) for value in workers[0].initial.values()])
     gradients = [np.full(before.size, size, np.float32) for size in (1.0, 100.0, 2.0)]
     squares, expected = [0.0, 0.0], before.astype(np.float64)
@@ -440,7 +427,7 @@ def test_workers_may_have_statistics_of_their_own(
 def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
     sides: Sides, poison: float
 ) -> None:
-    side, other = sides(NORMALISED)
+    side, other = sides.two(NORMALISED)
     side.learner.update(random_rollout(0))
     before, step = side.named(), side.learner.reply.global_step
     rollout = random_rollout(1)
@@ -461,7 +448,7 @@ def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
 
 
 def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sides) -> None:
-    one, two = sides(SGD)
+    one, two = sides.two(SGD)
     staleness = []
     for others in (0, 3, 0, 1):
         for seed in range(others):
@@ -473,7 +460,7 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sid
 
 
 def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(sides: Sides) -> None:
-    one, two = sides(LIMITED)
+    one, two = sides.two(LIMITED)
     for seed in range(3):
         two.learner.update(random_rollout(seed))
     rollout, newest = random_rollout(9), one.named()
@@ -484,7 +471,7 @@ def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(sides:
 
 
 def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> None:
-    one, two = sides(SGD)
+    one, two = sides.two(SGD)
     poisoned = random_rollout(1)
     poisoned.rewards[:] = np.nan
     for side, rollout in ((one, random_rollout(4)), (two, random_rollout(4)), (one, poisoned)):
@@ -500,7 +487,7 @@ def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> No
 def test_every_metric_of_an_update_is_finite_and_in_the_table(
     sides: Sides, settings: Config
 ) -> None:
-    side, _ = sides(settings)
+    side = sides.one(settings)
     metrics = side.learner.update(random_rollout(1)).metrics
     assert metrics.keys() <= METRICS.keys()
     assert {name.split("/")[0] for name in metrics} == {"loss", "train"}
@@ -516,7 +503,7 @@ def test_every_metric_of_an_update_is_finite_and_in_the_table(
 def test_observations_are_normalised_by_all_that_all_workers_saw_and_a_snapshot_keeps_it(
     sides: Sides,
 ) -> None:
-    one, two = sides(NORMALISED)
+    one, two = sides.two(NORMALISED)
     everything = []
     for seed, side in enumerate((one, two, one, one, two)):
         rollout = random_rollout(seed, num_steps=30)
@@ -542,7 +529,7 @@ def test_observations_are_normalised_by_all_that_all_workers_saw_and_a_snapshot_
 
 def test_moments_of_advantages_run_over_all_workers(sides: Sides) -> None:
     settings = {**PLAIN, "entropy_weight": 0.0, "value_loss_weight": 0.0}
-    one, two = sides(small_config(**settings, advantage_horizon=100))
+    one, two = sides.two(small_config(**settings, advantage_horizon=100))
     for side, seed in ((one, 1), (two, 2)):
         side.learner.update(random_rollout(seed))
     moments = two.store.pull().advantage_moments
