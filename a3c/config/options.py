@@ -226,10 +226,9 @@ def validate(config: Config) -> Config:
             f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}; give "
             "another, or more --workers"
         )
-    if config.run.push_winner and config.run.stop_at_return is None:
-        raise UserError("push_winner without a goal to win: give --stop-at-return")
-    if config.run.stop_worker_games is not None and config.run.stop_at_return is None:
-        raise UserError("stop_worker_games without a goal to reach: give --stop-at-return")
+    for name in ("push_winner", "stop_worker_games"):
+        if getattr(config.run, name) and config.run.stop_at_return is None:
+            raise UserError(f"{name} without a goal to reach: give --stop-at-return")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
     return config
@@ -240,21 +239,16 @@ def _check_learning(config: Config) -> None:
     rates = learning.learning_rate_range
     if rates and (len(rates) != 2 or rates[0] > rates[1]):
         raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
-    if learning.epochs > 1 and not learning.ratio_limit:
-        raise UserError(
-            f"epochs {learning.epochs} without a ratio_limit: a rollout that is learned from more "
-            "than once needs one, for example --ratio-limit 0.2"
-        )
-    if learning.ratio_limit_final is not None and not learning.ratio_limit:
-        raise UserError(
-            f"ratio_limit_final {learning.ratio_limit_final:g} without a ratio_limit to begin "
-            "with: give one, for example --ratio-limit 0.2"
-        )
-    if learning.value_clip and not learning.ratio_limit:
-        raise UserError(
-            f"value_clip {learning.value_clip:g} without a ratio_limit: limit the policy as well, "
-            "for example --ratio-limit 0.2"
-        )
+    for name, is_given in (
+        ("epochs", learning.epochs > 1),
+        ("ratio_limit_final", learning.ratio_limit_final is not None),
+        ("value_clip", learning.value_clip > 0),
+    ):
+        if is_given and not learning.ratio_limit:
+            raise UserError(
+                f"{name} {getattr(learning, name):g} without a ratio_limit, which bounds how far "
+                "the policy moves: give one, for example --ratio-limit 0.2"
+            )
     if learning.kl_limit and learning.epochs == 1:
         raise UserError(
             f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens: give more, "

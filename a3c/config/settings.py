@@ -35,6 +35,18 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def window_start(what: str) -> Any:
+    """The start of a schedule with a window of its own."""
+    text = f"env steps before {what} begins to change (--anneal-start if unset)"
+    return option(None, text, within=(0, None))
+
+
+def window_end(what: str) -> Any:
+    """The end of a schedule with a window of its own."""
+    text = f"env steps at which {what} has its last value (--anneal-steps if unset)"
+    return option(None, text, within=(1, None))
+
+
 # An option that `--help` shows; the others are in `--help-all` only.
 everyday = functools.partial(option, is_everyday=True)
 
@@ -210,14 +222,8 @@ class LearningConfig:
     entropy_weight_final: float | None = option(
         None, "anneal the entropy weight to this at --entropy-anneal-steps", within=(0.0, 1e6)
     )
-    entropy_anneal_start: int | None = option(
-        None,
-        "env steps before the entropy weight begins to change (--anneal-start if unset)",
-        within=(0, None),
-    )
-    entropy_anneal_steps: int | None = option(
-        None, "env steps at which that ends (--anneal-steps if unset)", within=(1, None)
-    )
+    entropy_anneal_start: int | None = window_start("the entropy weight")
+    entropy_anneal_steps: int | None = window_end("the entropy weight")
     normalize_advantages: bool = option(
         False, "scale the advantages of a push to mean 0, deviation 1"
     )
@@ -248,14 +254,8 @@ class LearningConfig:
     ratio_limit_final: float | None = option(
         None, "anneal the ratio limit to this at --ratio-limit-anneal-steps", within=(0.0, 10.0)
     )
-    ratio_limit_anneal_start: int | None = option(
-        None,
-        "env steps before the ratio limit begins to change (--anneal-start if unset)",
-        within=(0, None),
-    )
-    ratio_limit_anneal_steps: int | None = option(
-        None, "env steps at which that ends (--anneal-steps if unset)", within=(1, None)
-    )
+    ratio_limit_anneal_start: int | None = window_start("the ratio limit")
+    ratio_limit_anneal_steps: int | None = window_end("the ratio limit")
     value_clip: float = option(
         0.0,
         "how far a value may move from the one predicted while playing (0: no limit)",
@@ -276,14 +276,8 @@ class LearningConfig:
     epsilon_greedy_final: float = option(
         0.0, "anneal that chance to this at --epsilon-anneal-steps", within=(0.0, 1.0)
     )
-    epsilon_anneal_start: int | None = option(
-        None,
-        "env steps before that chance begins to fall (--anneal-start if unset)",
-        within=(0, None),
-    )
-    epsilon_anneal_steps: int | None = option(
-        None, "env steps at which it has fallen (--anneal-steps if unset)", within=(1, None)
-    )
+    epsilon_anneal_start: int | None = window_start("the chance of random actions")
+    epsilon_anneal_steps: int | None = window_end("the chance of random actions")
 
     @property
     def gradient_norms(self) -> tuple[float, ...]:
