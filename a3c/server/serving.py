@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +15,7 @@ from a3c.errors import RetryableError
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.listeners import has_loopback_only
 from a3c.process.signals import StopRequest
+from a3c.process.startup import keep_freed_memory
 from a3c.server import sessions
 from a3c.server.store import Flags
 
@@ -28,7 +28,7 @@ CHIEF_LINGER_S = 120.0  # the same for the chief, which may be restarting in ord
 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
     """Start TensorFlow's server in this process; only the end of the process stops it."""
-    sessions.keep_freed_memory()
+    keep_freed_memory()
     _, port = split_address(cluster.addresses(task.job)[task.index])
     if not has_loopback_only(os.getpid()):
         log.warning("port %d is open to whoever reaches this machine, and lets them run code", port)
@@ -55,46 +55,29 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     end the ps waits for attached workers, for `LINGER_S` or `CHIEF_LINGER_S` at most.
     """
     server = start_server(cluster, task, config.cluster.ps_threads)
-    poll = _poll(server.target, cluster, task, config.cluster.ps_timeout_s)
+    with tf.Graph().as_default() as graph:
+        flags = Flags(len(cluster.workers))
+        exist = tf.reduce_all([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
+    peers = ("/job:ps/task:0", f"/job:ps/task:{task.index}")
+    session = sessions.for_cluster(server.target, graph, config.cluster.ps_timeout_s, *peers)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
     began: float | None = None  # when the wait for attached workers began
     while True:
         beat.beat()
         try:
-            finished, attached = poll()
+            finished, attached = False, [False]  # as long as the ps is not initialised
+            if session.run(exist):
+                finished, attached = session.run([flags.read_finished, flags.read_attached])
         except tf.errors.OpError as error:
             if task.index and began:
                 break  # the first ps has exited too
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
         if finished or stop.is_set():
             began = began or time.monotonic()
-            waits_for_chief = finished and attached[0]
-            patience_s = CHIEF_LINGER_S if waits_for_chief else LINGER_S
+            patience_s = CHIEF_LINGER_S if finished and attached[0] else LINGER_S
             if not any(attached) or time.monotonic() >= began + patience_s:
                 break
         time.sleep(POLL_INTERVAL_S)
     if task.index == 0 and len(cluster.ps) > 1:
         time.sleep(4 * POLL_INTERVAL_S)  # the other ps poll this one to learn that they may exit
     log.info("leaving")
-
-
-def _poll(
-    target: str, cluster: Cluster, task: Task, timeout_s: float
-) -> Callable[[], tuple[bool, list[bool]]]:
-    """A function that asks the first ps: is the run finished, and which workers are attached?
-
-    An uninitialised ps gives (False, []).
-    """
-    with tf.Graph().as_default() as graph:
-        flags = Flags(len(cluster.workers))
-        exist = tf.reduce_all([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
-    peers = ("/job:ps/task:0", f"/job:ps/task:{task.index}")
-    session = sessions.for_cluster(target, graph, timeout_s, *peers)
-
-    def poll() -> tuple[bool, list[bool]]:
-        if not session.run(exist):
-            return False, []
-        finished, attached = session.run([flags.read_finished, flags.read_attached])
-        return bool(finished), (attached != 0).tolist()
-
-    return poll

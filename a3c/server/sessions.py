@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import threading
@@ -33,9 +32,6 @@ LOST = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-_MOST_KEPT = 512 * 1024 * 1024
-_CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> LastingSession:
@@ -74,18 +70,6 @@ def prepare(
     if isinstance(session, LastingSession):
         session.callables.append(run)
     return lambda *values: run(*map(np.asarray, values, dtypes))
-
-
-def keep_freed_memory() -> None:
-    """Keep freed memory for the next message, unless the user has set glibc's own variables.
-
-    Getting the buffers' pages again from the kernel took a third of an exchange's CPU time.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):
-        return
-    set_option(_M_TRIM_THRESHOLD, _MOST_KEPT)
-    set_option(_M_MMAP_THRESHOLD, _MOST_KEPT)
 
 
 # --- a lost ps ------------------------------------------------------------------------------------
