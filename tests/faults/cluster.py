@@ -109,7 +109,9 @@ class Cluster:
     def hurry(self, name: str) -> None:
         """End a keeper's delay before the next start, if it is waiting."""
         record = self.record(name)
-        if record.state == "restarting" and record.pid is None:
+        # A request that comes just after the next start ends it; the one after that has no delay.
+        is_waiting = record.state == "restarting" and record.pid is None
+        if is_waiting and record.last_exit and record.last_exit.reason != "restart":
             process_records.request_restart(record)
 
     def kill_keeper(self, name: str) -> None:
