@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from a3c.cluster.topology import split_address
+from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY
+from tests.runs import call, call_script, wait_until
 
 CONNECT_INSIDE = """
 import os, socket, sys
@@ -23,21 +28,21 @@ socket.create_connection(("127.0.0.1", int(sys.argv[2])), timeout=10).close()
 """
 
 
-def _said(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+def _said(*command: str) -> str:
+    done = call(*command, cwd=REPOSITORY)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip() or "no reason given"
 
 
-_NO_NAMESPACE = _said([sys.executable, "-m", "a3c.keeper.namespaces"])
+NO_NAMESPACE = _said(sys.executable, "-m", "a3c.keeper.namespaces")
 needs_namespaces = pytest.mark.skipif(
-    bool(_NO_NAMESPACE), reason=f"the kernel forbids network namespaces: {_NO_NAMESPACE}"
+    bool(NO_NAMESPACE), reason=f"the kernel forbids network namespaces: {NO_NAMESPACE}"
 )
 
 # A user without any rights beyond those over their own files, also where the tests are run by root.
 ORDINARY_USER = (
     ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.geteuid() == 0 else []
 )
-_NO_USER = _said([*(ORDINARY_USER or ["unshare", "--user"]), "true"])
+_NO_USER = _said(*(ORDINARY_USER or ["unshare", "--user"]), "true")
 needs_user_namespaces = pytest.mark.skipif(
     bool(_NO_USER), reason=f"the kernel forbids user namespaces: {_NO_USER}"
 )
@@ -50,7 +55,6 @@ FORBIDDEN = [
 
 
 def connects(address: tuple[str, int]) -> bool:
-    """Whether this process reaches a server."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family) as visitor:
         visitor.settimeout(5.0)
@@ -58,15 +62,13 @@ def connects(address: tuple[str, int]) -> bool:
 
 
 def addresses_here() -> list[str]:
-    """Every address of this machine, those of loopback among them."""
     found = [a for addresses in psutil.net_if_addrs().values() for a in addresses]
     return [a.address for a in found if a.family in (socket.AF_INET, socket.AF_INET6)]
 
 
 def connects_inside(pid: int, port: int) -> bool:
     """Whether a process in the same network as `pid` reaches a server there."""
-    command = [sys.executable, "-c", CONNECT_INSIDE, str(pid), str(port)]
-    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
+    return _said(sys.executable, "-c", CONNECT_INSIDE, str(pid), str(port)) == ""
 
 
 def network_of(pid: int, kind: str = "net") -> str:
@@ -88,3 +90,40 @@ def networks_in_use() -> set[str]:
             except OSError:
                 continue
     return found
+
+
+def record_of(path: Path, name: str) -> ProcessRecord:
+    def found() -> ProcessRecord | None:
+        record = process_records.read_record(path / "processes" / f"{name}.json")
+        return record if record and record.pid and record.state == "running" else None
+
+    there: ProcessRecord = wait_until(found, f"{name} at work")
+    return there
+
+
+def status(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        call_script("launch_cluster.py", "status", str(path), "--json").stdout
+    )
+    return found
+
+
+def assert_cut_off(path: Path) -> str:
+    """Assert that nobody outside reaches the run's servers while they serve; its network."""
+    records = [record_of(path, name) for name in ("ps-0", "worker-0", "worker-1")]
+    networks = {network_of(record.pid or 0) for record in records}
+    assert len(networks) == 1
+    assert networks.isdisjoint({network_of(os.getpid())})
+    for record in records:
+        _, port = split_address(record.address)
+        assert connects_inside(record.pid or 0, port)
+        assert not any(connects((host, port)) for host in addresses_here())
+        assert "is open to" not in Path(record.log).read_text()
+    found = status(path)
+    assert (found["is_isolated"], found["exposed"]) == (True, [])
+    assert not any("listen" in warning for warning in found["warnings"])
+    return networks.pop()
+
+
+def assert_vanishes(network: str) -> None:
+    wait_until(lambda: network not in networks_in_use(), "the end of the network", 20)

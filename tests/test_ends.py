@@ -6,15 +6,18 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.clusters import launcher
+from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
 from tests.runs import (
     CARTPOLE,
     DEADLINE_S,
+    REPOSITORY,
     everything_ended,
     is_training,
     manifest,
@@ -37,8 +40,11 @@ def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: P
     path = tmp_path / "run"
     with running(path, *ENDLESS) as process:
         wait_until(lambda: is_training(path), "training")
+        network = network_of(record_of(path, "ps-0").pid or 0)
         process.kill()
         ended(path)
+    if not NO_NAMESPACE:
+        assert_vanishes(network)
 
 
 def test_closing_the_terminal_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
@@ -67,13 +73,14 @@ def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
         assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
 
 
-def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_server_everything(
+def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_session_only_the_run(
     tmux: Tmux,
 ) -> None:
+    tmux("new-session", "-d", "-s", "mine", "cat")
     path = tmux.start("run", "--workers", "2")
     wait_until(lambda: is_training(path), "training")
     environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
-    attached = [*tmux.python("launch_cluster.py"), "attach", "run"]
+    attached = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "attach", "run"]
     with terminal(attached, tmux.work, environment) as opened:
         wait_until(lambda: tmux("list-clients"), "an attached client")
         wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
@@ -81,8 +88,9 @@ def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_server_everythin
         wait_until(lambda: not tmux("list-clients"), "the client's end")
     steps = status.read(RunDir(path)).global_step or 0
     wait_until(lambda: (status.read(RunDir(path)).global_step or 0) > steps, "training on")
-    tmux("kill-server")
+    tmux("kill-session", "-t", f"={session_of(path)}")
     ended(path)
+    assert tmux("list-sessions", "-F", "#{session_name}") == ["mine"]
 
 
 def test_closing_the_cockpits_pane_stops_the_run_in_order(tmux: Tmux) -> None:

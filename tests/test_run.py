@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from a3c.run.rundir import RunDir
 from tests.clusters import config, launcher
 from tests.runs import (
     CARTPOLE,
-    DEADLINE_S,
+    call,
     everything_ended,
     finish,
     is_training,
@@ -65,38 +64,27 @@ def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
     assert last.step == last.num_updates * 45 + last.samples_waiting
 
 
-def test_a_worker_that_is_late_for_the_end_does_not_hold_it_up(tmp_path: Path) -> None:
-    """Worker 1 can't start; the chief ends the run, and nobody waits for the other."""
+def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "run"
-    hold = tmp_path / "sitecustomize.py"
-    hold.write_text(
-        "import sys, time\n"
-        "late = 'worker.py' in sys.argv[0] and '--task' in sys.argv\n"
-        "if late and sys.argv[sys.argv.index('--task') + 1] == '1':\n"
-        "    time.sleep(600)\n"
+    hold = (
+        "import sys, time\nif sys.argv[1:5] == '--job worker --task 1'.split(): time.sleep(600)\n"
     )
-    command = launcher(*CARTPOLE, "--run-dir", str(path), "--max-env-steps", "2000")
+    (tmp_path / "sitecustomize.py").write_text(hold)
+    command = launcher(*CARTPOLE, "--ps", "2", "--run-dir", str(path), "--max-env-steps", "2000")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, timeout=DEADLINE_S, check=False
-    )
+    done = call(*command, env=environment)
     assert done.returncode == 0, done.stderr
-    states = {record.name: record.state for record in process_records.read_records(path)}
-    assert states == {"ps-0": "done", "worker-0": "done", "worker-1": "stopped"}
+    records = process_records.read_records(path)
+    states = {record.name: (record.state, record.restarts) for record in records}
+    done_at_once = dict.fromkeys(("ps-0", "ps-1", "worker-0"), ("done", 0))
+    assert states == done_at_once | {"worker-1": ("stopped", 0)}
+    assert manifest(path).step >= 2000
     left = RunDir(path).record("worker-0").stat().st_mtime
     assert (path / "summary.json").stat().st_mtime - left < 9.0
     assert json.loads((path / "summary.json").read_text())["state"] == "done"
     assert everything_ended(path)
-
-
-def test_two_ps_share_the_parameters_and_end_together(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    code, said = run(path, "--max-env-steps", "3000", "--ps", "2")
-    assert code == 0, said
-    servers = [r for r in process_records.read_records(path) if r.role == "ps"]
-    ended = [("ps-0", "done", 0), ("ps-1", "done", 0)]
-    assert [(r.name, r.state, r.restarts) for r in servers] == ended
-    assert manifest(path).step >= 3000
 
 
 def test_a_second_ctrl_c_ends_everything_at_once(
@@ -120,7 +108,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(
     assert everything_ended(path)
 
 
-def test_a_resumed_run_keeps_its_settings_but_for_those_of_a_file_and_flags(
+def test_a_resumed_run_keeps_its_settings_except_those_of_a_file_or_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,10 +124,10 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_of_a_file_and_flags(
         assert "worker-1" not in shown
 
 
-def test_a_run_of_which_everything_was_killed_is_resumed_to_the_last_bit_without_a_zig_zag(
+def test_a_run_whose_processes_were_all_killed_is_resumed_from_its_newest_intact_checkpoint(
     tmp_path: Path,
 ) -> None:
-    """A resumed run that has nothing left to play saves what it restored."""
+    """A resumed run that has nothing left to play saves what it restored, to the last bit."""
     path = tmp_path / "run"
     with running(path, "--max-env-steps", "100000000", "--checkpoint-interval", "1") as process:
         wait_until(lambda: checkpoint.steps(path / "checkpoints"), "a checkpoint")
@@ -170,22 +158,18 @@ def test_a_run_of_which_everything_was_killed_is_resumed_to_the_last_bit_without
     assert after.episodes > before.episodes
     steps = [row["env_steps"] for row in read_rows(RunDir(path).metrics("worker-0"))]
     assert steps == sorted(steps)
-
-
-def test_a_damaged_newest_checkpoint_is_walked_past(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    assert run(path, "--max-env-steps", "2000")[0] == 0
-    assert run(path, "--resume", "--max-env-steps", "4000")[0] == 0
     older, newest = checkpoint.steps(path / "checkpoints")[-2:]
     data = newest / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-1])
-    code, said = run(path, "--resume", "--max-env-steps", "6000")
+    code, said = run(path, "--resume", "--max-env-steps", str(goal + 3000))
     assert code == 0
     assert f"checkpoint {newest} is damaged" in said
     assert f"restored the ps from {older}" in (path / "logs" / "worker-0.log").read_text()
 
 
-def test_a_run_that_is_there_is_refused_and_resumed_only_as_what_it_is(tmp_path: Path) -> None:
+def test_an_existing_run_is_refused_without_resume_or_with_another_environment(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "run"
     rundir.create(path, config(env_id="CartPole-v1"), None, resume=False)
     write(path / "checkpoints", 10, identity=identity(config(env_id="CartPole-v1")))

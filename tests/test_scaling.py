@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from a3c.cluster import plan
-from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.launch import verbs
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.fake_runs import configure
-from tests.runs import everything_ended, is_training, wait_until
+from tests.runs import call_script, everything_ended, is_training, wait_until
 from tests.tmux_runs import Tmux, panes_of
 
 OF_OTHERS = json.dumps(
@@ -28,7 +26,6 @@ OF_OTHERS = json.dumps(
 
 
 def state(path: Path, name: str) -> str | None:
-    """The state of a process, if it has a record."""
     record = process_records.read_record(RunDir(path).record(name))
     return process_records.live_state(record) if record else None
 
@@ -58,25 +55,11 @@ def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> Non
     wait_until(lambda: everything_ended(path), "the end")
     assert tmux.launch("add", "--run", "run").returncode == 2
     for script, *more in (("evaluate.py", "--episodes", "1"), ("plot.py", "--what", "return")):
-        subprocess.run(
-            [*tmux.python(script), str(path), *more],
-            env={**os.environ, "TF_CONFIG": OF_OTHERS},
-            check=True,
-            capture_output=True,
-        )
+        environment = {**os.environ, "TF_CONFIG": OF_OTHERS}
+        call_script(script, str(path), *more, env=environment, check=True)
 
 
-def test_reserved_workers_have_addresses_that_everyone_knows(tmp_path: Path) -> None:
-    config = configure(workers=2, max_workers=5)
-    here = plan.choose_addresses(config)
-    made = plan.make(config, RunDir(tmp_path), here)
-    assert [process.name for process in made.of_role("worker")] == ["worker-0", "worker-1"]
-    assert [process.name for process in made.reserved] == ["worker-2", "worker-3", "worker-4"]
-    for process in (*made.processes, *made.reserved):
-        assert ",".join(here.workers) in process.argv
-
-
-def test_a_run_that_nobody_sees_through_takes_no_newcomers(tmp_path: Path) -> None:
+def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(UserError, match="is not running: start it with --resume"):
         verbs.run("launcher", ["add", "--run", str(tmp_path)])
@@ -84,11 +67,15 @@ def test_a_run_that_nobody_sees_through_takes_no_newcomers(tmp_path: Path) -> No
         verbs.run("launcher", ["remove", "ps-0", "--run", str(tmp_path)])
 
 
-def test_a_plan_keeps_its_order_when_workers_come(tmp_path: Path) -> None:
+def test_reserved_workers_have_known_addresses_and_are_added_in_task_order(tmp_path: Path) -> None:
     config = configure(workers=2, max_workers=5)
-    made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config), tensorboard_port=6006)
+    here = plan.choose_addresses(config)
+    made = plan.make(config, RunDir(tmp_path), here, tensorboard_port=6006)
+    assert [process.name for process in made.of_role("worker")] == ["worker-0", "worker-1"]
+    assert [process.name for process in made.reserved] == ["worker-2", "worker-3", "worker-4"]
+    for process in (*made.of_role("ps"), *made.of_role("worker"), *made.reserved):
+        assert ",".join(here.workers) in process.argv
     moved = verbs.with_added(made, made.reserved[1:2])
     names = ["ps-0", "worker-0", "worker-1", "worker-3", "tensorboard-0"]
     assert [process.name for process in moved.processes] == names
-    assert isinstance(moved, Plan)
     assert [process.name for process in moved.reserved] == ["worker-2", "worker-4"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from a3c.launch import tmux
 from a3c.process import process_records
-from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import RunDir
+from tests.runs import call, call_script
 
 
 class Tmux:
@@ -23,31 +23,11 @@ class Tmux:
 
     def __call__(self, *arguments: str) -> list[str]:
         """Run a tmux command; returns its output lines."""
-        done = subprocess.run(
-            ["tmux", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout.splitlines()
-
-    @staticmethod
-    def python(script: str) -> list[str]:
-        """The command for a script at the top of the repository."""
-        return [sys.executable, str(REPOSITORY / script)]
+        return call("tmux", *arguments, env=self.environment).stdout.splitlines()
 
     def launch(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run the launcher to its end, from a directory other than the repository."""
-        return subprocess.run(
-            [*self.python("launch_cluster.py"), *arguments],
-            cwd=self.work,
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        environment = {**self.environment, **variables}
+        return call_script("launch_cluster.py", *arguments, cwd=self.work, env=environment)
 
     def start(self, run: str, *arguments: str, **variables: str) -> Path:
         """Start a run that continues until it is stopped; returns its directory."""
@@ -60,7 +40,6 @@ class Tmux:
         return self.work / run
 
     def status(self, run: str) -> dict[str, Any]:
-        """The output of `status --json`."""
         done = self.launch("status", run, "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
@@ -68,7 +47,6 @@ class Tmux:
 
 
 def session_of(path: Path) -> str:
-    """The name of a run's tmux session."""
     return tmux.session_name(RunDir(path).label)
 
 
@@ -79,5 +57,4 @@ def panes_of(tmux: Tmux) -> dict[str, int]:
 
 
 def keepers(path: Path) -> dict[str, int]:
-    """The pid of every keeper, by the name of its process."""
     return {record.name: record.keeper.pid for record in process_records.read_records(path)}
