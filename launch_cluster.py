@@ -232,9 +232,15 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
 
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
     """Train a run for each seed, `--at-once` of them at a time, and compare them."""
-    if chosen.mode in ("tmux", "compose") or chosen.resume or chosen.dry_run or chosen.hosts:
+    refused = {
+        f"--mode {chosen.mode}": chosen.mode in ("tmux", "compose"),
+        "--resume": chosen.resume,
+        "--dry-run": chosen.dry_run,
+        "--hosts": chosen.hosts,
+    }
+    for flag in (flag for flag, is_given in refused.items() if is_given):
         raise UserError(
-            "--seeds trains here: give settings, --run-dir and --at-once only; the same ones go on"
+            f"--seeds with {flag}: it trains here, and the same command goes on: leave {flag} out"
         )
     own = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
     for flag in ("--seeds", "--run-dir", "--mode", "--seed", "--at-once"):

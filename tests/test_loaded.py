@@ -221,11 +221,16 @@ def test_exported_agents_act_as_the_loaded_one(tmp_path: Path, env_id: str, netw
 
 
 QUIET = """
-import a3c
-agent = a3c.load("zoo/cartpole")
+import a3c, multiprocessing, operator, sys
+agent = a3c.load(sys.argv[1])
 env = agent.make_env()
 observation, _ = env.reset()
 agent.act(observation)
+spawning = multiprocessing.get_context("spawn")
+process = spawning.Process(target=operator.methodcaller("act", observation), args=(agent,))
+process.start()
+process.join()
+assert process.exitcode == 0
 agent.export("saved")
 agent.export("agent.onnx")
 import tensorflow as tf
@@ -235,8 +240,9 @@ tf.get_logger().warning("the user's own line: this is deprecated")
 
 def test_a_users_terminal_stays_clean(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "CUDA_"))}
+    untrained(tmp_path / "there", env_id="CartPole-v1", network="mlp-lstm")
     done = subprocess.run(
-        [sys.executable, "-c", QUIET],
+        [sys.executable, "-c", QUIET, "there/7"],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box, Discrete, Space
 
+import a3c
 from a3c.env import wrappers
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
@@ -117,7 +118,7 @@ class LoadedAgent:
         return f"<agent for {name}, {self.env_steps:,} env steps, {self._source.path}>"
 
     def __reduce__(self) -> Any:
-        return load, (str(self._source.path),)  # another process loads it again
+        return a3c.load, (str(self._source.path),)  # another process loads it again
 
     def make_env(self, *, render: bool = False) -> Env:
         """One environment with the agent's preprocessing and raw scores; the caller closes it.
@@ -181,8 +182,6 @@ def _write(agent: Agent, path: Path, greedy: bool) -> Path:
     if path.exists():
         raise UserError(f"{path} is there already: give another name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with silence():
-        tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
     with _without_deprecations():
         graph, inputs, outputs = agent.frozen(greedy=greedy)
         if path.suffix == ".onnx":
@@ -243,6 +242,8 @@ def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAge
 
     Raises UserError, one line, where there is none or where it doesn't fit.
     """
+    with silence():
+        tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
     envs, model = _beside("envs"), _beside("model")
     found = find_checkpoint(None if source is None else str(source), which)
     seed = found.config.run.seed
