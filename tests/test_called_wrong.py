@@ -45,6 +45,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, by: Any = launch_cl
     [
         (("--lr", "1e-3"), "did you mean --learning-rate?"),
         (("--num-envs=8",), "did you mean --envs?"),
+        (("--episodic-life=1",), "=1 is refused: give --episodic-life or --no-episodic-life"),
+        (("--env-id", "CartPole-v1", "--seeds", "0-2", "--dry-run"), "--seeds with --dry-run: it"),
         (("--total_timesteps", "10"), "did you mean --max-env-steps?"),
         (("stat",), "unknown verb stat: did you mean start or status?"),
         (("train",), "unknown verb train: did you mean start?"),

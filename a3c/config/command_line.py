@@ -110,6 +110,11 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
             )
+        message = re.sub(
+            r"argument (\S+)/(\S+): ignored explicit argument '(.*)'",
+            r"\1=\3 is refused: give \1 or \2, without a value",
+            message,
+        )
         for kind, wanted in (("int", "a whole number"), ("float", "a number")):
             message = re.sub(
                 f"invalid {kind} value: (.*)", rf"\1 is refused: give {wanted}", message
