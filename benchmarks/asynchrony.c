@@ -32,7 +32,7 @@
   X(play_ms, 1) X(learn_ms, 0.3) X(push_ms, 1) /* an env step, a sample, a push */ \
   X(jitter, 0.3) /* standard deviation of the logarithm of each duration */ \
   X(pull, 1) /* load the newest weights before learning */ \
-  X(values_again, 0) /* then compute values with them again; 2: before each epoch */ \
+  X(values_again, 1) /* then compute values with them again; 2: before each epoch */ \
   X(together, 0) /* all workers wait for each other before they play and before they learn */ \
   X(alone, 0) /* env steps that the first worker plays before the others start */ \
   X(report_delay, 0) /* env steps between a game's end and its report */ \

@@ -227,6 +227,10 @@ class VirtualAgent:
         """Values of observations."""
         return self._shared.holding(self._weights).value(observations, state, starts)
 
+    def values(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Values of a rollout's observations."""
+        return self._shared.holding(self._weights).values(observations, state, starts)
+
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of a batch."""
         agent = self._shared.holding(self._weights)

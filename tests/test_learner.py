@@ -42,8 +42,9 @@ SHAPED = small_config(
     value_loss_weight=2.0,
 )
 APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.02})
-CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4)
-LIMITED = small_config(**{**PLAIN, "ratio_limit": 0.3})
+CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
+LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
+ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 
@@ -118,33 +119,45 @@ def random_rollout(
         episodes=[],
         info={},
         return_statistics=np.zeros(0),
+        after=rng.normal(size=(num_envs, 3)).astype(np.float32),
+        after_starts=np.zeros(num_envs, bool),
     )
 
 
 # --- the update against NumPy -------------------------------------------------------------------
 
 
-def loss_by_definition(weights: dict[str, np.ndarray], rollout: Rollout, settings: Config) -> float:
-    """The loss of docs/numerics.md for one hidden layer of tanh, in float64."""
+def forward(weights: dict[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The hidden layer of tanh and the values, in float64."""
+    inner = x.astype(np.float64) @ weights["hidden1/weights"] + weights["hidden1/biases"]
+    hidden = np.tanh(inner)
+    return hidden, (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
+
+
+def loss_by_definition(
+    weights: dict[str, np.ndarray],
+    rollout: Rollout,
+    settings: Config,
+    loaded: dict[str, np.ndarray] | None = None,
+) -> float:
+    """The loss of docs/numerics.md; returns are estimated with the `loaded` weights, if others."""
     learning = settings.learning
+    played, bootstrap = rollout.values, rollout.bootstrap_value
+    if learning.ratio_limit and settings.cluster.workers > 1:
+        everything = np.concatenate([rollout.observations, rollout.after[None]])
+        *played, bootstrap = forward(loaded or weights, everything)[1]
     advantages, returns = gae(
-        rollout.rewards,
-        rollout.values,
-        rollout.bootstrap_value,
-        rollout.discounts,
-        learning.gae_lambda,
+        rollout.rewards, played, bootstrap, rollout.discounts, learning.gae_lambda
     )
-    x = rollout.observations.astype(np.float64)
-    hidden = np.tanh(x @ weights["hidden1/weights"] + weights["hidden1/biases"])
+    hidden, values = forward(weights, rollout.observations)
     logits = hidden @ weights["policy/weights"] + weights["policy/biases"]
     log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     taken = np.take_along_axis(log_pi, rollout.actions[..., None], axis=-1)[..., 0]
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
-    values = (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
     gain = advantages * taken
     if limit := settings.learning.ratio_limit:
-        played = rollout.policy_parameters.astype(np.float64)
-        log_played = played - np.log(np.exp(played).sum(axis=-1, keepdims=True))
+        logits_played = rollout.policy_parameters.astype(np.float64)
+        log_played = logits_played - np.log(np.exp(logits_played).sum(axis=-1, keepdims=True))
         log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
         epsilon = rollout.epsilon  # random ones of two actions
         log_played = np.log((1 - epsilon) * np.exp(log_played) + epsilon / 2)
@@ -170,7 +183,8 @@ def gradient_by_differences(
             for sign in (1, -1):
                 moved = value.copy()
                 moved[i] += sign * width
-                losses.append(loss_by_definition({**weights, name: moved}, rollout, settings))
+                others = {**weights, name: moved}
+                losses.append(loss_by_definition(others, rollout, settings, weights))
             slopes[i] = (losses[0] - losses[1]) / (2 * width)
         gradient[name] = slopes
     return gradient
@@ -178,8 +192,8 @@ def gradient_by_differences(
 
 @pytest.mark.parametrize(
     "settings",
-    [SGD, SHAPED, LIMITED, CLIPPED, APART],
-    ids=["plain", "shaped", "limited", "clipped", "apart"],
+    [SGD, SHAPED, LIMITED, ALONE, CLIPPED, APART],
+    ids=["plain", "shaped", "limited", "alone", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side = sides.one(settings)
@@ -237,8 +251,9 @@ def test_the_rate_of_an_update_is_that_of_the_step_it_was_pulled_at(sides: Sides
 def only(rollout: Rollout, column: int) -> Rollout:
     """A rollout of one of its environments."""
     kept = {name: getattr(rollout, name)[:, [column]] for name in PER_STEP}
-    bootstrap, state = rollout.bootstrap_value[[column]], rollout.state[[column]]
-    return rollout._replace(**kept, bootstrap_value=bootstrap, state=state)
+    per_game = ("bootstrap_value", "state", "after", "after_starts")
+    kept |= {name: getattr(rollout, name)[[column]] for name in per_game}
+    return rollout._replace(**kept)
 
 
 def test_minibatches_of_a_memory_are_updates_of_one_environment_after_the_other(

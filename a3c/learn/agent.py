@@ -93,7 +93,7 @@ class Agent:
             if config.learning.is_critic_apart:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
             assign, assign_inputs = self._build_assignment()
-            learn_inputs, learn_outputs = self._build_learning()
+            learn_inputs, learn_outputs, value_inputs, values = self._build_learning()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
@@ -107,6 +107,7 @@ class Agent:
         self._value = sessions.prepare(self._session, inputs, [outputs.values])
         self._assign = sessions.prepare(self._session, assign_inputs, targets=[assign])
         self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
+        self._values = sessions.prepare(self._session, value_inputs, [values])
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -126,6 +127,13 @@ class Agent:
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values of `[B, ...]` observations; the recurrent state is not advanced."""
         (values,) = self._value(as_fed(observations_, self._space), state, starts)
+        return values
+
+    def values(
+        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
+    ) -> np.ndarray:
+        """Values `[T, B]` of `[T, B, ...]` observations; `state` is that before the first row."""
+        (values,) = self._values(as_fed(observations_, self._space), state, starts)
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
@@ -250,7 +258,8 @@ class Agent:
         assigns.append(self._statistics.assign(statistics, read_value=False))
         return tf.group(*assigns), [flat, statistics]
 
-    def _build_learning(self) -> tuple[list[Any], list[Any]]:
+    def _build_learning(self) -> tuple[list[Any], list[Any], list[Any], Any]:
+        """Inputs and outputs of the gradient, and of values alone."""
         batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
         entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
         output = self._forward(batch.observations, batch.state, batch.starts)
@@ -288,7 +297,8 @@ class Agent:
             flat, norm = tf.concat(clipped, axis=0), tf.norm(norms)
         self._part_names = tuple(f"loss/{name}" for name in loss)
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
-        return [*batch, entropy_weight, ratio_limit], [flat, numbers]
+        value_inputs = [batch.observations, batch.state, batch.starts]
+        return [*batch, entropy_weight, ratio_limit], [flat, numbers], value_inputs, output.values
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self._space)

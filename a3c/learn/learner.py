@@ -103,6 +103,8 @@ class Learner:
         else:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
+            if learning.ratio_limit and self._config.cluster.workers > 1:
+                values, bootstrap = self._newest_values(rollout)
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
         update = NO_UPDATE
         if learning.advantage_horizon:
@@ -113,6 +115,16 @@ class Learner:
         kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
         batch = Batch(**kept, advantages=advantages, returns=returns)
         return batch, News(update, rollout.return_statistics)
+
+    def _newest_values(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
+        """The rollout's values `[T, B]`, and the value after it, by the weights that learn from it.
+
+        Others have changed the weights that played. Values already in the rewards stay.
+        """
+        observations = np.concatenate([rollout.observations, rollout.after[None]])
+        starts = np.concatenate([rollout.starts, rollout.after_starts[None]])
+        values = self._agent.values(observations, rollout.state, starts)
+        return values[:-1], values[-1]
 
     def _push(self, gradient: Gradient, batch: Batch, news: News, *, is_new: bool) -> None:
         """Push a gradient and load the reply; `is_new` counts the env steps of the batch."""

@@ -41,6 +41,8 @@ class Rollout(NamedTuple):
     discounts: np.ndarray  # [T, B], gamma, or 0 at the last step of a return
     values: np.ndarray  # [T, B]
     bootstrap_value: np.ndarray  # [B]
+    after: np.ndarray  # [B, ...], the observations after the last row
+    after_starts: np.ndarray  # [B], true where they are the first of an episode
     mask: np.ndarray  # [T, B], 1 where the row trains
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
@@ -224,7 +226,12 @@ class Player:
             bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
             self._stopwatch.lap("act")
             yield buffer._replace(
-                rewards=rewards, discounts=discounts, bootstrap_value=bootstrap, epsilon=epsilon
+                rewards=rewards,
+                discounts=discounts,
+                bootstrap_value=bootstrap,
+                after=self._observations,
+                after_starts=self._autoreset.starts,
+                epsilon=epsilon,
             )
 
     def _new_buffer(self) -> Rollout:
@@ -239,6 +246,8 @@ class Player:
             discounts=np.empty(0, np.float32),
             values=np.empty(steps, np.float32),
             bootstrap_value=np.empty(0, np.float32),
+            after=np.empty(0, space.dtype),
+            after_starts=np.empty(0, bool),
             mask=np.empty(steps, np.float32),
             starts=np.empty(steps, bool),
             state=np.empty_like(self._actor.initial_state(size)),
