@@ -6,8 +6,9 @@
     python -m benchmarks.results -- --preset atari      # flags for the launcher
 
 A run is one game with one seed. The launcher trains the next unfinished run of the plan; then 100
-whole games are played with its weights: sampled actions, raw scores. Ctrl-C, SIGTERM and --minutes
-end the cluster in order, with a last checkpoint; a second Ctrl-C ends it at once.
+whole games are played with its weights: raw scores, sampled actions unless the preset has
+`evaluation_greedy`. Ctrl-C, SIGTERM and --minutes end the cluster in order, with a last checkpoint;
+a second Ctrl-C ends it at once.
 
 Run folders (--folder) are large and stay on this machine. The results (--output) are small and made
 for Git: a curve and a compact checkpoint per run, and `index.csv` with a row per session of
@@ -323,7 +324,7 @@ def evaluate(results: Results, goal: Goal, session: Session, log: IO[bytes], sto
     """Play games with the compact checkpoint and keep the scores; the best goes to the zoo."""
     path = results.output / goal.run
     say(f"{goal.run}: playing {EVALUATION_GAMES} games")
-    script = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--json", "--no-greedy"]
+    script = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--json"]
     said = results.folder / f"{goal.run}.json"
     with said.open("wb") as file:
         if follow([*script, "--episodes", str(EVALUATION_GAMES)], log, stop, output=file):

@@ -145,7 +145,8 @@ def loss_by_definition(
     played, bootstrap = rollout.values, rollout.bootstrap_value
     if learning.ratio_limit and settings.cluster.workers > 1:
         everything = np.concatenate([rollout.observations, rollout.after[None]])
-        *played, bootstrap = forward(loaded or weights, everything)[1]
+        newest = forward(loaded or weights, everything)[1]
+        played, bootstrap = newest[:-1], newest[-1]
     advantages, returns = gae(
         rollout.rewards, played, bootstrap, rollout.discounts, learning.gae_lambda
     )
