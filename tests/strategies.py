@@ -38,6 +38,7 @@ CERTAIN: dict[str, Any] = {
     "entropy_anneal_start": 0,
     "ratio_limit_anneal_start": 0,
     "optimizer_statistics": "shared",
+    "value_optimizer": "shared",
     "return_steps": None,
     "push_winner": False,
     "stop_worker_games": None,

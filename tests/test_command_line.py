@@ -81,6 +81,7 @@ NEEDS = {
     "kl_limit": "[learning]\nepochs = 2\nratio_limit = 0.2\n",
     "ratio_limit_final": "[learning]\nratio_limit = 0.2\n",
     "optimizer_statistics": "[learning]\nsamples_per_step = 0\n",
+    "value_optimizer": "[learning]\nsamples_per_step = 0\n",
     "push_winner": "[run]\nstop_at_return = 1\n",
     "stop_worker_games": "[run]\nstop_at_return = 1\n",
     "render_worker": "[cluster]\nworkers = 9\n[run]\n",

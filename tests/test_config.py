@@ -84,6 +84,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
             "minibatches 9 is more than a rollout has samples, 8",
         ),
         ({"optimizer_statistics": "per-worker"}, "optimizer_statistics per-worker with samples"),
+        ({"value_optimizer": "own"}, "value_optimizer own with samples_per_step"),
         ({"return_steps": 5, "network": "a3c-lstm"}, "return_steps 5: samples of several rollouts"),
         ({"render_worker": 2, "workers": 2}, "render_worker 2: there is none, the last one is 1"),
         ({"push_winner": True}, "push_winner without a goal"),

@@ -436,6 +436,49 @@ def test_workers_may_have_statistics_of_their_own(
     assert not [name for name in workers[0].named() if "RMSProp" in name]
 
 
+@pytest.mark.parametrize("statistics", ["shared", "per-worker"])
+def test_the_value_loss_may_have_an_optimizer_of_its_own(sides: Sides, statistics: str) -> None:
+    """Each loss has statistics, a rate and a clip of its own, in the common weights too."""
+    rate, epsilon, clips, scale = 0.1, 0.01, (0.05, 0.02), 0.5
+    settings = small_config(
+        **{**PLAIN, "optimizer": "rmsprop", "learning_rate": rate, "max_gradient_norm": clips[0]},
+        critic_max_gradient_norm=clips[1],
+        critic_learning_rate_scale=scale,
+        rmsprop_alpha=0.5,
+        rmsprop_epsilon=epsilon,
+        optimizer_statistics=statistics,
+        value_optimizer="own",
+    )
+    policy_only = small_config(**PLAIN, value_loss_weight=0.0)
+    side = sides.one(settings)
+    weights = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
+    squares = [{name: np.zeros_like(value) for name, value in weights.items()} for _ in range(2)]
+    for seed in range(2):
+        rollout = random_rollout(seed)
+        whole = gradient_by_differences(weights, rollout, settings)
+        policy = gradient_by_differences(weights, rollout, policy_only)
+        value = {name: whole[name] - policy[name] for name in whole}
+        for part, gradient in enumerate((policy, value)):
+            norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+            assert norm > clips[part]
+            for name, g in gradient.items():
+                clipped = g * clips[part] / norm
+                squares[part][name] = 0.5 * squares[part][name] + 0.5 * clipped**2
+                size = rate * (scale if part else 1.0)
+                weights[name] = weights[name] - size * clipped / np.sqrt(
+                    squares[part][name] + epsilon
+                )
+        update = side.learner.update(rollout)
+        assert update.metrics["train/staleness"] == 0
+        after = side.named()
+        for name, expected in weights.items():
+            np.testing.assert_allclose(after[name], expected, rtol=1e-3, atol=1e-5)
+    assert after["global_step"] == sum(np.count_nonzero(random_rollout(s).mask) for s in range(2))
+    kept = statistics == "shared"
+    assert ("hidden1/weights/RMSPropValue" in after) is kept
+    assert ("hidden1/weights/RMSProp" in after) is kept
+
+
 # --- dropped updates ------------------------------------------------------------------------------
 
 

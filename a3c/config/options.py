@@ -259,6 +259,11 @@ def _check_learning(config: Config) -> None:
             f"optimizer_statistics per-worker with samples_per_step {config.samples_per_step}: "
             "each push is a finished step of its worker; give --samples-per-step 0"
         )
+    if learning.has_value_optimizer and config.samples_per_step:
+        raise UserError(
+            f"value_optimizer own with samples_per_step {config.samples_per_step}: the gradient of "
+            "each loss is a step of its own; give --samples-per-step 0"
+        )
     for name, (start, end) in config.windows.items():
         if start >= end:
             raise UserError(

@@ -180,6 +180,11 @@ class LearningConfig:
         "per-worker: each worker has statistics of its own and pushes finished steps; needs "
         "--samples-per-step 0",
     )
+    value_optimizer: Literal["shared", "own"] = option(
+        "shared",
+        "own: the value loss has an optimizer of its own in all weights, with statistics, rate and "
+        "clip of its own; needs --samples-per-step 0",
+    )
     learning_rate: float = everyday(3e-4, "learning rate", above=(0.0, 100.0))
     learning_rate_range: tuple[float, ...] = option(
         (), "draw the learning rate log-uniformly from LOW HIGH, once per run", above=(0.0, 100.0)
@@ -281,13 +286,22 @@ class LearningConfig:
 
     @property
     def gradient_norms(self) -> tuple[float, ...]:
-        """The limit for all weights; or those for the policy's and for value-only weights."""
+        """The limit for all weights; or the policy's, and that of value-only weights or loss."""
         own = self.critic_max_gradient_norm
+        if own is None and self.has_value_optimizer:
+            own = self.max_gradient_norm
         return (self.max_gradient_norm,) if own is None else (self.max_gradient_norm, own)
+
+    @property
+    def has_value_optimizer(self) -> bool:
+        """Whether the value loss has an optimizer of its own, and so pushes of its own."""
+        return self.value_optimizer == "own"
 
     @property
     def is_critic_apart(self) -> bool:
         """Whether value-only weights have a learning rate or a clip of their own."""
+        if self.has_value_optimizer:
+            return False
         return self.critic_learning_rate_scale != 1 or self.critic_max_gradient_norm is not None
 
 
@@ -548,6 +562,8 @@ def identity(config: Config) -> dict[str, Any]:
     optimizer: str = config.learning.optimizer
     if config.learning.optimizer_statistics != "shared":  # then the ps holds none
         optimizer += f" with {config.learning.optimizer_statistics} statistics"
+    if config.learning.has_value_optimizer:
+        optimizer += ", and another of the value loss"
     return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}
 
 

@@ -56,7 +56,9 @@ class Batch(NamedTuple):
 class Gradient(NamedTuple):
     """The gradient of one batch, and the parts of its loss."""
 
-    flat: np.ndarray  # [P], clipped unless the ps gathers pushes and clips their mean
+    # [P], clipped unless the ps gathers pushes and clips their mean. With an optimizer for the
+    # value loss it is [2 P]: the gradient of the policy's loss, then that of the value loss.
+    flat: np.ndarray
     norm: float  # before clipping
     parts: dict[str, float]
 
@@ -280,13 +282,27 @@ class Agent:
             played_values=batch.values,
             value_clip=learning.value_clip,
         )
-        gradients = tf.gradients(loss["total"], self._variables, unconnected_gradients="zero")
-        flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
+
+        def gradient_of(objective: Any) -> Any:  # [P]
+            gradients = tf.gradients(objective, self._variables, unconnected_gradients="zero")
+            return tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
+
         # With gathered pushes the ps clips instead, because only the ps knows their mean.
         gathers, limits = self._config.samples_per_step > 0, learning.gradient_norms
-        if gathers or len(limits) == 1:
-            flat, norm = optimizers.clip_flat(flat, 0.0 if gathers else limits[0])
+        if learning.has_value_optimizer:
+            of_value = learning.value_loss_weight * loss["value"]
+            both = zip((loss["total"] - of_value, of_value), limits, strict=True)
+            clipped, norms = zip(
+                *(optimizers.clip_flat(gradient_of(part), limit) for part, limit in both),
+                strict=True,
+            )
+            flat, norm = tf.concat(clipped, axis=0), tf.norm(norms)
+        elif gathers or len(limits) == 1:
+            flat, norm = optimizers.clip_flat(
+                gradient_of(loss["total"]), 0.0 if gathers else limits[0]
+            )
         else:
+            flat = gradient_of(loss["total"])
             sizes = [0, 0]
             for variable in self._variables:
                 sizes[optimizers.is_value_only(_short_name(variable))] += (

@@ -49,9 +49,11 @@ class Learner:
         self._agent, self._store, self._config = agent, store, config
         self._stopwatch = stopwatch
         self._rng = np.random.default_rng(seed)
-        self._own: OwnStatistics | None = None
+        self._num_optimizers = 2 if learning.has_value_optimizer else 1
+        self._own: list[OwnStatistics] = []
         if learning.optimizer_statistics == "per-worker":
-            self._own = OwnStatistics(learning, store.layout.num_parameters)
+            size = store.layout.num_parameters
+            self._own = [OwnStatistics(learning, size) for _ in range(self._num_optimizers)]
         self._sliding = Sliding(learning) if learning.return_steps else None
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self._staleness = 0
@@ -82,13 +84,13 @@ class Learner:
                 self._stopwatch.lap("learn")
                 if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
                     return
-                num_updates = self.reply.num_updates
+                num_updates, steps = self.reply.num_updates, 0
                 if gradient.is_finite:
-                    self._push(gradient, batch, news, is_new=epoch == 0)
+                    steps = self._push(gradient, batch, news, is_new=epoch == 0)
                     news = News(NO_UPDATE, np.zeros_like(news.return_statistics))
                 else:
                     self.refresh()
-                self._staleness = self.reply.num_updates - num_updates - self.reply.stepped
+                self._staleness = self.reply.num_updates - num_updates - steps
                 self._stopwatch.lap("exchange")
                 yield gradient
 
@@ -126,21 +128,34 @@ class Learner:
         values = self._agent.values(observations, rollout.state, starts)
         return values[:-1], values[-1]
 
-    def _push(self, gradient: Gradient, batch: Batch, news: News, *, is_new: bool) -> None:
-        """Push a gradient and load the reply; `is_new` counts the env steps of the batch."""
-        flat, rate, new = gradient.flat, self._annealed.learning_rate, batch.mask * is_new
-        if self._own:  # then the worker makes the optimizer's step, and the ps only adds it
-            flat, rate = self._own.step(flat, rate), 1.0
+    def _push(self, gradient: Gradient, batch: Batch, news: News, *, is_new: bool) -> int:
+        """Push a gradient and load the reply; `is_new` counts the env steps of the batch.
+
+        With an optimizer for the value loss this is a push for each loss; the first one counts.
+        Returns how many optimizer steps these pushes made.
+        """
+        new, steps = batch.mask * is_new, 0
         seen = self._agent.moments(batch.observations, new)
-        push = Push(
-            gradient=flat,
-            learning_rate=rate,
-            num_samples=int(np.count_nonzero(batch.mask)),
-            num_steps=int(np.count_nonzero(new)),
-            moments=np.concatenate([seen, news.return_statistics]),
-            advantage_update=news.advantage_update,
-        )
-        self._load(self._store.push(push))
+        moments = np.concatenate([seen, news.return_statistics])
+        for part, flat in enumerate(np.split(gradient.flat, self._num_optimizers)):
+            rate = self._annealed.learning_rate
+            if part:
+                rate *= self._config.learning.critic_learning_rate_scale
+                news, moments = News(NO_UPDATE, news.return_statistics), np.zeros_like(moments)
+            if self._own:  # then the worker makes the optimizer's step, and the ps only adds it
+                flat, rate = self._own[part].step(flat, rate), 1.0
+            push = Push(
+                gradient=flat,
+                learning_rate=rate,
+                num_samples=int(np.count_nonzero(batch.mask)),
+                num_steps=0 if part else int(np.count_nonzero(new)),
+                moments=moments,
+                advantage_update=news.advantage_update,
+                is_of_value=bool(part),
+            )
+            self._load(self._store.push(push))
+            steps += self.reply.stepped
+        return steps
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""

@@ -30,7 +30,7 @@ from a3c.server.layout import Layout, Shard
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
-_NUMBERS = 8  # header entries before the squared norms and the observation moments
+_NUMBERS = 9  # header entries before the squared norms and the observation moments
 _PACKED_NORM = 1024.0
 _SMALLEST_NORM = 1e-30
 _Values = list[np.ndarray]
@@ -45,6 +45,7 @@ class Push(NamedTuple):
     num_steps: int  # env steps to count
     moments: np.ndarray  # to add to the observation statistics
     advantage_update: np.ndarray  # [4]: a factor for the advantages' moments, then what to add
+    is_of_value: bool = False  # it is the gradient of a value loss with an optimizer of its own
 
 
 class Reply(NamedTuple):
@@ -121,7 +122,7 @@ class Exchange:
             unit = max(float(np.linalg.norm(packed)), _SMALLEST_NORM) / _PACKED_NORM
             packed = (packed / np.float32(unit)).astype(np.float16)
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
-        first = np.concatenate([numbers, push.advantage_update])
+        first = np.concatenate([numbers, push.advantage_update, [push.is_of_value]])
         fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
         for gradients, squares in zip(fed, self._squares(push.gradient), strict=True):
             gradients.insert(0, np.concatenate([first, squares, push.moments]))
@@ -293,13 +294,21 @@ class Exchange:
         if shard.apart:
             learning_rate *= self._learning.critic_learning_rate_scale
         variable = self._shared.parameters[shard.name]
-        return optimizers.step(self._learning, learning_rate, gradient, variable)
+        if not self._learning.has_value_optimizer:
+            return optimizers.step(self._learning, learning_rate, gradient, variable)
+
+        def step_of(slots: str) -> Any:
+            made = optimizers.step(self._learning, learning_rate, gradient, variable, slots)
+            with tf.control_dependencies([made]):
+                return tf.constant(0)
+
+        return tf.cond(header[8] > 0, lambda: step_of("Value"), lambda: step_of(""))
 
     def _count(self, header: Any, stepped: Any) -> Any:
         """Count a push and the step that it made; returns the counters after that."""
         shared = self._shared
         with tf.control_dependencies([stepped]):
-            moments = shared.advantage_moments.read_value() * header[4] + header[5:_NUMBERS]
+            moments = shared.advantage_moments.read_value() * header[4] + header[5:8]
             counts = [
                 shared.advantage_moments.assign(moments, read_value=False),
                 shared.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),

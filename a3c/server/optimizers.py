@@ -19,13 +19,18 @@ from a3c.config import LearningConfig
 from a3c.server.layout import COUNTERS
 
 
-def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
-    """The operation that makes one step in `variable`, all of it on the variable's device."""
+def step(
+    config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any, slots: str = ""
+) -> Any:
+    """The operation that makes one step in `variable`, all of it on the variable's device.
+
+    `slots` is the end of the names of its statistics; an optimizer of the value loss has its own.
+    """
     # With `OwnStatistics` the worker has made the step.
     kind = config.optimizer if config.optimizer_statistics == "shared" else "sgd"
     with tf.device(variable.device):
         if kind == "rmsprop":
-            return _rmsprop_step(config, learning_rate, gradient, variable)
+            return _rmsprop_step(config, learning_rate, gradient, variable, slots)
         # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
             optimizer: Any = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
@@ -35,12 +40,15 @@ def step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: An
                     beta1=config.adam_beta1,
                     beta2=config.adam_beta2,
                     epsilon=config.adam_epsilon,
+                    name=f"Adam{slots}",
                     use_own_namescope_for_non_slot_vars=True,
                 )
         return optimizer.apply_gradients([(gradient, variable)])
 
 
-def _rmsprop_step(config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any) -> Any:
+def _rmsprop_step(
+    config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any, slots: str
+) -> Any:
     """A step of RMSProp with a configurable initial mean square.
 
     TensorFlow's `RMSPropOptimizer` always begins with a mean square of 1. Mnih et al. 2016, section
@@ -61,8 +69,8 @@ def _rmsprop_step(config: LearningConfig, learning_rate: Any, gradient: Any, var
 
     return tf.raw_ops.ResourceApplyRMSProp(
         var=variable.handle,
-        ms=slot("RMSProp", config.rmsprop_initial_mean_square).handle,
-        mom=slot("RMSProp_1", 0.0).handle,
+        ms=slot(f"RMSProp{slots}", config.rmsprop_initial_mean_square).handle,
+        mom=slot(f"RMSProp{slots}_1", 0.0).handle,
         lr=learning_rate,
         rho=config.rmsprop_alpha,
         momentum=config.rmsprop_momentum,
