@@ -16,6 +16,7 @@ PIP="${PYTHON:-.venv/bin/python} -m pip --disable-pip-version-check"
 COMPOSE=${COMPOSE:-docker-compose}
 WORK=$(mktemp -d)
 export DOCKER_BUILDKIT=0 DOCKER_CLI_HINTS=false
+export COMPOSE_HTTP_TIMEOUT=300 # docker-compose gives up after 60 s, too soon on a busy machine
 export COMPOSE_PROJECT_NAME="a3ctest$$" IMAGE="${USE_IMAGE:-a3c-cluster:test$$}" WORKERS=3 RUN=cartpole
 export ENV_ID=CartPole-v1 ARGS
 SERVICES="ps-0 worker-0 worker-1 worker-2 worker-3 worker-7 evaluator-0 tensorboard-0"
