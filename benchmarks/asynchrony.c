@@ -31,6 +31,7 @@
   X(value_loss_weight, 0) X(entropy_weight, 0) X(initial_log_deviation, 0) \
   X(play_ms, 1) X(learn_ms, 0.3) X(push_ms, 1) /* an env step, a sample, a push */ \
   X(jitter, 0.3) /* standard deviation of the logarithm of each duration */ \
+  X(predict_weights, 1) /* load the weights expected one step later */ \
   X(pull, 1) /* load the newest weights before learning */ \
   X(values_again, 1) /* then compute values with them again; 2: before each epoch */ \
   X(together, 0) /* all workers wait for each other before they play and before they learn */ \
@@ -395,6 +396,7 @@ static void report(const double *games, int n) {
 
 typedef struct {
   float p[MAX_PARAMS]; /* the weights that it holds */
+  float newest[MAX_PARAMS], last_step[MAX_PARAMS]; /* those that it loaded last; their change */
   double moments[3];
   long env_steps, updates;
   Random random;
@@ -415,7 +417,12 @@ typedef struct {
 static int size_of_rollout(void) { return c.envs * c.rollout_length; }
 
 static void load(Worker *w) {
-  memcpy(w->p, ps.p, num_params * sizeof *ps.p);
+  long steps = ps.updates - w->updates;
+  for (int i = 0; i < num_params; i++) {
+    if (steps) w->last_step[i] = (ps.p[i] - w->newest[i]) / steps;
+    w->newest[i] = ps.p[i];
+    w->p[i] = ps.p[i] + (c.predict_weights && c.workers > 1 ? w->last_step[i] : 0);
+  }
   memcpy(w->moments, ps.moments, sizeof ps.moments);
   w->env_steps = ps.env_steps;
   w->updates = ps.updates;

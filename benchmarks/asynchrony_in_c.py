@@ -68,6 +68,7 @@ def settings(config: Config) -> dict[str, float]:
         "rollout_length": share.rollout_length,
         "minibatches": min(share.minibatches, share.samples),
         "samples_per_step": config.samples_per_step,
+        "predict_weights": config.predicts_weights,
         "separate_value": config.network.separate_value,
         "initial_log_deviation": config.network.initial_log_deviation,
         "learning_rate_final": final,

@@ -144,6 +144,24 @@ def test_workers_share_the_environments_and_then_the_steps(given: Any, share: Sh
 
 
 @pytest.mark.parametrize(
+    ("given", "predicts"),
+    [
+        ({"workers": 2}, True),
+        ({"workers": 1}, False),
+        ({"workers": 2, "optimizer": "rmsprop"}, False),
+        ({"workers": 2, "samples_per_step": 0}, False),
+        ({"workers": 2, "predict_weights": False}, False),
+        ({"workers": 2, "push_winner": True}, False),
+    ],
+    ids=str,
+)
+def test_weights_are_predicted_for_several_workers_that_gather_steps_of_adam(
+    given: Any, predicts: bool
+) -> None:
+    assert config(**given).predicts_weights is predicts
+
+
+@pytest.mark.parametrize(
     ("workers", "samples"), [(1, 128), (8, 128), (32, 128), (64, 256), (256, 1024)]
 )
 def test_steps_hold_more_samples_where_gradients_would_be_too_old(

@@ -45,6 +45,7 @@ APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_
 CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
 LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
 ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
+GATHERED = small_config(optimizer="adam", learning_rate=0.01, samples_per_step=1, workers=2)
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 
@@ -527,6 +528,26 @@ def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(sides:
     assert update.metrics["train/staleness"] == 0
     expected = loss_by_definition(newest, rollout, LIMITED)
     assert update.metrics["loss/total"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_with_several_workers_the_agent_has_the_weights_of_one_step_later(sides: Sides) -> None:
+    # Two updates by the other worker lie between; the mean of all steps since is one step more.
+    one, two = sides.two(GATHERED)
+    held = [one.named()]
+    for side in (two, two, one):
+        side.learner.update(random_rollout(1))
+        held.append(one.named())
+    steps = {}
+    for name, value in one.agent.parameters().items():
+        steps[name] = (held[-1][name] - held[0][name]) / (len(held) - 1)
+        np.testing.assert_allclose(value, held[-1][name] + steps[name], rtol=1e-4, atol=1e-6)
+    assert max(np.abs(step).max() for step in steps.values()) > 1e-3
+    assert held[-1]["num_updates"] == len(held) - 1
+    # A reply without a new step keeps the last estimate.
+    before = one.agent.parameters()
+    one.learner.refresh()
+    for name, value in one.agent.parameters().items():
+        np.testing.assert_allclose(value, before[name], rtol=1e-6)
 
 
 def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> None:

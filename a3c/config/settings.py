@@ -243,6 +243,11 @@ class LearningConfig:
     reward_scale: float = option(
         1.0, "multiply rewards by this before clipping, for learning only", above=(0.0, 1e9)
     )
+    predict_weights: bool = option(
+        True,
+        "with several workers, Adam and gathered steps: compute gradients with the weights that are "
+        "expected when they are applied",
+    )
     minibatches: int | None = option(
         None,
         "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
@@ -509,6 +514,13 @@ class Config:
         unset = self.env.envs * self.learning.rollout_length
         given = self.learning.samples_per_step
         return unset if given is None else given
+
+    @property
+    def predicts_weights(self) -> bool:
+        """Whether workers compute gradients with the weights expected when they are applied."""
+        learning = self.learning
+        gathers = self.cluster.workers > 1 and learning.optimizer == "adam" and self.samples_per_step
+        return learning.predict_weights and bool(gathers) and not self.run.push_winner
 
     @property
     def share(self) -> Share:

@@ -58,7 +58,9 @@ class Learner:
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self._staleness = 0
         self._annealed: schedules.Annealed
-        self.reply = self.refresh()
+        self.reply = store.pull()
+        self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
+        self._load(self.reply)
 
     def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
         """Play a rollout and learn from it, again and again, until the player stops."""
@@ -193,7 +195,19 @@ class Learner:
         return self.reply.statistics[-NUM_OF_RETURNS:]
 
     def _load(self, reply: Reply) -> Reply:
-        self._agent.load(reply.parameters, reply.statistics)
+        """Load the newest weights, or those expected one optimizer step later.
+
+        While this worker computes a gradient, the others' pushes make about one step. With Adam's
+        mean it will be similar to the last one: by how much the weights have changed since this
+        worker's last reply, divided by the number of steps. Chen et al. 2018, arXiv:1809.02839,
+        predict weights in this way.
+        """
+        weights, before = reply.parameters, self.reply
+        if self._config.predicts_weights:
+            if steps := reply.num_updates - before.num_updates:
+                self._last_step = (weights - before.parameters) / np.float32(steps)
+            weights = weights + self._last_step
+        self._agent.load(weights, reply.statistics)
         self.reply = reply
         return reply
 
