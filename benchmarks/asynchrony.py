@@ -108,6 +108,8 @@ def preset(task: str, workers: int = 1) -> Config:
 def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:
     """The flags of a remedy: its differences from the preset."""
     config = preset(task, workers)
+    if remedy == "not-predicted":
+        return ["--no-predict-weights"]
     if remedy == "shared-not-gathered":
         return ["--samples-per-step=0", f"--minibatches={config.share.minibatches}"]
     envs, step = ENVS_OF_EACH[task], config.samples_per_step
@@ -121,7 +123,9 @@ def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:
 
 
 REMEDIES = {
-    "shared": "the preset: workers share the environments, the ps gathers pushes",
+    "shared": "the preset: workers share the environments, the ps gathers pushes, and gradients "
+    "are of the weights expected one step later",
+    "not-predicted": "the preset, but gradients are of the newest weights",
     "every-push-a-step": "the preset's rollout for each worker, every push an optimizer step",
     "shared-not-gathered": "workers share the environments, every push an optimizer step",
     "gathered-not-shared": "the preset's rollout for each worker, half as many pushes a step as "

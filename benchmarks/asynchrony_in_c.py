@@ -52,8 +52,8 @@ def settings(config: Config) -> dict[str, float]:
     learning, share = config.learning, config.share
     if config.env.env_id not in TASKS or config.network.hidden_sizes != HIDDEN:
         raise UserError(f"asynchrony_in_c knows {', '.join(TASKS)} with hidden sizes 64, 64 only")
-    if learning.optimizer != "adam" or not config.samples_per_step:
-        raise UserError("asynchrony_in_c knows gathered steps of Adam only")
+    if learning.optimizer != "adam":
+        raise UserError("asynchrony_in_c knows Adam only")
     is_linear = learning.learning_rate_schedule == "linear"
     final = learning.learning_rate_final if is_linear else learning.learning_rate
     start, end = config.windows["anneal"]

@@ -140,7 +140,7 @@ def test_a_seed_determines_the_whole_run_in_c() -> None:
 
 
 def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
-    for flags in (["--preset=memory"], ["--preset=cartpole", "--samples-per-step=0"]):
+    for flags in (["--preset=memory"], ["--preset=cartpole", "--optimizer=sgd"]):
         with pytest.raises(UserError):
             asynchrony_in_c.simulated(flags)
 

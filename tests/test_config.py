@@ -151,7 +151,7 @@ def test_workers_share_the_environments_and_then_the_steps(given: Any, share: Sh
         ({"workers": 2, "optimizer": "rmsprop"}, False),
         ({"workers": 2, "samples_per_step": 0}, False),
         ({"workers": 2, "predict_weights": False}, False),
-        ({"workers": 2, "push_winner": True}, False),
+        ({"workers": 2, "push_winner": True, "stop_at_return": 9.0}, False),
     ],
     ids=str,
 )

@@ -45,7 +45,14 @@ APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_
 CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
 LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
 ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
-GATHERED = small_config(optimizer="adam", learning_rate=0.01, samples_per_step=1, workers=2)
+GATHERED = small_config(
+    optimizer="adam",
+    learning_rate=0.01,
+    samples_per_step=1,  # then every push is a step
+    envs_per_worker=1,
+    rollout_length=1,
+    workers=2,
+)
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 

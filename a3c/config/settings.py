@@ -245,8 +245,8 @@ class LearningConfig:
     )
     predict_weights: bool = option(
         True,
-        "with several workers, Adam and gathered steps: compute gradients with the weights that are "
-        "expected when they are applied",
+        "compute gradients with the weights expected one step later (several workers that gather "
+        "steps of Adam)",
     )
     minibatches: int | None = option(
         None,
@@ -519,7 +519,9 @@ class Config:
     def predicts_weights(self) -> bool:
         """Whether workers compute gradients with the weights expected when they are applied."""
         learning = self.learning
-        gathers = self.cluster.workers > 1 and learning.optimizer == "adam" and self.samples_per_step
+        gathers = (
+            self.cluster.workers > 1 and learning.optimizer == "adam" and self.samples_per_step
+        )
         return learning.predict_weights and bool(gathers) and not self.run.push_winner
 
     @property
