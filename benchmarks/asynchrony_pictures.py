@@ -27,7 +27,17 @@ from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS, FAINT
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
-from benchmarks.asynchrony import LIMITS, REAL, REMEDIES, SIMULATED, TABLE, WORKERS, Row, preset
+from benchmarks.asynchrony import (
+    IN_C,
+    LIMITS,
+    REAL,
+    REMEDIES,
+    SIMULATED,
+    TABLE,
+    WORKERS,
+    Row,
+    preset,
+)
 from benchmarks.asynchrony import read as read_rows
 from benchmarks.scale_model import SMALL, costs_of
 from benchmarks.scale_queues import Shape, Simulation
@@ -119,7 +129,7 @@ def learning(found: Sequence[Summary]) -> Figure:
     panels = list(made.subplots(lines, columns, squeeze=False).flat)
     names = [name for name in REMEDIES if any(one.remedy == name for one in found)]
     for axes, task in zip(panels, tasks, strict=False):
-        for kind, name in itertools.product((SIMULATED, REAL), names):
+        for kind, name in itertools.product((SIMULATED, IN_C, REAL), names):
             line = [o for o in found if (o.task, o.kind, o.remedy) == (task, kind, name)]
             if line:
                 _line(axes, line, COLOURS[names.index(name) % len(COLOURS)])
@@ -139,7 +149,7 @@ def _line(axes: Axes, line: Sequence[Summary], colour: str) -> None:
     axes.plot(
         workers,
         [one.median for one in line],
-        "--" if line[0].kind == SIMULATED else "-",
+        "-" if line[0].kind == REAL else "--",
         color=colour,
         linewidth=2,
         label=f"{line[0].remedy}, {line[0].kind}",
@@ -168,15 +178,22 @@ class Projected(NamedTuple):
 
 
 def projected(found: Sequence[Summary]) -> list[Projected]:
-    """Env steps to solve from the study, and speed from the scale model."""
-    shared = [o for o in found if o.kind == SIMULATED and o.remedy == "shared" and not o.is_bound]
-    return [_projected(one) for one in shared]
+    """Env steps to solve from the study, speed from the scale model and a worker's CPU time."""
+    shared = [o for o in found if o.kind != REAL and o.remedy == "shared" and not o.is_bound]
+    # A run in C tells how many env steps a task takes, and one in Python what an env step costs.
+    costs = {o.task: o.cpu_ms for o in reversed(shared) if o.kind == SIMULATED}
+    in_c = {o.task for o in shared if o.kind == IN_C}
+    return [
+        _projected(one, costs[one.task])
+        for one in shared
+        if one.task in costs and (one.kind == IN_C or one.task not in in_c)
+    ]
 
 
-def _projected(one: Summary) -> Projected:
+def _projected(one: Summary, cpu_ms: float) -> Projected:
     config = preset(one.task, one.workers)
     steps_a_push = config.share.push / config.learning.epochs
-    costs = costs_of(PARAMETERS[one.task], one.cpu_ms * steps_a_push, SMALL)
+    costs = costs_of(PARAMETERS[one.task], cpu_ms * steps_a_push, SMALL)
     outcome = Simulation(Shape(one.workers, 1, LINK_MBIT_S), costs).run()
     rate = steps_a_push * outcome.updates_per_s
     return Projected(
