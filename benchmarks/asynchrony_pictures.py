@@ -119,7 +119,9 @@ def _summary(rows: Sequence[Row]) -> Summary:
 
 
 def learning(found: Sequence[Summary]) -> Figure:
-    """Env steps to solve by workers, a panel for each task."""
+    """Env steps to solve by workers, a panel for each task; in C where there are such runs."""
+    in_c = {one.task for one in found if one.kind == IN_C}
+    found = [one for one in found if one.kind != SIMULATED or one.task not in in_c]
     tasks = list(dict.fromkeys(one.task for one in found))
     subtitle = "median · band: quartiles, or all of fewer than 4 seeds · hollow: half not solved"
     columns = min(2, len(tasks))
