@@ -58,7 +58,7 @@ def test_help_shows_defaults_and_the_values_of_the_chosen_preset(
         return " ".join(capsys.readouterr().out.split())
 
     assert "discount factor (0.99)" in help_of("--help")
-    assert "discount factor (preset: 0.9)" in help_of("--preset", "pendulum", "--help")
+    assert "discount factor (preset: 0.95)" in help_of("--preset", "pendulum", "--help")
     assert "learning rate (preset: 0.002)" in help_of("--help", "--env-id", "CartPole-v1")
     assert "multiply rewards by this before clipping" in help_of("--help-all")
 
