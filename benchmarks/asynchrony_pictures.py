@@ -89,6 +89,12 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
     ]
 
 
+def _best_simulated(found: Sequence[Summary]) -> list[Summary]:
+    """Without the runs in Python of tasks that were also simulated in C, with more seeds."""
+    in_c = {one.task for one in found if one.kind == IN_C}
+    return [one for one in found if one.kind != SIMULATED or one.task not in in_c]
+
+
 def _order(group: tuple[str, str, str, int]) -> tuple[object, ...]:
     kind, task, remedy, workers = group
     names = list(REMEDIES)
@@ -119,9 +125,8 @@ def _summary(rows: Sequence[Row]) -> Summary:
 
 
 def learning(found: Sequence[Summary]) -> Figure:
-    """Env steps to solve by workers, a panel for each task; in C where there are such runs."""
-    in_c = {one.task for one in found if one.kind == IN_C}
-    found = [one for one in found if one.kind != SIMULATED or one.task not in in_c]
+    """Env steps to solve by workers, a panel for each task."""
+    found = _best_simulated(found)
     tasks = list(dict.fromkeys(one.task for one in found))
     subtitle = "median · band: quartiles, or all of fewer than 4 seeds · hollow: half not solved"
     columns = min(2, len(tasks))
@@ -184,11 +189,8 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
     shared = [o for o in found if o.kind != REAL and o.remedy == "shared" and not o.is_bound]
     # A run in C tells how many env steps a task takes, and one in Python what an env step costs.
     costs = {o.task: o.cpu_ms for o in reversed(shared) if o.kind == SIMULATED}
-    in_c = {o.task for o in shared if o.kind == IN_C}
     return [
-        _projected(one, costs[one.task])
-        for one in shared
-        if one.task in costs and (one.kind == IN_C or one.task not in in_c)
+        _projected(one, costs[one.task]) for one in _best_simulated(shared) if one.task in costs
     ]
 
 

@@ -519,10 +519,13 @@ class Config:
     def predicts_weights(self) -> bool:
         """Whether workers compute gradients with the weights expected when they are applied."""
         learning = self.learning
-        gathers = (
-            self.cluster.workers > 1 and learning.optimizer == "adam" and self.samples_per_step
+        return (
+            learning.predict_weights
+            and self.cluster.workers > 1
+            and learning.optimizer == "adam"
+            and self.samples_per_step > 0
+            and not self.run.push_winner  # it replaces the weights without a step
         )
-        return learning.predict_weights and bool(gathers) and not self.run.push_winner
 
     @property
     def share(self) -> Share:

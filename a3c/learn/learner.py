@@ -197,10 +197,10 @@ class Learner:
     def _load(self, reply: Reply) -> Reply:
         """Load the newest weights, or those expected one optimizer step later.
 
-        While this worker computes a gradient, the others' pushes make about one step. With Adam's
-        mean it will be similar to the last one: by how much the weights have changed since this
-        worker's last reply, divided by the number of steps. Chen et al. 2018, arXiv:1809.02839,
-        predict weights in this way.
+        While this worker computes a gradient, the others' pushes make about one step. It is
+        expected to be like the steps since this worker's last reply: their mean is the change of
+        the weights divided by their number. Chen et al. 2018, arXiv:1809.02839, predict weights
+        in this way.
         """
         weights, before = reply.parameters, self.reply
         if self._config.predicts_weights:
