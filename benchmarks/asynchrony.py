@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from a3c.config import Config, command_line
 from a3c.process.startup import import_tensorflow
@@ -252,6 +252,27 @@ def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Itera
 def read(path: Path) -> list[Row]:
     """The rows of a table; none if the file doesn't exist."""
     return machine.read_as(path, Row) if path.exists() else []
+
+
+class Run(Protocol):
+    """A row, or a summary of rows."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def remedy(self) -> str: ...
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def best(found: Iterable[AnyRun]) -> list[AnyRun]:
+    """Without the runs in Python of what was also simulated in C, with more seeds."""
+    found = list(found)
+    in_c = {(one.task, one.remedy) for one in found if one.kind == IN_C}
+    return [one for one in found if one.kind != SIMULATED or (one.task, one.remedy) not in in_c]
 
 
 def missing(cases: Iterable[Case], rows: Iterable[Row]) -> list[Case]:

@@ -36,6 +36,7 @@ from benchmarks.asynchrony import (
     TABLE,
     WORKERS,
     Row,
+    best,
     preset,
 )
 from benchmarks.asynchrony import read as read_rows
@@ -89,12 +90,6 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
     ]
 
 
-def _best_simulated(found: Sequence[Summary]) -> list[Summary]:
-    """Without the runs in Python of tasks that were also simulated in C, with more seeds."""
-    in_c = {one.task for one in found if one.kind == IN_C}
-    return [one for one in found if one.kind != SIMULATED or one.task not in in_c]
-
-
 def _order(group: tuple[str, str, str, int]) -> tuple[object, ...]:
     kind, task, remedy, workers = group
     names = list(REMEDIES)
@@ -126,7 +121,7 @@ def _summary(rows: Sequence[Row]) -> Summary:
 
 def learning(found: Sequence[Summary]) -> Figure:
     """Env steps to solve by workers, a panel for each task."""
-    found = _best_simulated(found)
+    found = best(found)
     tasks = list(dict.fromkeys(one.task for one in found))
     subtitle = "median · band: quartiles, or all of fewer than 4 seeds · hollow: half not solved"
     columns = min(2, len(tasks))
@@ -189,9 +184,7 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
     shared = [o for o in found if o.kind != REAL and o.remedy == "shared" and not o.is_bound]
     # A run in C tells how many env steps a task takes, and one in Python what an env step costs.
     costs = {o.task: o.cpu_ms for o in reversed(shared) if o.kind == SIMULATED}
-    return [
-        _projected(one, costs[one.task]) for one in _best_simulated(shared) if one.task in costs
-    ]
+    return [_projected(one, costs[one.task]) for one in best(shared) if one.task in costs]
 
 
 def _projected(one: Summary, cpu_ms: float) -> Projected:

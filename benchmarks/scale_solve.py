@@ -26,7 +26,7 @@ from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS
 from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, machine
-from benchmarks.asynchrony import SIMULATED, Row
+from benchmarks.asynchrony import REAL, Row
 from benchmarks.machine import RESULTS
 from benchmarks.scale_model import LOOPBACK_MBIT_S, PARAMETERS, SMALL, costs_of
 from benchmarks.scale_queues import Shape, Simulation
@@ -72,8 +72,8 @@ def pushes_per_s(workers: int, ps: int, hosts: int, link: float, env_steps_per_s
 def factors(rows: Sequence[Row], remedy: str = "shared") -> dict[int, float]:
     """CartPole's env steps in the simulated study, relative to one worker."""
     steps: dict[tuple[str, int], list[int]] = {}
-    for row in rows:
-        if (row.kind, row.task) == (SIMULATED, "cartpole"):
+    for row in asynchrony.best(rows):
+        if row.kind != REAL and row.task == "cartpole":
             steps.setdefault((row.remedy, row.workers), []).append(row.env_steps)
     one = statistics.median(steps["shared", 1])
     return {n: statistics.median(found) / one for (r, n), found in steps.items() if r == remedy}

@@ -15,7 +15,7 @@ from a3c.config.command_line import parse_config
 from a3c.errors import UserError
 from a3c.plot import pictures
 from a3c.run.rundir import REPOSITORY
-from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine
+from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine, scale_solve
 from benchmarks.asynchrony import REAL, SIMULATED, Case, Row
 from benchmarks.asynchrony_simulated import Simulation, VirtualPs, VirtualTime
 from benchmarks.judge import Judge
@@ -246,6 +246,24 @@ def test_tables_give_the_ratio_to_one_worker(tmp_path: Path) -> None:
     lines = asynchrony_pictures.by_workers(found, "shared", SIMULATED)
     assert lines[0] == "| task | 1 worker | 4 workers | 16 workers |"
     assert lines[2] == ("| cartpole | 81k (3 of 3) | 84k (1.04 ×, 3 of 3) | 96k (1.18 ×, 3 of 3) |")
+
+
+def test_runs_in_c_count_instead_of_those_in_python_and_tell_no_costs(tmp_path: Path) -> None:
+    rows = table(tmp_path / "t.csv")
+    faster = [
+        FIRST._replace(workers=n, env_steps=50_000 * n, kind=asynchrony.IN_C, cpu_s=0.0)
+        for n in (1, 4)
+    ]
+    kept = asynchrony.best([*rows, *faster])
+    assert [row for row in kept if row.remedy == "shared" and row.kind == SIMULATED] == []
+    assert [row for row in rows if row.remedy != "shared" or row.kind == REAL] == kept[
+        : -len(faster)
+    ]
+    assert scale_solve.factors([*rows, *faster]) == {1: 1.0, 4: 4.0}
+    paper = asynchrony_pictures.projected(asynchrony_pictures.summarise([*rows, *faster]))
+    assert [(one.workers, one.env_steps) for one in paper] == [(1, 50_000), (4, 200_000)]
+    before = asynchrony_pictures.projected(asynchrony_pictures.summarise(rows))
+    assert paper[0].env_steps_per_s == before[0].env_steps_per_s
 
 
 def test_both_pictures_are_drawn_from_a_small_table(tmp_path: Path) -> None:
