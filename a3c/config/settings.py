@@ -246,7 +246,7 @@ class LearningConfig:
     predict_weights: bool = option(
         True,
         "compute gradients with the weights expected one step later (several workers that gather "
-        "steps of Adam)",
+        "steps of Adam); without it, returns also use the values of play, not newer ones",
     )
     minibatches: int | None = option(
         None,

@@ -107,7 +107,8 @@ class Learner:
         else:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
-            if learning.ratio_limit and self._config.cluster.workers > 1:
+            several = self._config.cluster.workers > 1
+            if several and learning.ratio_limit and learning.predict_weights:
                 values, bootstrap = self._newest_values(rollout)
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
         update = NO_UPDATE
