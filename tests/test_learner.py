@@ -44,6 +44,7 @@ SHAPED = small_config(
 APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.02})
 CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
 LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
+UNPREDICTED = small_config(**PLAIN, ratio_limit=0.3, workers=2, predict_weights=False)
 ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
 GATHERED = small_config(
     optimizer="adam",
@@ -151,7 +152,7 @@ def loss_by_definition(
     """The loss of docs/numerics.md; returns are estimated with the `loaded` weights, if others."""
     learning = settings.learning
     played, bootstrap = rollout.values, rollout.bootstrap_value
-    if learning.ratio_limit and settings.cluster.workers > 1:
+    if learning.ratio_limit and learning.predict_weights and settings.cluster.workers > 1:
         everything = np.concatenate([rollout.observations, rollout.after[None]])
         newest = forward(loaded or weights, everything)[1]
         played, bootstrap = newest[:-1], newest[-1]
@@ -526,14 +527,17 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sid
     assert one.learner.reply.num_updates == 4 + 4
 
 
-def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(sides: Sides) -> None:
-    one, two = sides.two(LIMITED)
+@pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED])
+def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(
+    sides: Sides, settings: Config
+) -> None:
+    one, two = sides.two(settings)
     for seed in range(3):
         two.learner.update(random_rollout(seed))
     rollout, newest = random_rollout(9), one.named()
     update = one.learner.update(rollout)
     assert update.metrics["train/staleness"] == 0
-    expected = loss_by_definition(newest, rollout, LIMITED)
+    expected = loss_by_definition(newest, rollout, settings)
     assert update.metrics["loss/total"] == pytest.approx(expected, rel=1e-4)
 
 
