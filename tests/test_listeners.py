@@ -14,7 +14,7 @@ import pytest
 from a3c.process import listeners
 from a3c.process.listeners import Listener
 from a3c.run.rundir import REPOSITORY
-from a3c.watch import processes
+from a3c.watch import status
 from a3c.watch.snapshot import ProcessStatus
 from tests.isolation import needs_namespaces
 
@@ -77,7 +77,7 @@ def test_listeners_in_a_private_network_are_seen_and_not_exposed(inside: int) ->
     found = listeners.listeners(inside)
     assert [str(listener) for listener in found] == ["0.0.0.0:4000", "[::1]:4001"]
     assert listeners.faces_outward(inside, found) == []
-    seen = processes.exposure([ProcessStatus("ps-0", "ps", 0, "running", pid=inside)])
-    assert seen == processes.Exposure((), True)
+    seen = status.exposure([ProcessStatus("ps-0", "ps", 0, "running", pid=inside)])
+    assert seen == {"exposed": (), "is_isolated": True}
     with socket.socket() as visitor:
         assert visitor.connect_ex(("127.0.0.1", 4000)) != 0

@@ -11,24 +11,25 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
-from a3c.process import process_records
-from a3c.process.process_records import DEAD, ENDED_STATES
+from a3c.process import listeners, process_records
+from a3c.process.process_records import DEAD, ENDED_STATES, ProcessRecord
 from a3c.run import checkpoint, resume, rows, rundir
 from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
-from a3c.watch import alerts, processes
+from a3c.watch import alerts
 from a3c.watch.snapshot import (
     LIVE_STATES,
+    RESTARTING,
     RUNNING,
     STARTING,
     WAITING,
@@ -37,8 +38,12 @@ from a3c.watch.snapshot import (
     Status,
 )
 
+if TYPE_CHECKING:
+    import psutil
+
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _EXPOSURE_INTERVAL_S = 30.0
+_CREATE_TIME_SLACK_S = 1.5
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
 _FULL_MB = 0.5
 _LOW_MB = 100.0
@@ -49,13 +54,6 @@ def read(run: RunDir, *, usage: bool = False) -> Status:
     return Reader(run).read(usage=usage)
 
 
-class Settings(NamedTuple):
-    """The configuration of a run, and when it was last started or resumed."""
-
-    config: Config
-    started_at: float  # 0 if it isn't known
-
-
 class Reader:
     """Reads one run repeatedly; files are read again only after they change."""
 
@@ -64,44 +62,50 @@ class Reader:
         self._cache = rows.Cache()
         self._episodes = rows.Follower(run.metrics("episodes"))
         self._games: Counter[int] = Counter()  # by worker
-        self._sampler = processes.Sampler()
-        self._exposure = processes.Exposure()
-        self._exposure_at = float("-inf")
+        self._sampler = Sampler()
+        self._exposure: dict[str, Any] = {"is_isolated": None}
+        self._exposed_at = float("-inf")
 
     def read(self, *, usage: bool = False) -> Status:
-        now = time.time()
-        settings = self._cache.get(_read_settings, self._run.config)
+        run, now = self._run, time.time()
+        settings = self._cache.get(_read_settings, run.config)
         if settings is None:
-            raise UserError(f"{self._run.path} holds no run: give the directory of one")
-        members = self._members(settings, now)
+            raise UserError(f"{run.path} holds no run: give the directory of one")
+        paths = sorted((run.path / "processes").glob("*.json"))
+        records = [self._cache.get(process_records.read_record, path) for path in paths]
+        pairs = zip(paths, records, strict=True)
+        damaged = [f"processes/{path.name}" for path, record in pairs if record is None]
+        summary = self._cache.get(_read_summary, run.summary)
+        if summary is None and run.summary.exists():
+            damaged.append(run.summary.name)
+        members = self._members(*settings, filter(None, records), now)
         if usage:
             members = self._sampler.measured(members)
-        status = self._compose(settings, members, now)
+        status = self._compose(*settings, members, summary or {}, now)
+        status = dataclasses.replace(status, damaged=tuple(damaged))
         if usage and status.state in LIVE_STATES:
-            age_s = time.monotonic() - self._exposure_at
-            if age_s >= _EXPOSURE_INTERVAL_S or self._exposure.is_isolated is None:
+            age_s = time.monotonic() - self._exposed_at
+            if age_s >= _EXPOSURE_INTERVAL_S or self._exposure["is_isolated"] is None:
                 here = [p for p in members if p.host == process_records.this_host()]
-                self._exposure, self._exposure_at = processes.exposure(here), time.monotonic()
-            status = dataclasses.replace(status, **self._exposure._asdict())
-        status = dataclasses.replace(status, damaged=self._damaged())
+                self._exposure, self._exposed_at = exposure(here), time.monotonic()
+            status = dataclasses.replace(status, **self._exposure)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
-    def _members(self, settings: Settings, now: float) -> list[ProcessStatus]:
+    def _members(
+        self, config: Config, started_at: float, records: Iterable[ProcessRecord], now: float
+    ) -> list[ProcessStatus]:
         """The planned processes and any others that have a record; ps first."""
-        cluster = settings.config.cluster
+        cluster = config.cluster
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
         found = {}
-        for path in (self._run.path / "processes").glob("*.json"):
-            record = self._cache.get(process_records.read_record, path)
-            if record is None:
-                continue
+        for record in records:
             seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
-            member = processes.status_of(record, seen, self._run, now)
+            member = _member(record, seen, self._run, now)
             updated_at = 0.0
             with contextlib.suppress(ValueError):
                 updated_at = datetime.fromisoformat(record.updated_at).timestamp()
             is_past = member.host == process_records.this_host() and (
-                updated_at < settings.started_at
+                updated_at < started_at
                 or record.task >= addresses.get(record.role, record.task + 1)
             )
             if member.is_live or not is_past:
@@ -114,7 +118,7 @@ class Reader:
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
-                is_news = p.pid is not None and _is_recent(row, settings, now)
+                is_news = p.pid is not None and _is_recent(row, config, now)
                 found[name] = dataclasses.replace(
                     p,
                     env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
@@ -126,9 +130,28 @@ class Reader:
     def _rows(self, name: str) -> list[Row]:
         return self._cache.get(rows.last_rows, self._run.metrics(name)) or []
 
-    def _compose(self, settings: Settings, members: Sequence[ProcessStatus], now: float) -> Status:
-        run, config, started_at = self._run, settings.config, settings.started_at
-        summary = self._cache.get(_read_summary, run.summary) or {}
+    def _count_games(self) -> Counter[int] | None:
+        """Each worker's games in the chief's file; None if the file is missing or too large."""
+        try:
+            size = self._run.metrics("episodes").stat().st_size
+        except OSError:
+            return None
+        if not self._games and size > _MAX_EPISODES_BYTES:
+            return None
+        for line in self._episodes.lines():
+            if worker := re.search(rb'"worker":\s*(\d+)', line):
+                self._games[int(worker[1])] += 1
+        return self._games
+
+    def _compose(
+        self,
+        config: Config,
+        started_at: float,
+        members: Sequence[ProcessStatus],
+        summary: Row,
+        now: float,
+    ) -> Status:
+        run = self._run
 
         def read_manifest(path: Path) -> Manifest | None:
             file = path / checkpoint.MANIFEST
@@ -145,7 +168,7 @@ class Reader:
             is_new=now - started_at < _FIRST_RECORD_S,
         )
         is_live = state in LIVE_STATES
-        is_news = is_live and _is_recent(cluster, settings, now)
+        is_news = is_live and _is_recent(cluster, config, now)
         end = {} if is_live else summary
         steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
         if not is_live:
@@ -188,38 +211,14 @@ class Reader:
             max_wall_time_s=config.run.max_wall_time_s,
         )
 
-    def _count_games(self) -> Counter[int] | None:
-        """Each worker's games in the chief's file; None if the file is missing or too large."""
-        try:
-            size = self._run.metrics("episodes").stat().st_size
-        except OSError:
-            return None
-        if not self._games and size > _MAX_EPISODES_BYTES:
-            return None
-        for line in self._episodes.lines():
-            if worker := re.search(rb'"worker":\s*(\d+)', line):
-                self._games[int(worker[1])] += 1
-        return self._games
 
-    def _damaged(self) -> tuple[str, ...]:
-        """The unreadable files of the run, without metrics files."""
-        paths = sorted((self._run.path / "processes").glob("*.json"))
-        readers: list[tuple[Callable[[Path], object], Path]]
-        readers = [(process_records.read_record, path) for path in paths]
-        readers.append((_read_summary, self._run.summary))
-        return tuple(
-            str(path.relative_to(self._run.path))
-            for path_read, path in readers
-            if path.exists() and self._cache.get(path_read, path) is None
-        )
+# --- files and disk -------------------------------------------------------------------------------
 
 
-# --- reading one file -----------------------------------------------------------------------------
-
-
-def _read_settings(path: Path) -> Settings:
+def _read_settings(path: Path) -> tuple[Config, float]:
+    """The configuration of a run, and when it was last started or resumed, or else 0."""
     config = rundir.read_config(RunDir(path.parent))
-    return Settings(config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at"))
+    return config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at")
 
 
 def _read_summary(path: Path) -> Row | None:
@@ -240,7 +239,21 @@ def _disk_trouble(path: Path) -> str | None:
     return None
 
 
-# --- putting it together --------------------------------------------------------------------------
+def _is_recent(row: Row, config: Config, now: float) -> bool:
+    return now - _number(row, "time") <= max(15.0, 5 * config.run.log_interval_s)
+
+
+def _number(row: Row, key: str) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [row[name] for row in rows if name in row]
+    return sum(values) / len(values) if values else None
+
+
+# --- the run as a whole ---------------------------------------------------------------------------
 
 
 def run_state(
@@ -302,15 +315,110 @@ def _frame_skip(env: EnvConfig) -> int | None:
     return env.frame_skip if atari or env.preprocessing not in ("auto", "none") else None
 
 
-def _is_recent(row: Row, settings: Settings, now: float) -> bool:
-    return now - _number(row, "time") <= max(15.0, 5 * settings.config.run.log_interval_s)
+# --- single processes -----------------------------------------------------------------------------
 
 
-def _number(row: Row, key: str) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
+def _member(
+    record: ProcessRecord, seen: elsewhere.Elsewhere | None, run: RunDir, now: float
+) -> ProcessStatus:
+    """The current status of a process; `seen` is about one on another host."""
+    state = process_records.live_state(record)
+    if state == DEAD and rundir.is_held(run.path):
+        state = RESTARTING  # the launcher or the cockpit starts another keeper
+    is_kept = state in LIVE_STATES
+    lives = is_kept and record.pid is not None
+    if state == RESTARTING and record.host == process_records.this_host():
+        lives = process_records.is_alive(record)
+    known = record
+    if seen and is_kept:
+        known = seen.record or record
+        state = seen.record.state if seen.record else STARTING
+        lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
+    said = known.first_error or known.output_tail  # of its first failure, else the newest
+    own = [line for line in said if line.strip() and " keeper: " not in line]
+    beat_at = 0.0  # as it stays until the first beat
+    with contextlib.suppress(OSError):
+        beat_at = run.heartbeat(record.name).stat().st_mtime
+    return ProcessStatus(
+        name=record.name,
+        role=record.role,
+        task=record.task,
+        state=state,
+        pid=known.pid if lives else None,
+        keeper_pid=record.keeper.pid if is_kept else None,
+        restarts=known.restarts,
+        address=record.address,
+        host=seen.host if seen else record.host,
+        log=record.log,
+        uptime_s=max(0.0, now - known.create_time) if lives and known.create_time else None,
+        heartbeat_age_s=max(0.0, now - beat_at) if lives and beat_at else None,
+        last_exit=known.last_exit,
+        last_line=own[-1].strip() if own else None,
+        cut_off_s=seen.cut_off_s() if seen and is_kept else None,
+    )
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
-    values = [row[name] for row in rows if name in row]
-    return sum(values) / len(values) if values else None
+class Sampler:
+    """Measures CPU and memory of the processes of one run, cheaply enough for every second.
+
+    The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded: it is read
+    when a process is new, and then of one process a call.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, psutil.Process] = {}
+        self._pss_mb: dict[int, float] = {}  # those read longest ago first
+
+    def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
+        """The processes with the usage of those that run on this machine."""
+        import psutil
+
+        before, self._known = self._known, {}
+        stalest = next(iter(self._pss_mb), None)
+        found = []
+        for p in processes:
+            if p.pid and p.uptime_s is not None and p.host == process_records.this_host():
+                with contextlib.suppress(psutil.Error):
+                    usage = self._usage(p.pid, p.uptime_s, before.get(p.pid), p.pid == stalest)
+                    p = dataclasses.replace(p, **usage)
+            found.append(p)
+        self._pss_mb = {pid: mb for pid, mb in self._pss_mb.items() if pid in self._known}
+        return found
+
+    def _usage(
+        self, pid: int, uptime_s: float, process: psutil.Process | None, is_due: bool
+    ) -> dict[str, Any]:
+        """CPU is of one core, since the last call or, at first, since the process started."""
+        import psutil
+
+        if process and process.is_running():
+            cpu = process.cpu_percent()
+        else:
+            is_due, process = True, psutil.Process(pid)
+            age_s = time.time() - process.create_time()
+            if abs(age_s - uptime_s) > _CREATE_TIME_SLACK_S:
+                return {}  # the pid was reused
+            process.cpu_percent()  # the next call measures from here
+            times = process.cpu_times()
+            cpu = 100.0 * (times.user + times.system) / max(age_s, 1e-3)
+        self._known[pid] = process
+        if is_due:
+            self._pss_mb.pop(pid, None)
+            with contextlib.suppress(psutil.Error):  # such as of another user's process
+                self._pss_mb[pid] = process.memory_full_info().pss / 1e6
+        if pss_mb := self._pss_mb.get(pid):
+            return {"cpu_percent": cpu, "memory_mb": pss_mb, "memory_kind": "pss"}
+        rss_mb = process.memory_info().rss / 1e6
+        return {"cpu_percent": cpu, "memory_mb": rss_mb, "memory_kind": "rss"}
+
+
+def exposure(processes: Sequence[ProcessStatus]) -> dict[str, Any]:
+    """`exposed` and `is_isolated` of `Status`, by listeners on this machine that can be read."""
+    exposed: list[str] = []
+    isolated = []
+    for name, role, pid in ((p.name, p.role, p.pid) for p in processes if p.pid is not None):
+        found = listeners.listeners(pid)
+        exposed += [f"{name} {listener}" for listener in listeners.faces_outward(pid, found)]
+        if found and role in ("ps", "worker"):
+            isolated.append(listeners.has_loopback_only(pid))
+    return {"exposed": tuple(exposed), "is_isolated": all(isolated) if isolated else None}
