@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -39,7 +40,7 @@ from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
     from a3c.play.playground import Playground
-    from a3c.play.show import OpenScreen
+    from a3c.play.show import OpenWindow
     from a3c.run.metrics import Episode
 
 PROG = console.program("evaluate.py")
@@ -146,7 +147,7 @@ def check_record(arguments: argparse.Namespace) -> None:
         ) from None
 
 
-def play(source: Source, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
+def play(source: Source, arguments: argparse.Namespace, open_window: OpenWindow | None) -> int:
     """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
@@ -194,28 +195,30 @@ def playground(config: Config, arguments: argparse.Namespace) -> Playground:
 
 
 def watch(
-    source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenScreen
+    source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenWindow
 ) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
-    from a3c.play.show import Show
+    from a3c.play.playground import Games
+    from a3c.play.show import show
 
+    games, step = Games(arguments.episodes), source.manifest.step
     with contextlib.ExitStack() as stack:
         rendered = stack.enter_context(closing(ground.rendered_env()))
         agent = ground.agent(rendered, source.path)
-        step, games = source.manifest.step, arguments.episodes
-        played = Show(ground, rendered, agent, open_window, step, episodes=games)
-        stack.enter_context(closing(played))
+        shown = show(ground, rendered, agent, open_window, lambda: step, games)
+        stack.enter_context(closing(shown))
         try:
-            played.run()
+            for pause_s in shown:
+                time.sleep(min(pause_s, 0.1))
             code = EXIT_OK
         except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
             code = int(asked.code or 0)
-    if played.episodes:
-        report(source, ground, played.episodes, arguments.json)
+    if games.episodes:
+        report(source, ground, games.episodes, arguments.json)
     return code
 
 
-def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen | None) -> int:
+def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenWindow | None) -> int:
     """Run as the evaluator: until the run ends, play each new checkpoint and keep the best."""
     logging.getLogger().setLevel(logging.INFO)
     adopt_environment(1)
@@ -237,7 +240,7 @@ def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenScreen |
         stop,
         heartbeat,
         episodes=arguments.episodes,
-        open_screen=open_window,
+        open_window=open_window,
     )
     evaluator.follow()
     return EXIT_OK if stop.signal is None else 128 + stop.signal

@@ -50,10 +50,8 @@ def train(open_screen: Any, clock: Callable[[], float], rollouts: int = 2) -> in
     assert show is not None
     games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
     agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
-    shown = show(games, agent)
-    shown._clock = clock
-    policy = agent.network.policy
-    player = Player(games, agent, policy, CONFIG, seed=1, on_decision=shown)
+    shown = show(games, agent, clock=clock)
+    player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_decision=shown)
     steps = sum(r.num_env_steps for r in itertools.islice(player.rollouts(), rollouts))
     games.close()
     return steps
@@ -99,7 +97,8 @@ def test_a_worker_plays_as_always_where_nothing_can_be_shown(
     def refuse(*_: Any, **__: Any) -> Any:
         raise ValueError("not drawn")
 
-    assert prepare_live(CONFIG, refuse, model.build, Screen(1)) == (refuse, None)
+    screen: Any = Screen(1)
+    assert prepare_live(CONFIG, refuse, model.build, screen) == (refuse, None)
     without_display, not_drawn = caplog.messages
     assert without_display.startswith("no window: there is no display here")
     assert "not drawn" in not_drawn

@@ -28,9 +28,9 @@ from a3c.play.picture import (
 GAME = np.full((200, 300, 3), 77, np.uint8)
 
 
-def painted(rows: list, value: float = 0.0, score: float = 0.0) -> np.ndarray:
-    painter = Painter("Game", "after 10 env steps", (300, 200))
-    return np.asarray(painter.paint(GAME, Facts(score=score, step=3, value=value, rows=rows)))
+def painted(rows: list, value: float = 0.0) -> np.ndarray:
+    facts = Facts("after 10 env steps", score=0.0, step=3, value=value, rows=rows)
+    return np.asarray(Painter("Game", (300, 200)).paint(GAME, facts))
 
 
 def bar_length(pixels: np.ndarray, colour: tuple[int, int, int]) -> int:
@@ -62,10 +62,10 @@ def test_the_game_itself_is_shown_in_its_own_pixels() -> None:
 
 
 def test_the_curve_of_values_goes_on_from_picture_to_picture() -> None:
-    painter = Painter("Game", "", (300, 200))
+    painter = Painter("Game", (300, 200))
     drawn = []
     for value in range(5):
-        image = painter.paint(GAME, Facts(0.0, value, float(value), []))
+        image = painter.paint(GAME, Facts("", 0.0, value, float(value), []))
         drawn.append((np.abs(np.asarray(image).astype(int) - GREEN).sum(axis=-1) < 60).sum())
     assert drawn[-1] > drawn[1] > 0
 
@@ -81,10 +81,10 @@ def test_many_actions_fit_and_the_least_likely_are_left_out() -> None:
 
 def test_pictures_have_the_even_sides_that_video_needs() -> None:
     for width, height in ((160, 210), (7, 5), (601, 401), (3000, 20), (20, 3000)):
-        painter = Painter("Game", "", (width, height))
+        painter = Painter("Game", (width, height))
         assert [side % 2 for side in painter.size] == [0, 0]
         frame = np.zeros((height, width, 3), np.uint8)
-        assert painter.paint(frame, Facts(0, 0, 0, [])).size == painter.size
+        assert painter.paint(frame, Facts("", 0, 0, 0, [])).size == painter.size
 
 
 def test_small_screens_are_enlarged_by_whole_numbers() -> None:

@@ -193,7 +193,7 @@ def shown(run: RunDir, width: int, height: int) -> list[str]:
     console = Console(file=stream, width=width)
     board = dashboard.Dashboard(run, console)
     board.refresh()
-    console.print(board.renderable(), height=height)
+    console.print(board, height=height)
     return stream.getvalue().splitlines()
 
 

@@ -17,8 +17,8 @@ from PIL import Image
 import envs
 import model
 from a3c.errors import UserError
-from a3c.play.playground import Playground
-from a3c.play.show import HOLD_S, Show, SideShow, file_stem, film, record
+from a3c.play.playground import Games, Playground
+from a3c.play.show import HOLD_S, file_stem, film, record, show, side_show
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from tests import videos
@@ -132,11 +132,10 @@ def test_files_are_named_after_game_step_and_return(env_id: str, score: float, n
 class Screen:
     """Records pictures with their times; only `sleep` moves its clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, slowness_s: float = 0.0, wanted: int = 10_000) -> None:
         self.now = 0.0
         self.shown: list[tuple[float, Image.Image]] = []
-        self.wanted = 10_000
-        self.slowness_s = 0.0
+        self.wanted, self.slowness_s = wanted, slowness_s
 
     def show(self, picture: Image.Image) -> None:
         self.shown.append((self.now, picture))
@@ -148,31 +147,32 @@ class Screen:
     def close(self) -> None:
         self.wanted = 0
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def open(self, title: str, size: tuple[int, int]) -> Screen:
+    def open(self, title: str, size: tuple[int, int]) -> Any:
         assert "CartPole" in title
         return self
 
-
-def opened(ground: Playground, rendered: Any, screen: Screen, episodes: int) -> Show:
-    agent, clock = ground.agent(rendered), lambda: screen.now
-    return Show(ground, rendered, agent, screen.open, 1200, episodes=episodes, clock=clock)
+    def play(self, ground: Playground, rendered: Any, episodes: int) -> list[Episode]:
+        """The games that were over when the show ended."""
+        games, agent = Games(episodes), ground.agent(rendered)
+        showing = show(
+            ground, rendered, agent, self.open, lambda: 1200, games, clock=lambda: self.now
+        )
+        for pause_s in showing:
+            self.now += min(pause_s, 0.1)
+        return games.episodes
 
 
 def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
     ground: Playground, rendered: Any
 ) -> None:
     screen = Screen()
-    show = opened(ground, rendered, screen, episodes=2)
-    show.run(screen.sleep)
-    steps = sum(game.length for game in show.episodes)
-    assert len(show.episodes) == 2
+    games = screen.play(ground, rendered, episodes=2)
+    steps = sum(game.length for game in games)
+    assert len(games) == 2
     assert len(screen.shown) == steps + 2
     assert screen.now == pytest.approx(steps / FPS + 2.0, abs=0.15)
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise(screen.shown)]
-    first = show.episodes[0].length
+    first = games[0].length
     assert gaps[:first] == pytest.approx([1 / FPS] * first)
     assert gaps[first] == pytest.approx(1.0)
 
@@ -180,14 +180,11 @@ def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
 def test_late_steps_are_not_caught_up_and_closing_the_window_ends_the_show(
     ground: Playground, rendered: Any
 ) -> None:
-    screen = Screen()
-    screen.slowness_s = 0.1
-    screen.wanted = 5
-    show = opened(ground, rendered, screen, episodes=9)
-    show.run(screen.sleep)
+    screen = Screen(slowness_s=0.1, wanted=5)
+    assert screen.play(ground, rendered, episodes=9) == []
     times = [time for time, _ in screen.shown]
     assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(times))
-    assert (len(times), show.episodes) == (5, [])
+    assert len(times) == 5
 
 
 @pytest.mark.parametrize(
@@ -205,23 +202,19 @@ def test_a_window_that_is_closed_or_fails_is_reported_once_and_evaluation_contin
     refusal: Exception | None,
     said: str,
 ) -> None:
-    screen = Screen()
+    screen = Screen(wanted=1)
 
-    def open_screen(title: str, size: tuple[int, int]) -> Screen:
+    def open_window(title: str, size: tuple[int, int]) -> Any:
         if refusal is not None:
             raise refusal
         return screen.open(title, size)
 
-    side = SideShow(ground, ground.agent(rendered), open_screen)
-    assert side.tick() > 0.1  # nothing to play with yet
-    side.load(1000)
-    side.tick()
-    screen.wanted = 1
-    assert [side.tick() > 0.1 for _ in range(3)] == [True] * 3
-    side.load(2000)
-    side.close()
+    side = side_show(ground, ground.agent(rendered), open_window, lambda: 1000)
+    pauses = [next(side, None) for _ in range(4)]
+    assert [pause is None for pause in pauses] == [refusal is not None, True, True, True]
     messages = [re.sub(r"\(.*:\d+: ", "(", record.message) for record in caplog.records]
     assert messages == [said]
+    assert screen.wanted == (0 if refusal is None else 1), "the window is closed"
 
 
 # --- the window itself ----------------------------------------------------------------------------

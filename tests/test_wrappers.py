@@ -21,7 +21,6 @@ from a3c.env import wrappers
 from a3c.errors import UserError
 from a3c.learn.rollout import Player, Rollout
 from a3c.net.distributions import for_space
-from a3c.play import playground
 from a3c.play.playground import Playground
 from a3c.run import checkpoint
 from a3c.run.metrics import Episode
@@ -132,11 +131,11 @@ def test_evaluation_and_load_wrap_too_and_their_scores_are_raw(tmp_path: Path) -
     ground = Playground(settings, envs.make, model.build, 1)
     with closing(ground.envs(2)) as made:
         agent = ground.agent(made)
-        assert playground.play(made, agent, 6, seed=1) == [Episode(4.0, 4)] * 6
     values = agent.parameters() | {"observation_statistics": np.zeros(agent.statistics_size)}
     written = checkpoint.write(
         tmp_path, manifest_of(settings, 7), lambda to: checkpoint.save_variables(to, values)
     )
+    assert ground.play(written, 6) == [Episode(4.0, 4)] * 6
     with closing(a3c.load(written).make_env()) as env:
         env.reset(seed=1)
         steps = [env.step(0)[1:4] for _ in range(4)]

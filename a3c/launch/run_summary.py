@@ -31,8 +31,7 @@ from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import Follower, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
-from a3c.watch.curve import Curve, time_left
-from a3c.watch.snapshot import one_line
+from a3c.watch.curve import Curve, one_line
 from a3c.watch.status import Reader
 
 log = logging.getLogger("a3c")
@@ -99,7 +98,7 @@ def showing(run: RunDir) -> Iterator[Callable[[], None]]:
     root = logging.getLogger()
     handlers = root.handlers[:]
     with Dashboard(run) as dashboard:
-        root.handlers = [dashboard.handler()]
+        root.handlers = [logging.StreamHandler(dashboard)]
         try:
             yield dashboard.poll
         finally:
@@ -144,7 +143,7 @@ class Progress:
                 if status.global_step != self._last_step:
                     self._last_step = status.global_step
                     self._curve.update()
-                    log.info("%s", one_line(status, time_left(status, self._curve.points)))
+                    log.info("%s", one_line(status, self._curve.points))
                     return
                 waits = {line for line in status.warnings if " waiting for " in line}
                 for line in sorted(waits - self._waits):

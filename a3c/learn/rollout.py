@@ -67,7 +67,6 @@ class Decision(NamedTuple):
     action: Any  # an Action
     returns: np.ndarray  # [B], of the games so far
     lengths: np.ndarray  # [B], env steps so far
-    num_ended: int = 0  # games that have ended before
 
 
 class Stopwatch:

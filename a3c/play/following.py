@@ -10,8 +10,8 @@ from pathlib import Path
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
 from a3c.play import best
-from a3c.play.playground import MAX_ENVS, Playground, load, play, summarise
-from a3c.play.show import OpenScreen, SideShow, record
+from a3c.play.playground import MAX_ENVS, Games, Playground, load, summarise
+from a3c.play.show import OpenWindow, record, side_show
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
@@ -43,7 +43,7 @@ class Evaluator:
         heartbeat: Heartbeat,
         *,
         episodes: int,
-        open_screen: OpenScreen | None = None,
+        open_window: OpenWindow | None = None,
     ) -> None:
         self._run, self._ground, self._sinks = run, ground, sinks
         self._stop, self._heartbeat = stop, heartbeat
@@ -51,9 +51,11 @@ class Evaluator:
         self._envs = ground.envs(min(episodes, MAX_ENVS))
         beat_with_steps(self._envs, heartbeat.beat)
         self._agent = ground.agent(self._envs)
-        self._window = SideShow(ground, self._agent, open_screen) if open_screen else None
         self._best = best.find(run)
         self._seen = -1
+        self._window = None
+        if open_window is not None:
+            self._window = side_show(ground, self._agent, open_window, lambda: self._seen)
 
     def follow(self) -> None:
         """Evaluate until the run is over or a signal arrives; record a video once it is solved."""
@@ -91,13 +93,12 @@ class Evaluator:
         except OSError as error:
             log.error("can't keep a copy of %s (%s); evaluation goes on", path, error.strerror)
             candidate, manifest = path, checkpoint.verify(path)
-        self._seen = manifest.step
         load(self._agent, candidate)
-        if self._window:
-            self._window.load(manifest.step)
-        seed, envs = self._ground.seed, self._envs
-        games = play(envs, self._agent, self._episodes, seed=seed, on_decision=self._poll)
-        summary = summarise(games)
+        self._seen = manifest.step
+        games = Games(self._episodes, self._envs.num_envs)
+        for _ in self._ground.decisions(self._envs, self._agent, games):
+            self._poll()
+        summary = summarise(games.episodes)
         values = {name: getattr(summary, name) for name in _LOGGED}
         metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
         for sink in self._sinks:
@@ -128,8 +129,8 @@ class Evaluator:
             log.warning("no video: %s", error)
 
     def _poll(self, _: object = None) -> float:
-        """Heartbeat, signals and window during games; seconds until the window's next step."""
+        """Heartbeat, signals and window during games; seconds until the window's next picture."""
         self._heartbeat.beat()
         if self._stop.is_set():
             raise _StoppedError
-        return self._window.tick() if self._window else POLL_S
+        return next(self._window, POLL_S) if self._window and self._seen >= 0 else POLL_S

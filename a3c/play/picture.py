@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from matplotlib import get_data_path
 from PIL import Image, ImageDraw, ImageFont
 
 from a3c.config import EnvConfig
@@ -87,25 +87,27 @@ PolicyRow = Choice | Reading
 
 
 class Camera:
-    """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`."""
+    """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`.
 
-    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int) -> None:
-        self._envs, self._agent, self._greedy = envs, agent, ground.greedy
+    `step` is the env step of the agent's weights; None while it trains.
+    """
+
+    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int | None) -> None:
+        self._envs, self._agent, self._greedy, self.step = envs, agent, ground.greedy, step
         self._env_id = ground.config.env.env_id
         self._names = action_names(ground.config.env, envs.single_action_space)
         height, width, _ = screen(envs, self._env_id).shape
-        self.painter = Painter(game_name(self._env_id), "", (width, height))
-        self.set_step(step)
-
-    def set_step(self, step: int) -> None:
-        """Show the env step of the agent's weights below the title."""
-        kind = "greedy" if self._greedy else "sampled"
-        self.painter.set_subtitle(f"after {step:,} env steps · {kind} actions")
+        self.painter = Painter(game_name(self._env_id), (width, height))
 
     def picture(self, decision: Decision) -> Image.Image:
         """The screen at a decision, with the decision beside it."""
+        subtitle = "a game of training"
+        if self.step is not None:
+            kind = "greedy" if self._greedy else "sampled"
+            subtitle = f"after {self.step:,} env steps · {kind} actions"
         self._frame = screen(self._envs, self._env_id)
         self._facts = Facts(
+            subtitle=subtitle,
             score=float(decision.returns[0]),
             step=int(decision.lengths[0]),
             value=float(decision.action.values[0]),
@@ -131,6 +133,7 @@ def game_name(env_id: str) -> str:
 
 
 class Facts(NamedTuple):
+    subtitle: str
     score: float
     step: int
     value: float
@@ -140,39 +143,21 @@ class Facts(NamedTuple):
 class Painter:
     """Draws the pictures of one game in order; the curve of values continues across them."""
 
-    def __init__(self, title: str, subtitle: str, game_size: tuple[int, int]) -> None:
-        self._game_size = fitted(*game_size)
-        width, height = self._game_size
-        self._height = _even(max(height, MIN_HEIGHT))
-        self._left = width
+    def __init__(self, title: str, game_size: tuple[int, int]) -> None:
+        self._game_size = width, height = fitted(*game_size)
+        self._left, self._height = width, _even(max(height, MIN_HEIGHT))
         self._values: deque[float] = deque(maxlen=HISTORY)
         self._title = title
-        self.set_subtitle(subtitle)
 
     @property
     def size(self) -> tuple[int, int]:
         """Width and height of the pictures, both even because video encoders need that."""
         return self._left + PANEL_WIDTH, self._height
 
-    def set_subtitle(self, subtitle: str) -> None:
-        image = Image.new("RGB", self.size, BACKGROUND)
-        pen = ImageDraw.Draw(image)
-        left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
-        pen.text((left, 26), self._title, BRIGHT, font("Bold", 17), anchor="lm")
-        pen.text((left, 46), subtitle, DIM, font("", 11), anchor="lm")
-        for y, label, anchor, x in (
-            (70, "score", "lm", left),
-            (70, "env step", "rm", right),
-            (146, "value of the state", "lm", left),
-            (_ROWS_TOP - 18, "policy", "lm", left),
-        ):
-            pen.text((x, y), label, DIM, font("", 12), anchor=anchor)
-        self._background = image
-
     def paint(self, frame: np.ndarray, facts: Facts) -> Image.Image:
         """The next picture, for a frame `[height, width, 3]` of the game."""
         self._values.append(facts.value)
-        image = self._background.copy()
+        image = Image.new("RGB", self.size, BACKGROUND)
         game = Image.fromarray(frame)
         if game.size != self._game_size:
             is_larger = self._game_size[0] > game.width
@@ -181,9 +166,18 @@ class Painter:
         image.paste(game, (0, (self._height - game.height) // 2))
         pen = ImageDraw.Draw(image)
         left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
-        pen.text((left, 92), score_text(facts.score), BRIGHT, font("Bold", 30), anchor="lm")
-        pen.text((right, 92), f"{facts.step:,}", BRIGHT, font("", 18), anchor="rm")
-        pen.text((right, 146), f"{facts.value:.2f}", GREEN, font("Bold", 14), anchor="rm")
+        for x, y, anchor, text, colour, face in (
+            (left, 26, "lm", self._title, BRIGHT, font("Bold", 17)),
+            (left, 46, "lm", facts.subtitle, DIM, font("", 11)),
+            (left, 70, "lm", "score", DIM, font("", 12)),
+            (right, 70, "rm", "env step", DIM, font("", 12)),
+            (left, 92, "lm", score_text(facts.score), BRIGHT, font("Bold", 30)),
+            (right, 92, "rm", f"{facts.step:,}", BRIGHT, font("", 18)),
+            (left, 146, "lm", "value of the state", DIM, font("", 12)),
+            (right, 146, "rm", f"{facts.value:.2f}", GREEN, font("Bold", 14)),
+            (left, _ROWS_TOP - 18, "lm", "policy", DIM, font("", 12)),
+        ):
+            pen.text((x, y), text, colour, face, anchor=anchor)
         image.paste(self._curve(right - left), (left, _CURVE_TOP))
         self._paint_rows(pen, facts.rows)
         return image
@@ -309,13 +303,8 @@ def _shortened(text: str, face: ImageFont.FreeTypeFont, width: int) -> str:
 @cache
 def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which is part of matplotlib; `weight` is "Bold", or "" for regular."""
-    spec = importlib.util.find_spec("matplotlib")
-    assert spec is not None
-    assert spec.origin is not None
     name = f"DejaVuSans-{weight}.ttf" if weight else "DejaVuSans.ttf"
-    return ImageFont.truetype(
-        str(Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / name), size
-    )
+    return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", name)), size)
 
 
 # --- a policy as people read it -------------------------------------------------------------------

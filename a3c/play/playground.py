@@ -74,21 +74,33 @@ class Playground:
         config = self._whole_games
         return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
+    def decisions(self, envs: Envs, agent: Agent, games: Games) -> Iterator[Decision]:
+        """Play until `games` are over; each step is taken when the next decision is requested."""
+        reset = Autoreset(envs)
+        observations, _ = envs.reset(seed=self.seed)
+        state = agent.initial_state(envs.num_envs)
+        while not games.over:
+            action = agent.act(observations, state, reset.starts)
+            score = games.returns.copy(), games.lengths.copy()
+            yield Decision(observations, state, reset.starts, action, *score)
+            actions = agent.network.policy.to_env(action.actions)
+            observations, rewards, terminated, truncated, info = envs.step(actions)
+            done = (terminated | truncated) & ~reset.dead
+            rewards, ended = wrappers.raw(info, rewards, done)
+            games.add(rewards, ended, ~reset.dead)
+            observations, _ = reset.after(observations, info, done)
+            state = action.state
+
     def play(
         self, directory: Path, episodes: int, progress: Progress | None = None
     ) -> list[Episode]:
         """Play whole games with a checkpoint, several at once, and show the progress."""
-        env_steps = 0
-
-        def say(decision: Decision) -> None:
-            nonlocal env_steps
-            env_steps += len(decision.lengths)
-            if progress is not None:
-                progress.played(decision.num_ended, episodes, env_steps)
-
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
-            agent = self.agent(envs, directory)
-            return play(envs, agent, episodes, seed=self.seed, on_decision=say)
+            agent, games = self.agent(envs, directory), Games(episodes, envs.num_envs)
+            for number, _ in enumerate(self.decisions(envs, agent, games), 1):
+                if progress is not None:
+                    progress.played(games.num_ended, episodes, number * envs.num_envs)
+        return games.episodes
 
     def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
         """The scores of games with the weights of env step `step`, and how they were played."""
@@ -207,39 +219,6 @@ def _not_renderable(env_id: str, reason: str) -> UserError:
 # --- games and their scores -----------------------------------------------------------------------
 
 
-def play(
-    envs: Envs,
-    agent: Agent,
-    episodes: int,
-    *,
-    seed: int,
-    on_decision: Callable[[Decision], object] = lambda _: None,
-) -> list[Episode]:
-    """Play whole games, ordered by environment, then time; `on_decision` may raise to stop."""
-    games = Games(episodes, envs.num_envs)
-    for decision in decisions(envs, agent, games, seed=seed):
-        on_decision(decision)
-    return games.episodes
-
-
-def decisions(envs: Envs, agent: Agent, games: Games, *, seed: int) -> Iterator[Decision]:
-    """Play until `games` are over; each step is taken when the next decision is requested."""
-    reset = Autoreset(envs)
-    observations, _ = envs.reset(seed=seed)
-    state = agent.initial_state(envs.num_envs)
-    while not games.over:
-        action = agent.act(observations, state, reset.starts)
-        score = games.returns.copy(), games.lengths.copy()
-        yield Decision(observations, state, reset.starts, action, *score, games.num_ended)
-        actions = agent.network.policy.to_env(action.actions)
-        observations, rewards, terminated, truncated, info = envs.step(actions)
-        done = (terminated | truncated) & ~reset.dead
-        rewards, ended = wrappers.raw(info, rewards, done)
-        games.add(rewards, ended, ~reset.dead)
-        observations, _ = reset.after(observations, info, done)
-        state = action.state
-
-
 class Games:
     """Scores of `episodes` games, each environment playing a share that is fixed in advance.
 
@@ -249,7 +228,6 @@ class Games:
     def __init__(self, episodes: int, num_envs: int = 1) -> None:
         share, rest = divmod(episodes, num_envs)
         self._quota = [share + (index < rest) for index in range(num_envs)]
-        self._total = episodes
         self._ended: list[list[Episode]] = [[] for _ in self._quota]
         self.returns = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, int)
@@ -259,27 +237,25 @@ class Games:
         self.returns[played] += rewards[played]
         self.lengths[played] += 1
         for i in np.flatnonzero(done):
-            if len(self._ended[i]) == self._quota[i]:
-                continue
-            episode = Episode(float(self.returns[i]), int(self.lengths[i]))
-            if not math.isfinite(episode.episode_return):
-                raise UserError(
-                    f"a game of {count(episode.length, 'env step')} came to a return of "
-                    f"{episode.episode_return}: mend the environment's rewards"
-                )
-            self._ended[i].append(episode)
+            if len(self._ended[i]) < self._quota[i]:
+                episode = Episode(float(self.returns[i]), int(self.lengths[i]))
+                if not math.isfinite(episode.episode_return):
+                    raise UserError(
+                        f"a game of {count(episode.length, 'env step')} came to a return of "
+                        f"{episode.episode_return}: mend the environment's rewards"
+                    )
+                self._ended[i].append(episode)
         self.returns[done] = 0.0
         self.lengths[done] = 0
 
     @property
     def num_ended(self) -> int:
         """Games that have ended and count."""
-        return sum(len(ended) for ended in self._ended)
+        return len(self.episodes)
 
     @property
     def over(self) -> bool:
-        """Whether every environment has played its share."""
-        return self.num_ended == self._total
+        return self.num_ended == sum(self._quota)
 
     @property
     def episodes(self) -> list[Episode]:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal
 
 import imageio_ffmpeg
 from PIL import Image
@@ -24,14 +24,7 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Decision
 from a3c.play.picture import Camera, game_name, score_text
-from a3c.play.playground import (
-    Envs,
-    Games,
-    Playground,
-    decisions,
-    frames_per_second,
-    play,
-)
+from a3c.play.playground import Envs, Games, Playground, frames_per_second
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from a3c.run.rundir import slug, unused
@@ -40,7 +33,6 @@ log = logging.getLogger(__name__)
 
 Format = Literal["mp4", "gif"]
 
-IDLE_S = 1.0
 HOLD_S = 1.0  # how long the last picture stays, with the final score
 GIF_MAX_FPS = 25  # browsers slow down faster GIFs
 GIF_MAX_WIDTH = 640
@@ -69,22 +61,19 @@ def record(
 
     The file appears when it is complete; its name has the game, the env step and the return.
     """
-    assert envs.num_envs == 1
     directory.mkdir(parents=True, exist_ok=True)
     config = ground.config.env
     fps = frames_per_second(envs, config)
     limit = None if seconds is None else max(1, round(seconds * fps))
-    camera = Camera(ground, envs, agent, step)
+    camera, games = Camera(ground, envs, agent, step), Games(1)
     temporary = directory / f".writing-{os.getpid()}.{file_format}"
     try:
         with film(temporary, fps, camera.painter.size) as pipe:
-
-            def add_picture(decision: Decision) -> None:
+            for decision in ground.decisions(envs, agent, games):
                 on_decision(decision)
                 if limit is None or decision.lengths[0] < limit:
                     pipe.write(camera.picture(decision).tobytes())
-
-            (episode,) = play(envs, agent, 1, seed=ground.seed, on_decision=add_picture)
+            (episode,) = games.episodes
             if limit is None or episode.length <= limit:
                 for _ in range(round(HOLD_S * fps)):
                     pipe.write(camera.last_picture(episode).tobytes())
@@ -160,197 +149,120 @@ def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
 # --- in a window ----------------------------------------------------------------------------------
 
 
-class Screen(Protocol):
-    """A display for pictures; it is open until the user closes it."""
-
-    def show(self, picture: Image.Image) -> None: ...
-    def is_open(self) -> bool: ...
-    def close(self) -> None: ...
+OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 
-OpenScreen = Callable[[str, tuple[int, int]], Screen]  # title and size -> screen
+def show(
+    ground: Playground,
+    envs: Envs,
+    agent: Agent,
+    open_window: OpenWindow,
+    step: Callable[[], int],
+    games: Games,
+    clock: Callable[[], float] = time.monotonic,
+) -> Generator[float, None, None]:
+    """Play the one environment of `envs` in a window, until `games` are over or it is closed.
+
+    Yields the seconds until the next picture is due. `step` gives the env step of the weights.
+    """
+    camera = Camera(ground, envs, agent, step())
+    title = f"{game_name(ground.config.env.env_id)} · a3c-cluster"
+    frame_s = 1 / frames_per_second(envs, ground.config.env)
+    with closing(open_window(title, camera.painter.size)) as window:
+
+        def pictures() -> Iterator[tuple[Image.Image, float]]:
+            """The pictures, and how many seconds each of them stays."""
+            ended = 0
+            for decision in ground.decisions(envs, agent, games):
+                if games.num_ended > ended:
+                    ended = games.num_ended
+                    yield camera.last_picture(games.episodes[-1]), HOLD_S
+                camera.step = step()
+                yield camera.picture(decision), frame_s
+            yield camera.last_picture(games.episodes[-1]), HOLD_S
+
+        due = clock()
+        for picture, stays_s in pictures():
+            # A late picture isn't caught up: the game would run faster than its own speed.
+            due = max(due + stays_s, clock())
+            window.show(picture)
+            left_s = max(due - clock(), 0.0)
+            while True:
+                yield left_s
+                if not window.is_open():
+                    return
+                if (left_s := due - clock()) <= 0:
+                    break
 
 
-class Show:
-    """Plays the one environment of `envs` on a screen, each step when it is due."""
-
-    def __init__(
-        self,
-        ground: Playground,
-        envs: Envs,
-        agent: Agent,
-        open_screen: OpenScreen,
-        step: int,
-        *,
-        episodes: int = sys.maxsize,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        config = ground.config.env
-        self._camera = Camera(ground, envs, agent, step)
-        self.set_step = self._camera.set_step
-        title = f"{game_name(config.env_id)} · a3c-cluster"
-        self._screen = open_screen(title, self._camera.painter.size)
-        self._games = Games(episodes)
-        self._frame_s = 1.0 / frames_per_second(envs, config)
-        self._clock = clock
-        self._due = clock()
-        self._pauses = self._play(envs, agent, ground.seed)
-
-    @property
-    def episodes(self) -> list[Episode]:
-        """The games that were shown completely."""
-        return self._games.episodes
-
-    def close(self) -> None:
-        """Close the screen; the caller closes the environment."""
-        self._screen.close()
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether games are left and the window is still open."""
-        return self._screen.is_open() and not (self._games.over and self._clock() >= self._due)
-
-    def tick(self) -> float:
-        """Take the next step if it is due; returns seconds until the following step."""
-        now = self._clock()
-        if now >= self._due and not self._games.over:
-            # A late step isn't caught up: the game would run faster than its own speed.
-            self._due = max(self._due + next(self._pauses), now)
-        return max(self._due - self._clock(), 0.0)
-
-    def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Play until all games are over or the window is closed."""
-        while self.goes_on:
-            sleep(min(self.tick(), 0.1))
-
-    def _play(self, envs: Envs, agent: Agent, seed: int) -> Iterator[float]:
-        """Show one picture after the other; yields for how many seconds each of them stays."""
-        ended = 0
-        for decision in decisions(envs, agent, self._games, seed=seed):
-            if self._games.num_ended > ended:
-                ended = self._games.num_ended
-                self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
-                yield HOLD_S
-            self._screen.show(self._camera.picture(decision))
-            yield self._frame_s
-        self._screen.show(self._camera.last_picture(self._games.episodes[-1]))
-        yield HOLD_S
-
-
-class SideShow:
-    """A show from the first checkpoint on, beside work that goes on if the show fails."""
-
-    def __init__(self, ground: Playground, agent: Agent, open_screen: OpenScreen) -> None:
-        self._ground, self._agent, self._open_screen = ground, agent, open_screen
-        self._resources = contextlib.ExitStack()
-        self._show: Show | None = None
-        self._over = False
-
-    def load(self, step: int) -> None:
-        """Show the step of a new checkpoint; the agent has already loaded its weights."""
-        if self._over:
-            return
-        with self._logging_errors():
-            if self._show is None:
-                rendered = self._resources.enter_context(closing(self._ground.rendered_env()))
-                self._show = Show(self._ground, rendered, self._agent, self._open_screen, step)
-                self._resources.enter_context(closing(self._show))
-            self._show.set_step(step)
-
-    def tick(self) -> float:
-        """Take the next step if it is due; returns seconds until the following step."""
-        pause_s = IDLE_S
-        if self._show is not None and not self._over:
-            if not self._show.goes_on:
-                self._end("the window is closed; the evaluator goes on without it")
-            else:
-                with self._logging_errors():
-                    pause_s = self._show.tick()
-        return pause_s
-
-    def close(self) -> None:
-        self._over = True
-        self._resources.close()
-
-    @contextlib.contextmanager
-    def _logging_errors(self) -> Iterator[None]:
-        """End the show if the environment or the display fails."""
-        try:
-            yield
-        except UserError as error:
-            self._end(f"{error}; the evaluator goes on without a window")
-        except Exception as error:
-            self._end(f"the window failed ({describe(error)}); the evaluator goes on without it")
-
-    def _end(self, why: str) -> None:
-        log.warning("%s", why)
-        self.close()
+def side_show(
+    ground: Playground, agent: Agent, open_window: OpenWindow, step: Callable[[], int]
+) -> Generator[float, None, None]:
+    """A show beside work that goes on if it fails or is closed; yields as `show` does."""
+    try:
+        with closing(ground.rendered_env()) as envs:
+            yield from show(ground, envs, agent, open_window, step, Games(sys.maxsize))
+        log.warning("the window is closed; the evaluator goes on without it")
+    except UserError as error:
+        log.warning("%s; the evaluator goes on without a window", error)
+    except Exception as error:
+        why = describe(error)
+        log.warning("the window failed (%s); the evaluator goes on without it", why)
 
 
 # --- the game of a worker that trains -------------------------------------------------------------
 
 
-class Live:
-    """Shows the first game of a worker; training goes on if the window fails or is closed."""
+def live(
+    ground: Playground,
+    open_window: OpenWindow,
+    envs: Envs,
+    agent: Agent,
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[Decision], object]:
+    """What shows a worker's first game, called with each decision.
 
-    def __init__(
-        self,
-        ground: Playground,
-        open_screen: OpenScreen,
-        envs: Envs,
-        agent: Agent,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """The window opens with the first decision, because only then there is a game to show."""
+    Training goes on if the window fails or is closed. The window opens with the first decision,
+    because only then there is a game to show.
+    """
 
-        def open_now() -> tuple[Camera, Screen]:
-            camera = Camera(ground, envs, agent, step=0)
-            camera.painter.set_subtitle("a game of training")
-            name = game_name(ground.config.env.env_id)
-            return camera, open_screen(f"{name} · training", camera.painter.size)
-
-        self._open = open_now
-        self._shown: tuple[Camera, Screen] | None = None
-        self._clock, self._due, self._over = clock, 0.0, False
-
-    def __call__(self, decision: Decision) -> None:
-        """Show the game at a decision, if a picture is due."""
-        now = self._clock()
-        if self._over or now < self._due:
-            return
+    def showing() -> Generator[None, Decision, None]:
         try:
-            camera, screen = self._shown = self._shown or self._open()
-            if screen.is_open():
-                screen.show(camera.picture(decision))
-            else:
-                self._end("the window is closed")
+            decision, due = (yield), 0.0
+            camera = Camera(ground, envs, agent, None)
+            title = f"{game_name(ground.config.env.env_id)} · training"
+            with closing(open_window(title, camera.painter.size)) as window:
+                while (now := clock()) < due or window.is_open():
+                    if now >= due:
+                        window.show(camera.picture(decision))
+                        after = clock()  # half of the time is for training
+                        due = max(now + 1 / PICTURES_PER_S, after + (after - now))
+                    decision = yield
+            why = "the window is closed"
         except Exception as error:
-            said = str(error) if isinstance(error, UserError) else describe(error)
-            self._end(f"no window: {said}")
-        after = self._clock()  # half of the time is for training
-        self._due = max(now + 1 / PICTURES_PER_S, after + (after - now))
-
-    def _end(self, why: str) -> None:
+            why = f"no window: {error if isinstance(error, UserError) else describe(error)}"
         log.warning("%s; training goes on without it", why)
-        self._over = True
-        if self._shown:
-            self._shown[1].close()
+        while True:
+            yield
+
+    shown = showing()
+    next(shown)
+    return shown.send
 
 
 def prepare_live(
     config: Config,
     make_envs: Callable[..., Envs],
     build_network: Callable[..., Any],
-    open_screen: OpenScreen | None = None,
-) -> tuple[Callable[..., Envs], Callable[[Envs, Agent], Live] | None]:
+    open_window: OpenWindow | None = None,
+) -> tuple[Callable[..., Envs], Callable[..., Callable[[Decision], object]] | None]:
     """`make_envs` for a worker that is shown, and what shows it; None where that is impossible."""
-    if open_screen is None:
+    if open_window is None:
         if reason := missing_display():
             log.warning("no window: %s", reason)
             return make_envs, None
         # A copy of the environment, because a game that is drawn hides the display from pygame.
-        open_screen = functools.partial(Window, environ=dict(os.environ))
+        open_window = functools.partial(Window, environ=dict(os.environ))
     ground = Playground(config, make_envs, build_network, config.run.seed)
     try:
         with closing(ground.rendered_env()):
@@ -359,4 +271,4 @@ def prepare_live(
         log.warning("no window: %s", error)
         return make_envs, None
     shown = functools.partial(make_envs, render_mode="rgb_array")
-    return shown, functools.partial(Live, ground, open_screen)
+    return shown, functools.partial(live, ground, open_window)

@@ -24,7 +24,7 @@ from a3c.learn.rollout import Decision
 from a3c.net import observations
 from a3c.net.observations import channels_first
 from a3c.play.picture import Choice, action_names, game_name, view_policy
-from a3c.play.playground import Envs, Games, Playground, decisions
+from a3c.play.playground import Envs, Games, Playground
 from a3c.plot import pictures
 from a3c.plot.curves import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
@@ -70,7 +70,7 @@ def draw(name: str, ground: Playground, envs: Envs, agent: Agent, step: int) -> 
             f"no saliency: {env_id} has observations of shape "
             f"{space.shape}, and saliency is of images; --what filters shows its weights"
         )
-    played = decisions(envs, agent, Games(1), seed=ground.seed)
+    played = ground.decisions(envs, agent, Games(1))
     chosen = largest_value_changes(list(itertools.islice(played, MAX_STEPS)), NUM_MOMENTS)
     shown = [_moment(ground, envs, agent, decision, image) for decision in chosen]
     method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from a3c.cluster.topology import CHIEF
 from a3c.process.console import count
@@ -30,26 +30,20 @@ _NAMES = 4
 
 def of(status: Status) -> list[str]:
     live = status.state in LIVE_STATES
+    troubles: dict[str, list[str]] = {}  # the names of all processes with the same one
+    for trouble_of in (_failure, _waiting):
+        for p in status.processes:
+            if trouble := trouble_of(p, live):
+                troubles.setdefault(trouble, []).append(p.name)
+    lines = [f"{_listed(names)} {trouble}" for trouble, names in troubles.items()]
     return [
         *([status.disk_trouble] if live and status.disk_trouble else ()),
-        *_grouped((p.name, _failure(p, live)) for p in status.processes),
-        *_grouped((p.name, _waiting(p)) for p in status.processes),
+        *(x if len(x) <= _LINE_CHARS else x[: _LINE_CHARS - 1] + "…" for x in lines),
         *(_cut_off(status) if live else ()),
         *_restarts(status),
         *(_late(status) if live else ()),
         *_data(status),
     ]
-
-
-def _grouped(troubles: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """One line for all processes with the same problem."""
-    names: dict[str, list[str]] = {}
-    for name, trouble in troubles:
-        if trouble:
-            names.setdefault(trouble, []).append(name)
-    for trouble, who in names.items():
-        line = f"{_listed(who)} {trouble}"
-        yield line if len(line) <= _LINE_CHARS else line[: _LINE_CHARS - 1] + "…"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -75,7 +69,7 @@ def is_crash_looping(p: ProcessStatus) -> bool:
     return p.restarts >= _LOOP_RESTARTS and p.is_live and young
 
 
-def _waiting(p: ProcessStatus) -> str | None:
+def _waiting(p: ProcessStatus, _live: bool) -> str | None:
     """The peer that the process waits for, by its last output line."""
     _, waits, whom = (p.last_line or "").partition(" waiting for ")
     return f"waiting for {printable(whom)}" if waits and p.is_live else None

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c.run.rows import Follower, parse_row
-from a3c.watch.snapshot import RUNNING, Status, duration
+from a3c.watch.snapshot import RUNNING, Status, duration, rate, score
 
-_FIRST_POINTS = 240  # of a file that is larger than
-_WHOLE_BYTES = 1 << 20
 _MAX_POINTS = 2000
 _MEAN_RETURN = "cluster/mean_return_100"
 _FAR_S = 100 * 3600.0
@@ -29,28 +27,20 @@ class Curve:
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
         self._follower = Follower(path)
-        size = path.stat().st_size if path.exists() else 0
-        self.update(spacing=size // _FIRST_POINTS if size > _WHOLE_BYTES else 0)
+        self.update()
 
-    def update(self, spacing: int = 0) -> None:
-        """Add the new rows; with `spacing`, only a row every so many bytes, and all rollbacks.
-
-        A rollback removes the points of later env steps.
-        """
-        due = read = 0
+    def update(self) -> None:
+        """Add the new rows; a rollback removes the points of later env steps."""
         for line in self._follower.lines():
-            read += len(line)
-            if read < due and b'"event"' not in line:
-                continue
-            due, row = read + spacing, parse_row(line) or {}
+            row = parse_row(line) or {}
             steps, value, at = row.get("env_steps"), row.get(_MEAN_RETURN), row.get("time")
             if isinstance(steps, int) and isinstance(at, int | float):
                 while self.points and self.points[-1].env_steps > steps:
                     self.points.pop()
                 if isinstance(value, int | float):
                     self.points.append(Point(steps, float(at), float(value)))
-        if len(self.points) > _MAX_POINTS:
-            self.points[:-1] = self.points[:-1:2]
+            if len(self.points) > _MAX_POINTS:
+                self.points[:-1] = self.points[:-1:2]
 
 
 def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float | None:
@@ -80,12 +70,19 @@ def roughly(seconds: float) -> str:
     return duration(max(step, round(seconds / step) * step))
 
 
-def time_left(status: Status, points: Sequence[Point]) -> str:
-    """How long a run may still take: to its goal by the trend, else to its last env step."""
+def one_line(status: Status, points: Sequence[Point]) -> str:
+    """The state in one line, with the time left: to the goal by the trend, else to the end."""
     goal, mean = status.stop_at_return, status.mean_return_100
+    left = ""
+    if (seconds := seconds_to_end(status)) is not None:
+        left = f", about {roughly(seconds)} left at most"
     if status.state == RUNNING and goal is not None and mean is not None and mean < goal:
         seconds = seconds_to_goal(goal, mean, points)
         if seconds is not None:
-            return f"goal in about {roughly(seconds)}"
-    end = seconds_to_end(status)
-    return "" if end is None else f"about {roughly(end)} left at most"
+            left = f", goal in about {roughly(seconds)}"
+    wanted = "" if goal is None else f" of {score(goal, goal)}"
+    return (
+        f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
+        f"  {rate(status.env_steps_per_s):>7}/s"
+        f"  mean return {score(mean, goal)}{wanted}  {status.state}{left}"
+    )

@@ -106,9 +106,6 @@ class Status:
         found: dict[str, Any] = json.loads(text, parse_float=lambda digits: round(float(digits), 3))
         return found
 
-    def of_role(self, role: str) -> list[ProcessStatus]:
-        return [process for process in self.processes if process.role == role]
-
     @property
     def word(self) -> str:
         """The state as it is displayed, with "solved" for a solved run."""
@@ -189,32 +186,8 @@ CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
 _LISTED = [title for title in CELLS if title not in ("up for", "address")]
 
 
-def one_line(status: Status, left: str = "") -> str:
-    """The state in one line; `left` says how long it may still take."""
-    mark = status.stop_at_return
-    goal = f" of {score(mark, mark)}" if mark is not None else ""
-    return (
-        f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
-        f"  {rate(status.env_steps_per_s):>7}/s"
-        f"  mean return {score(status.mean_return_100, mark)}{goal}"
-        f"  {status.state}{f', {left}' if left else ''}"
-    )
-
-
 def lines(status: Status) -> list[str]:
-    time_words = f", {duration(status.wall_s)} of training" if status.wall_s else ""
-    shown = [f"{printable(status.run)}: {status.word}{time_words} ({printable(status.env_id)})"]
-    shown += [f"  {label:<13}{text}" for label, text in _facts(status)]
-    several = len({p.host for p in status.processes if p.host}) > 1
-    titles = [title for title in _LISTED if several or title != "host"]
-    rows = [titles, *([CELLS[title](p) for title in titles] for p in status.processes)]
-    shown += ["", *(f"  {line}" for line in table(rows, num_left=titles.index("state") + 1))]
-    if status.warnings:
-        shown += ["", *(f"  ! {line}" for line in status.warnings)]
-    return shown
-
-
-def _facts(status: Status) -> list[tuple[str, str]]:
+    trained = f", {duration(status.wall_s)} of training" if status.wall_s else ""
     share = 100 * status.global_step / status.max_env_steps
     steps = f"{status.global_step:,} of {status.max_env_steps:,} ({share:.0f} %)"
     if status.solved and status.checkpoint:
@@ -223,17 +196,28 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         steps += f", {rate(status.env_steps_per_s)}/s"
     if status.frames_per_s is not None:
         steps += f", {rate(status.frames_per_s)} frames/s"
-    mark = status.stop_at_return
-    goal = f", goal {score(mark, mark)}" if mark is not None else ""
-    games = f" ({count(status.episodes, 'game')} so far)" if status.episodes is not None else ""
-    mean = score(status.mean_return_100, mark)
-    facts = [("env steps", steps), ("mean return", f"{mean}{goal}{games}")]
+    mean = score(status.mean_return_100, status.stop_at_return)
+    if status.stop_at_return is not None:
+        mean += f", goal {score(status.stop_at_return, status.stop_at_return)}"
+    if status.episodes is not None:
+        mean += f" ({count(status.episodes, 'game')} so far)"
+    facts = {"env steps": steps, "mean return": mean}
     if status.updates_per_s is not None:
-        updates = f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}"
-        facts.append(("updates", updates))
+        facts["updates"] = f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}"
     newest = status.checkpoint
     words = f"{printable(newest.path)}, {duration(newest.age_s)} old" if newest else "none yet"
-    facts.append(("checkpoint", words))
+    facts["checkpoint"] = words
     if status.tensorboard:
-        facts.append(("TensorBoard", printable(status.tensorboard)))
-    return facts
+        facts["TensorBoard"] = printable(status.tensorboard)
+    several = len({p.host for p in status.processes if p.host}) > 1
+    titles = [title for title in _LISTED if several or title != "host"]
+    rows = [titles, *([CELLS[title](p) for title in titles] for p in status.processes)]
+    shown = [
+        f"{printable(status.run)}: {status.word}{trained} ({printable(status.env_id)})",
+        *(f"  {label:<13}{text}" for label, text in facts.items()),
+        "",
+        *(f"  {line}" for line in table(rows, num_left=titles.index("state") + 1)),
+    ]
+    if status.warnings:
+        shown += ["", *(f"  ! {line}" for line in status.warnings)]
+    return shown
