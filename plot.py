@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
@@ -106,22 +104,16 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
     folder = arguments.output or Path("plots")
     if arguments.output is None and len(histories) == 1:
         folder = histories[0].path / "plots"
-    figures: dict[str, Any] = {
-        "return": functools.partial(charts.return_figure, average=arguments.average or "mean"),
-        "losses": charts.losses_figure,
-        "throughput": charts.throughput_figure,
-        "staleness": charts.staleness_figure,
-        "info": charts.info_figure,
-    }
     everything = "all" in arguments.what
-    paths: list[Path] = []
-    chosen: dict[str, Any] = {} if arguments.smooth is None else {"window": arguments.smooth}
     drawn = [name for name in PICTURES if everything or name in arguments.what]
     if "info" in arguments.what or (everything and charts.info_names(histories)):
         drawn.append("info")
+    paths = []
     for name in drawn:
         try:
-            figure = figures[name](histories, arguments.x, **chosen)
+            figure = charts.figure(
+                name, histories, arguments.x, arguments.smooth, arguments.average or "mean"
+            )
         except NothingToDrawError as error:
             if not everything:
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -70,31 +69,15 @@ def test_a_damaged_best_is_refused_by_name(run: RunDir) -> None:
         find_checkpoint(str(run.path), "best")
 
 
-def test_a_damaged_or_missing_checkpoint_is_not_copied(run: RunDir) -> None:
-    path = snapshots.write(run.checkpoints, 100)
-    snapshots.damage(path / "variables.data-00000-of-00001")
-    with pytest.raises(DamagedCheckpointError):
-        best.copy_candidate(run, path)
-    with pytest.raises(DamagedCheckpointError):
-        best.copy_candidate(run, run.checkpoints / "200")
-    assert best.find(run) is None
-
-
-def test_a_checkpoint_with_links_is_not_copied(run: RunDir, tmp_path: Path) -> None:
-    path = snapshots.write(run.checkpoints, 100)
-    secret = tmp_path / "secret"
-    secret.write_bytes((path / "variables.index").read_bytes())
-    (path / "variables.index").unlink()
-    (path / "variables.index").symlink_to(secret)
-    with pytest.raises(DamagedCheckpointError):
-        best.copy_candidate(run, path)
-
-
-def test_a_file_system_without_hard_links_gets_copies(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_that_is_damaged_missing_or_has_links_is_not_copied(
+    run: RunDir, tmp_path: Path
 ) -> None:
-    def refuse(*arguments: object, **keywords: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert checkpoint.verify(kept(run, 100, 7.0).path).step == 100
+    damaged = snapshots.write(run.checkpoints, 100)
+    snapshots.damage(damaged / "variables.data-00000-of-00001")
+    linked = snapshots.write(run.checkpoints, 300)
+    (linked / "variables.index").rename(tmp_path / "secret")
+    (linked / "variables.index").symlink_to(tmp_path / "secret")
+    for path in (damaged, run.checkpoints / "200", linked):
+        with pytest.raises(DamagedCheckpointError):
+            best.copy_candidate(run, path)
+    assert best.find(run) is None

@@ -96,12 +96,6 @@ def test_variables_made_by_hand_get_a_row() -> None:
     diagram.figure(rows, "by hand", "")
 
 
-def test_the_callers_graph_stays_as_it_is() -> None:
-    with tf.Graph().as_default() as graph:
-        table(VECTOR)
-        assert graph.get_operations() == []
-
-
 def test_the_printed_table_names_layers_shapes_and_the_total() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=100)

@@ -27,7 +27,7 @@ from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
-from tests.clusters import REPOSITORY, launcher
+from tests.runs import REPOSITORY, call_script, launcher, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +58,8 @@ def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
-def run(script: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / script), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, **settings
-    )
-
-
-def separately(*arguments: str) -> dict[str, Any]:
-    """What `evaluate.py --json` prints in a process of its own."""
-    done = run("evaluate.py", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    assert all(line.startswith("played ") for line in done.stderr.splitlines()), done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def result(*arguments: str) -> dict[str, Any]:
-    """The same in this process, which has imported TensorFlow already."""
+    """What `evaluate.py --json` prints, in this process: it has imported TensorFlow already."""
     said = io.StringIO()
     with (
         mock.patch.dict(os.environ),
@@ -98,7 +82,10 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
 
 def test_the_confirming_games_are_those_of_evaluate(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as a process of its own does."""
-    played = separately(str(trained), "--episodes", "3")
+    done = call_script("evaluate.py", str(trained), "--episodes", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("played ") for line in done.stderr.splitlines()), done.stderr
+    played = json.loads(done.stdout)
     newest = checkpoint.verify(checkpoint.steps(trained / "checkpoints")[-1])
     own = {"checkpoint", "returns", "lengths"}
     assert newest.evaluation == {name: played[name] for name in played.keys() - own}
@@ -122,17 +109,28 @@ def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise(
     assert evaluate.playground(source.config, evaluate.parse(flags)).greedy == greedy
 
 
-def test_scores_are_raw_and_of_whole_games(atari: Path) -> None:
-    """Lives end episodes for learning only: with them a game would end far earlier."""
-    found = result(str(atari), "--episodes", "2")
+def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
+    arguments = ("--episodes", "2", "--json", "--record", str(tmp_path), "--seconds", "3")
+    done = call_script("evaluate.py", str(atari), *arguments)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # Lives end episodes for learning only: with them a game would end far earlier.
     assert found["lengths"] == [300, 300] or min(found["lengths"]) > 100
     assert all(score == int(score) >= 0 for score in found["returns"])
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("breakout-step-")
+    video = videos.read(path)
+    assert video.fps == 15.0
+    assert len(video.pictures) == pytest.approx(45, abs=4)
+    height, width = video.pictures.shape[1:3]
+    assert width > height > 200
+    assert len(np.unique(video.pictures[20])) > 8
 
 
 def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
     checkpoint_path = checkpoint.steps(atari / "checkpoints")[-1]
     looks = ("--what", "filters", "saliency", "--output", str(tmp_path))
-    done = run("plot.py", str(checkpoint_path), *looks)
+    done = call_script("plot.py", str(checkpoint_path), *looks)
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("filters", "saliency"):
         pixels = image.imread(tmp_path / f"{name}.png")
@@ -152,20 +150,6 @@ def test_for_vectors_filters_are_drawn_and_saliency_is_refused(
         assert "saliency is of images" in line
         assert plot.main([str(trained), str(trained), "--what", "filters"]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_video_shows_the_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
-    arguments = ("--episodes", "1", "--record", str(tmp_path), "--seconds", "3")
-    done = run("evaluate.py", str(atari), *arguments)
-    assert done.returncode == 0, done.stderr
-    (path,) = tmp_path.iterdir()
-    assert path.name.startswith("breakout-step-")
-    video = videos.read(path)
-    assert video.fps == 15.0
-    assert len(video.pictures) == pytest.approx(45, abs=4)
-    height, width = video.pictures.shape[1:3]
-    assert width > height > 200
-    assert len(np.unique(video.pictures[20])) > 8
 
 
 def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> None:
@@ -236,8 +220,16 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+    def open_window() -> psutil.Process | None:
+        for child in psutil.Process(watching.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if "a3c.play.window" in child.cmdline():
+                    return child
+        return None
+
     try:
-        window = wait_for_child(watching.pid)
+        window = wait_until(open_window, "a window")
         time.sleep(3.0)
         watching.send_signal(signal.SIGINT)
         said, complaints = watching.communicate(timeout=60)
@@ -249,18 +241,7 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
     window.wait(timeout=10)
 
 
-def wait_for_child(pid: int) -> psutil.Process:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for child in psutil.Process(pid).children():
-            with contextlib.suppress(psutil.Error):
-                if any("a3c.play.window" in word for word in child.cmdline()):
-                    return child
-        time.sleep(0.2)
-    raise AssertionError("no window was opened")
-
-
-def test_watching_needs_a_display_and_bad_input_is_one_line(
+def test_watching_needs_a_display(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
@@ -268,8 +249,3 @@ def test_watching_needs_a_display_and_bad_input_is_one_line(
     monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
     assert evaluate.main([str(trained), "--watch"]) == 2
     assert "there is no display here" in capsys.readouterr().err
-    for words, said in ((["--seed", "-1"], "--seed -1"), (["--recrod", "x"], "--record")):
-        with pytest.raises(SystemExit) as left:
-            evaluate.main(words)
-        (line,) = capsys.readouterr().err.splitlines()
-        assert (left.value.code, said in line, words[0] in line) == (2, True, True)

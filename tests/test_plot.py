@@ -25,7 +25,7 @@ from a3c.plot.curves import (
     iqm,
     smooth,
 )
-from a3c.watch.curve import Curve
+from a3c.watch.snapshot import Curve
 from plot import main
 from tests.clusters import REPOSITORY, config
 from tests.fake_runs import FakeRun
@@ -146,19 +146,6 @@ def test_missing_data_are_named_and_the_other_pictures_are_drawn(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [("nowhere",), ("--smooth", "0"), ("--what", "moon")])
-def test_bad_input_is_one_line(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code: object = main(arguments)
-    except SystemExit as left:
-        code = left.code
-    said = capsys.readouterr()
-    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
-    assert arguments[-1] in said.err
-
-
 def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", games=20)
     code = f"import sys, plot; plot.main([{str(run)!r}]); assert 'tensorflow' not in sys.modules"
@@ -181,12 +168,6 @@ def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
     assert over.x[-1] == 5.0
     np.testing.assert_allclose(over.mean, over.x + 1.0)
     np.testing.assert_allclose((over.low, over.high), (over.x, over.x + 2.0))
-
-
-def test_the_interquartile_mean_leaves_out_the_lowest_and_the_highest_quarter() -> None:
-    values = np.array([[90.0], [1.0], [3.0], [-80.0], [2.0], [4.0], [0.0], [5.0]])
-    assert iqm(values).tolist() == [2.5]  # of 1, 2, 3 and 4
-    assert iqm(values[:3]).tolist() == [values[:3].mean()], "of three runs nothing is left out"
 
 
 @pytest.mark.parametrize("runs", [1, 2, 4, 5, 7, 10])

@@ -15,7 +15,6 @@ import envs
 import model
 from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
-from a3c.play import playground
 from a3c.play.playground import Envs, Playground, frames_per_second
 from tests.clusters import REPOSITORY
 
@@ -51,15 +50,6 @@ def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
     config = Config(env=EnvConfig(env_id=env_id, env_kwargs=env_kwargs))
     return Playground(config, envs.make, model.build, run_seed=1).rendered_env()
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
-def test_classic_control_is_rendered_without_further_packages(env_id: str) -> None:
-    found = opened(env_id)
-    picture = playground.screen(found, env_id)
-    assert picture.shape[2] == 3
-    assert len(np.unique(picture)) > 2
-    found.close()
 
 
 def test_rendering_prints_nothing_without_a_display() -> None:

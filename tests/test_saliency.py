@@ -12,16 +12,13 @@ from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Decision
 from a3c.plot.network_pictures import (
     POLICY,
-    blur,
     filters_figure,
     first_layers,
     frame_names,
-    grid,
     image_axes,
     image_frames,
     largest_value_changes,
     overlay,
-    perturbed,
     saliency,
 )
 
@@ -92,32 +89,6 @@ def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> No
     alone = saliency(cast(Agent, looker), COLOUR, decide(image))
     for part, wanted in zip(saliency(parted, COLOUR, decide(packed)), alone, strict=True):
         np.testing.assert_array_equal(part, wanted)
-
-
-def test_a_perturbation_changes_what_is_near_and_keeps_type_and_range() -> None:
-    observation = np.random.default_rng(1).integers(0, 256, (4, 84, 84), dtype=np.uint8)
-    (changed,) = perturbed(observation, (-2, -1), np.array([[20.0, 20.0]]))
-    assert changed.dtype == np.uint8
-    difference = np.abs(changed.astype(int) - observation)
-    assert (difference[:, 18:23, 18:23] > 0).mean() > 0.9
-    assert difference[:, 60:].max() == difference[:, :, 60:].max() == 0
-
-
-def test_blurring_is_a_weighted_mean_and_the_grid_covers_the_image_evenly() -> None:
-    image = np.random.default_rng(1).random((9, 7))
-    offsets = np.arange(-6, 7)
-    bell = np.exp(-(offsets**2) / (2 * 2.0**2))
-    wanted = np.zeros_like(image)
-    for row in range(9):
-        for column in range(7):
-            rows, columns = np.clip(row + offsets, 0, 8), np.clip(column + offsets, 0, 6)
-            weights = np.outer(bell, bell)
-            wanted[row, column] = (image[np.ix_(rows, columns)] * weights).sum() / weights.sum()
-    np.testing.assert_allclose(blur(image, 2.0), wanted)
-    points = grid((84, 84))
-    assert points.shape == (17, 17, 2)
-    np.testing.assert_allclose(points.mean(axis=(0, 1)), [41.5, 41.5])
-    assert grid((3, 2)).shape == (3, 2, 2)
 
 
 def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> None:

@@ -31,7 +31,7 @@ from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import Follower, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
-from a3c.watch.curve import Curve, one_line
+from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
 
 log = logging.getLogger("a3c")

@@ -34,7 +34,7 @@ from a3c.play import locate
 from a3c.process.console import count
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
-from a3c.watch.curve import roughly
+from a3c.watch.snapshot import roughly
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,16 @@
-"""The best checkpoint of a run by evaluation: links in `best/<step>`, which is never pruned."""
+"""The best checkpoint of a run by evaluation: a copy in `best/<step>`, which is never pruned."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from a3c.run import checkpoint
-from a3c.run.checkpoint import DamagedCheckpointError, Manifest
+from a3c.run.checkpoint import Manifest
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -54,13 +53,7 @@ def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
     shutil.rmtree(candidate, ignore_errors=True)
     candidate.mkdir(mode=0o700, parents=True)
     for name in (checkpoint.MANIFEST, *manifest.files):
-        checkpoint.own_file(path, name)
-        try:
-            os.link(path / name, candidate / name, follow_symlinks=False)
-        except FileNotFoundError:
-            raise DamagedCheckpointError(f"{name} is missing") from None
-        except OSError:  # a file system without hard links
-            shutil.copyfile(path / name, candidate / name, follow_symlinks=False)
+        shutil.copyfile(checkpoint.own_file(path, name), candidate / name, follow_symlinks=False)
     return candidate, checkpoint.verify(candidate)
 
 

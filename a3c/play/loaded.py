@@ -13,11 +13,9 @@ No cluster is needed, and any number of agents fit into a process.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +28,6 @@ from gymnasium.spaces import Box, Discrete, Space
 import a3c
 from a3c.env import wrappers
 from a3c.errors import UserError
-from a3c.learn.agent import Agent
 from a3c.net.distributions import Categorical
 from a3c.play.locate import Source, Which, find_checkpoint
 from a3c.play.playground import Envs, Playground
@@ -83,16 +80,14 @@ class Env(gymnasium.Env[Any, Any]):
         self._envs.close()
 
 
-_INTERNAL = ("_", "final_", wrappers.REWARDS, wrappers.ENDS)  # starts of names in a vector's info
-
-
 def _of_first(info: dict[str, Any]) -> dict[str, Any]:
     """The information of the first environment, without what only says that it is there."""
+    internal = ("_", "final_", wrappers.REWARDS, wrappers.ENDS)  # starts of names
     found = {}
     for name, value in info.items():
         if isinstance(value, dict):
             found[name] = _of_first(value)
-        elif isinstance(value, np.ndarray) and not name.startswith(_INTERNAL):
+        elif isinstance(value, np.ndarray) and not name.startswith(internal):
             found[name] = value[0]
     return found
 
@@ -153,18 +148,13 @@ class LoadedAgent:
         actions = chosen.actions
         if greedy:
             actions = self._agent.most_probable(chosen.policy_parameters)
-        actions = self._policy.to_env(actions)
-        probabilities: Any = None
+        parts: list[Any] = [self._policy.to_env(actions), chosen.values]
         if isinstance(self._policy, Categorical):
-            probabilities = tuple(
-                each[0] if is_one else each
-                for each in self._policy.probabilities(chosen.policy_parameters)
-            )
-            if isinstance(self.action_space, Discrete):
-                (probabilities,) = probabilities
-        if is_one:
-            return Decision(actions[0], probabilities, chosen.values[0])
-        return Decision(actions, probabilities, chosen.values)
+            parts += self._policy.probabilities(chosen.policy_parameters)
+        action, value, *probabilities = [part[0] for part in parts] if is_one else parts
+        if isinstance(self.action_space, Discrete) and probabilities:
+            return Decision(action, probabilities[0], value)
+        return Decision(action, tuple(probabilities) or None, value)
 
     def export(self, path: str | Path, *, greedy: bool = True) -> Path:
         """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.
@@ -174,50 +164,27 @@ class LoadedAgent:
         (discrete ones counted from 0, Box ones before `--action-bounds`), `values` and
         `policy_parameters`, and then `next_state`.
         """
-        return _write(self._agent, Path(path), greedy)
+        path = Path(path)
+        if path.exists():
+            raise UserError(f"{path} is there already: give another name")
+        path.parent.mkdir(parents=True, exist_ok=True)
 
+        def is_kept(record: logging.LogRecord) -> bool:
+            return "is deprecated" not in record.getMessage()
 
-def _write(agent: Agent, path: Path, greedy: bool) -> Path:
-    """Write the acting part of an agent, its weights as constants; returns the path."""
-    if path.exists():
-        raise UserError(f"{path} is there already: give another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _without_deprecations():
-        graph, inputs, outputs = agent.frozen(greedy=greedy)
-        if path.suffix == ".onnx":
-            _write_onnx(graph, inputs, outputs, path)
-        else:
-            _write_saved_model(graph, inputs, outputs, path)
-    return path
-
-
-@contextlib.contextmanager
-def _without_deprecations() -> Iterator[None]:
-    """Leave out TensorFlow's log lines on deprecated calls, which are ours and not the user's."""
-
-    def is_kept(record: logging.LogRecord) -> bool:
-        return "is deprecated" not in record.getMessage()
-
-    log = tf.get_logger()
-    log.addFilter(is_kept)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_kept)
-
-
-def _write_saved_model(
-    graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], path: Path
-) -> None:
-    on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    with graph.as_default(), tf.compat.v1.Session(config=on_cpu) as session:
-        signatures = tf.compat.v1.saved_model.signature_def_utils
-        signature = signatures.predict_signature_def(inputs, outputs)
-        builder = tf.compat.v1.saved_model.Builder(str(path))
-        builder.add_meta_graph_and_variables(
-            session, [tf.saved_model.SERVING], {"serving_default": signature}
-        )
-        builder.save()
+        log = tf.get_logger()
+        log.addFilter(is_kept)  # the deprecated calls are ours and not the user's
+        try:
+            graph, inputs, outputs = self._agent.frozen(greedy=greedy)
+            if path.suffix == ".onnx":
+                _write_onnx(graph, inputs, outputs, path)
+            else:
+                on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+                with graph.as_default(), tf.compat.v1.Session(config=on_cpu) as session:
+                    tf.compat.v1.saved_model.simple_save(session, str(path), inputs, outputs)
+        finally:
+            log.removeFilter(is_kept)
+        return path
 
 
 def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], path: Path) -> None:

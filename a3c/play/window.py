@@ -31,11 +31,9 @@ _INVISIBLE = ("dummy", "offscreen")
 _SIGNS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
-def missing_display(
-    environ: Mapping[str, str] = os.environ, platform: str = sys.platform
-) -> str | None:
+def missing_display(environ: Mapping[str, str] = os.environ) -> str | None:
     """Why no window can be opened, without trying to; None if no reason is known."""
-    if platform in ("darwin", "win32") or any(environ.get(name) for name in _SIGNS):
+    if sys.platform in ("darwin", "win32") or any(environ.get(name) for name in _SIGNS):
         return None
     return "there is no display here, neither DISPLAY nor WAYLAND_DISPLAY is set"
 
@@ -66,7 +64,7 @@ class Window:
                 self.close()
                 errors.seek(0)
                 lines = errors.read().decode(errors="replace").split("\n")
-                said = next((line for line in reversed(lines) if line), "no reason given")
+                said = next(filter(None, reversed(lines)), "no reason given")
                 raise UserError(f"no window can be opened here: {said}")
 
     def show(self, picture: Image.Image) -> None:

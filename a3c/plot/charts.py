@@ -1,7 +1,7 @@
 """Charts of runs: return, losses, throughput, staleness.
 
-Each function takes the histories of one or more runs. Runs that differ at most in their seed are
-drawn as one curve with a band. With several curves, the legend shows the settings that differ.
+Runs that differ at most in their seed are drawn as one curve with a band. With several curves, the
+legend shows the settings that differ.
 """
 
 from __future__ import annotations
@@ -39,13 +39,22 @@ NUM_POINTS = 200  # of a grid
 MAX_NAMED = len(COLOURS)  # groups with a colour and a place in the legend
 AVERAGES = {"mean": "mean", "iqm": "interquartile mean"}
 
-LOSSES = {
-    "loss/policy": "Policy loss",
-    "loss/value": "Value loss",
-    "loss/entropy": "Entropy",
-    "train/gradient_norm": "Gradient norm",
-    "loss/explained_variance": "Explained variance",
-    "train/learning_rate": "Learning rate",
+PANELS = {  # the heading of a picture, and its metrics, one in each panel
+    "losses": (
+        "Learning",
+        {
+            "loss/policy": "Policy loss",
+            "loss/value": "Value loss",
+            "loss/entropy": "Entropy",
+            "train/gradient_norm": "Gradient norm",
+            "loss/explained_variance": "Explained variance",
+            "train/learning_rate": "Learning rate",
+        },
+    ),
+    "staleness": (
+        "Staleness of gradients",
+        {"train/staleness": "Updates by others between pull and push, mean a row"},
+    ),
 }
 SHARES = {
     "time/env": ("stepping environments", COLOURS[2]),
@@ -56,16 +65,41 @@ SHARES = {
 }
 
 
+def figure(
+    name: str,
+    histories: Sequence[History],
+    axis: str | None = None,
+    window: int | None = None,
+    average: str = "mean",
+) -> Figure:
+    """A picture by name; by default `return` has both axes, and only its games are smoothed."""
+    if name == "return":
+        return _returns(histories, [axis] if axis else ["steps", "wall"], window or WINDOW, average)
+    if name == "throughput":
+        return _throughput(histories, axis or "wall", window or 1)
+    heading, titles = "Numbers of info", {}
+    if name == "info":
+        titles = {metric: metric.removeprefix("info/") for metric in info_names(histories)}
+        if not titles:
+            raise NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
+    else:
+        heading, titles = PANELS[name]
+    return _worker_panels(heading, histories, titles, axis or "steps", window or 1)
+
+
+def info_names(histories: Sequence[History]) -> list[str]:
+    """The metrics of `--info-metrics` that any of the runs has."""
+    rows = (row for run in histories for worker in run.workers for row in run.tables[worker])
+    return sorted({name for row in rows for name in row if name.startswith("info/")})
+
+
 # --- return ---------------------------------------------------------------------------------------
 
 
-def return_figure(
-    histories: Sequence[History],
-    axis: str | None = None,
-    window: int = WINDOW,
-    average: str = "mean",
+def _returns(
+    histories: Sequence[History], axes: Sequence[str], window: int, average: str
 ) -> Figure:
-    """Returns of games and the mean of the last `window` games, by default over both axes.
+    """Returns of games and the mean of the last `window` games.
 
     Of runs that differ in their seed the `average` is drawn, with its 95 % interval.
     """
@@ -79,7 +113,6 @@ def return_figure(
     if any(len(found.histories) > 1 for found in groups):
         note += f" · thick: {AVERAGES[average]} of seeds, with its 95 % interval"
     figure = _page("Return per game", histories, note)
-    axes = [axis] if axis else ["steps", "wall"]
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
     for panel, over in zip(panels, axes, strict=True):
@@ -170,50 +203,40 @@ def _draw_evaluations(
         )
 
 
-# --- losses ---------------------------------------------------------------------------------------
-
-
-def losses_figure(histories: Sequence[History], axis: str | None = None, window: int = 1) -> Figure:
-    """The parts of the loss and the update's metrics: mean of all workers, and their range."""
-    return _worker_panels("Learning", histories, LOSSES, axis, window)
-
-
-def info_figure(histories: Sequence[History], axis: str | None = None, window: int = 1) -> Figure:
-    """The numbers of `--info-metrics`: mean of all workers, and their range."""
-    names = info_names(histories)
-    if not names:
-        raise NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
-    titles = {name: name.removeprefix("info/") for name in names}
-    return _worker_panels("Numbers of info", histories, titles, axis, window)
-
-
-def info_names(histories: Sequence[History]) -> list[str]:
-    """The metrics of `--info-metrics` that any of the runs has."""
-    rows = (row for run in histories for worker in run.workers for row in run.tables[worker])
-    return sorted({name for row in rows for name in row if name.startswith("info/")})
+# --- metrics of workers ---------------------------------------------------------------------------
 
 
 def _worker_panels(
-    heading: str,
-    histories: Sequence[History],
-    titles: Mapping[str, str],
-    axis: str | None,
-    window: int,
+    heading: str, histories: Sequence[History], titles: Mapping[str, str], axis: str, window: int
 ) -> Figure:
-    """A panel per metric; runs without the first one are left out."""
-    histories, scale = _with_workers(histories, next(iter(titles)), axis or "steps")
+    """A panel per metric with the mean of all workers of each group, and their range.
+
+    Runs without the first metric are left out.
+    """
+    histories, scale = _with_workers(histories, next(iter(titles)), axis)
+    groups = curves.group(histories)
     figure = _page(heading, histories)
     columns = min(len(titles), 3)
     panels = figure.subplots(-(-len(titles) // columns), columns, sharex=True, squeeze=False)
     for axes, (metric, title) in zip(panels.flat, titles.items(), strict=False):
-        _draw_workers(axes, curves.group(histories), metric, scale, window)
+        for index, (label, members) in enumerate(groups):
+            found = [points for run in members for points in run.curves(metric, scale)]
+            over = curves.across_workers([curves.smooth(x, window) for x in found], NUM_POINTS)
+            if over is not None:
+                style = line_style(index)
+                name = label if len(groups) > 1 else f"mean of {count(len(found), 'worker')}"
+                axes.plot(over.x, over.mean, linewidth=2, label=name, **style)
+                if len(found) > 1:
+                    _draw_band(axes, over, style["color"])
         _fit_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         unit = METRICS[metric].unit if metric in METRICS else ""
         pictures.dress(axes, scale.label if axes in panels[-1] else "", unit, title)
     for axes in panels.flat[len(titles) :]:
         axes.set_axis_off()
-    _explain_workers(panels[0, 0], histories)
+    if any(len(history.workers) > 1 for history in histories):
+        style = {"color": FAINT, "alpha": 0.3, "linewidth": 0}
+        panels[0, 0].fill_between([], [], [], label="band: lowest to highest worker", **style)
     pictures.legend_below(figure, list(panels.flat[: len(titles)]))
     return figure
 
@@ -241,14 +264,12 @@ def _fit_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
         _draw_mark(axes, clip, f"gradients are clipped to {pictures.short(clip)}")
 
 
-# --- throughput and staleness ---------------------------------------------------------------------
+# --- throughput -----------------------------------------------------------------------------------
 
 
-def throughput_figure(
-    histories: Sequence[History], axis: str | None = None, window: int = 1
-) -> Figure:
+def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     """Env steps a second, and how the workers of each run spent their time."""
-    histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis or "wall")
+    histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis)
     figure = _page("Throughput", histories)
     count_shown = min(len(histories), 12)
     speed, shares = figure.subplots(2, 1, height_ratios=(12, 2 + count_shown))
@@ -277,14 +298,6 @@ def throughput_figure(
     shares.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
     pictures.legend_below(figure, [shares] if len(histories) == 1 else [speed, shares])
     return figure
-
-
-def staleness_figure(
-    histories: Sequence[History], axis: str | None = None, window: int = 1
-) -> Figure:
-    """Other workers' updates between a worker's pull and push."""
-    titles = {"train/staleness": "Updates by others between pull and push, mean a row"}
-    return _worker_panels("Staleness of gradients", histories, titles, axis, window)
 
 
 # --- shared parts ---------------------------------------------------------------------------------
@@ -317,8 +330,8 @@ def _scale(histories: Sequence[History], axis: str, places: list[tuple[str, str]
     if axis == "steps":
         return STEPS
     ends = [run.curve(table, key, SECONDS).x[-1:] for run in histories for table, key in places]
-    unit = pictures.time_unit(float(np.max(np.concatenate(ends), initial=0.0)))
-    return Scale(f"wall time ({unit.name})", unit.seconds)
+    unit_s, name = pictures.time_unit(float(np.max(np.concatenate(ends), initial=0.0)))
+    return Scale(f"wall time ({name})", unit_s)
 
 
 def _page(title: str, histories: Sequence[History], note: str = "") -> Figure:
@@ -336,27 +349,9 @@ def _page(title: str, histories: Sequence[History], note: str = "") -> Figure:
         parts.append(count(games_played, "game"))
     steps = run.curve(CHIEF, "wall_s", STEPS)
     if len(steps.x):
-        unit = pictures.time_unit(float(steps.y[-1]))
-        wall = f"{steps.y[-1] / unit.seconds:.3g} {unit.name}"
-        parts.append(f"{steps.x[-1]:,.0f} env steps in {wall}")
+        unit_s, unit = pictures.time_unit(float(steps.y[-1]))
+        parts.append(f"{steps.x[-1]:,.0f} env steps in {steps.y[-1] / unit_s:.3g} {unit}")
     return pictures.page(title, " · ".join(parts))
-
-
-def _draw_workers(
-    axes: Axes, groups: Sequence[Group], metric: str, scale: Scale, window: int
-) -> None:
-    """The mean of all workers of each group, with the range from lowest to highest."""
-    for index, (label, histories) in enumerate(groups):
-        found = [points for run in histories for points in run.curves(metric, scale)]
-        rows = [curves.smooth(points, window) for points in found]
-        over = curves.across_workers(rows, NUM_POINTS)
-        if over is None:
-            continue
-        style = line_style(index)
-        name = label if len(groups) > 1 else f"mean of {count(len(rows), 'worker')}"
-        axes.plot(over.x, over.mean, linewidth=2, label=name, **style)
-        if len(rows) > 1:
-            _draw_band(axes, over, style["color"])
 
 
 def _draw_band(axes: Axes, over: Band, colour: str) -> None:
@@ -365,9 +360,3 @@ def _draw_band(axes: Axes, over: Band, colour: str) -> None:
 
 def _draw_mark(axes: Axes, value: float, label: str) -> None:
     axes.axhline(value, color=FAINT, linewidth=1.4, linestyle=(0, (6, 4)), label=label)
-
-
-def _explain_workers(axes: Axes, histories: Sequence[History]) -> None:
-    if any(len(history.workers) > 1 for history in histories):
-        label = "band: lowest to highest worker"
-        axes.fill_between([], [], [], color=FAINT, alpha=0.3, linewidth=0, label=label)

@@ -273,12 +273,6 @@ def interpolate(points: Series, grid: np.ndarray) -> np.ndarray:
     return np.interp(grid, points.x, points.y, left=np.nan, right=np.nan)
 
 
-def wide_grid(curves: Sequence[Series], num_points: int) -> np.ndarray:
-    """Grid points from the start of the first curve to the end of the last one."""
-    start, end = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
-    return np.linspace(start, end, num_points if end > start else 1)
-
-
 def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
     """Mean, lowest and highest of noisy curves, each averaged in one bin for each grid point.
 
@@ -287,7 +281,8 @@ def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
     curves = [bin_means(points, num_points) for points in rows if len(points.x)]
     if not curves:
         return None
-    grid = wide_grid(curves, num_points)
+    start, end = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
+    grid = np.linspace(start, end, num_points if end > start else 1)
     values = np.stack([interpolate(curve, grid) for curve in curves])  # [curves, N]
     covered = np.isfinite(values).any(axis=0)
     values = values[:, covered]

@@ -202,11 +202,8 @@ def grid(size: tuple[int, int]) -> np.ndarray:
     """Evenly spaced points over an image, `[rows, columns, 2]`, as row and column."""
     spacing = max(min(size) / POINTS, 1.0)
     counts = [max(int(side / spacing), 1) for side in size]
-    rows, columns = (
-        (np.arange(count) + 0.5) * side / count - 0.5
-        for count, side in zip(counts, size, strict=True)
-    )
-    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
+    centres = [(np.arange(n) + 0.5) * side / n - 0.5 for n, side in zip(counts, size, strict=True)]
+    return np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1)
 
 
 def perturbed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -27,11 +27,6 @@ HEADER = 0.92  # inches
 _LETTER = 0.105  # mean width of a subtitle's letter in inches
 
 
-class TimeUnit(NamedTuple):
-    seconds: float
-    name: str
-
-
 def short(value: float, _position: object = None) -> str:
     """A number as an axis shows it: 0.0003, 250, 1,500, 20k, 2.5M."""
     sign, size = "−" if value < 0 else "", abs(value)
@@ -43,12 +38,10 @@ def short(value: float, _position: object = None) -> str:
     return sign + (f"{digits}e{int(exponent)}" if exponent else digits)
 
 
-def time_unit(longest_s: float) -> TimeUnit:
-    """A unit that is easy to read for times up to this one."""
-    for unit in (TimeUnit(86_400.0, "days"), TimeUnit(3600.0, "h"), TimeUnit(60.0, "min")):
-        if longest_s > 3 * unit.seconds:
-            return unit
-    return TimeUnit(1.0, "s")
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """A unit that is easy to read for times up to this one: its seconds, and its name."""
+    units = (86_400.0, "days"), (3600.0, "h"), (60.0, "min")
+    return next((unit for unit in units if longest_s > 3 * unit[0]), (1.0, "s"))
 
 
 def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:

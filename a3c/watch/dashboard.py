@@ -23,19 +23,24 @@ from a3c.cluster.topology import CHIEF
 from a3c.errors import A3CError
 from a3c.process.console import count
 from a3c.run.rundir import RunDir
-from a3c.watch.curve import Curve, Point, one_line, roughly, seconds_to_end, seconds_to_goal
 from a3c.watch.snapshot import (
     CELLS,
     NOTHING,
     RUNNING,
+    Curve,
+    Point,
     ProcessStatus,
     Status,
     duration,
     lines,
+    one_line,
     percent,
     printable,
     rate,
+    roughly,
     score,
+    seconds_to_end,
+    seconds_to_goal,
 )
 from a3c.watch.status import Reader
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _EXPOSURE_INTERVAL_S = 30.0
-_CREATE_TIME_SLACK_S = 1.5
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
 _FULL_MB = 0.5
 _LOW_MB = 100.0
@@ -370,46 +369,38 @@ class Sampler:
         self._pss_mb: dict[int, float] = {}  # those read longest ago first
 
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """The processes with the usage of those that run on this machine."""
+        """The processes with the usage of those that run on this machine.
+
+        CPU is of one core, since the last call or, at first, since the process started.
+        """
         import psutil
 
         before, self._known = self._known, {}
         stalest = next(iter(self._pss_mb), None)
-        found = []
+        usage: dict[str, dict[str, Any]] = {}
         for p in processes:
-            if p.pid and p.uptime_s is not None and p.host == process_records.this_host():
-                with contextlib.suppress(psutil.Error):
-                    usage = self._usage(p.pid, p.uptime_s, before.get(p.pid), p.pid == stalest)
-                    p = dataclasses.replace(p, **usage)
-            found.append(p)
+            if not p.pid or p.uptime_s is None or p.host != process_records.this_host():
+                continue
+            with contextlib.suppress(psutil.Error):
+                process, is_new = before.get(p.pid) or psutil.Process(p.pid), p.pid not in before
+                cpu = process.cpu_percent()
+                if is_new:
+                    times = process.cpu_times()
+                    cpu = 100.0 * (times.user + times.system) / max(p.uptime_s, 1e-3)
+                self._known[p.pid] = process
+                if is_new or p.pid == stalest:
+                    self._pss_mb.pop(p.pid, None)
+                    with contextlib.suppress(psutil.Error):  # such as of another user's process
+                        self._pss_mb[p.pid] = process.memory_full_info().pss / 1e6
+                pss_mb, rss_mb = self._pss_mb.get(p.pid), process.memory_info().rss / 1e6
+                kind = "pss" if pss_mb else "rss"
+                usage[p.name] = {
+                    "cpu_percent": cpu,
+                    "memory_mb": pss_mb or rss_mb,
+                    "memory_kind": kind,
+                }
         self._pss_mb = {pid: mb for pid, mb in self._pss_mb.items() if pid in self._known}
-        return found
-
-    def _usage(
-        self, pid: int, uptime_s: float, process: psutil.Process | None, is_due: bool
-    ) -> dict[str, Any]:
-        """CPU is of one core, since the last call or, at first, since the process started."""
-        import psutil
-
-        if process and process.is_running():
-            cpu = process.cpu_percent()
-        else:
-            is_due, process = True, psutil.Process(pid)
-            age_s = time.time() - process.create_time()
-            if abs(age_s - uptime_s) > _CREATE_TIME_SLACK_S:
-                return {}  # the pid was reused
-            process.cpu_percent()  # the next call measures from here
-            times = process.cpu_times()
-            cpu = 100.0 * (times.user + times.system) / max(age_s, 1e-3)
-        self._known[pid] = process
-        if is_due:
-            self._pss_mb.pop(pid, None)
-            with contextlib.suppress(psutil.Error):  # such as of another user's process
-                self._pss_mb[pid] = process.memory_full_info().pss / 1e6
-        if pss_mb := self._pss_mb.get(pid):
-            return {"cpu_percent": cpu, "memory_mb": pss_mb, "memory_kind": "pss"}
-        rss_mb = process.memory_info().rss / 1e6
-        return {"cpu_percent": cpu, "memory_mb": rss_mb, "memory_kind": "rss"}
+        return [dataclasses.replace(p, **usage.get(p.name, {})) for p in processes]
 
 
 def exposure(processes: Sequence[ProcessStatus]) -> dict[str, Any]:
