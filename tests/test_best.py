@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from a3c.errors import UserError
-from a3c.play import best
+from a3c.play import locate
 from a3c.play.locate import find_checkpoint
 from a3c.play.playground import summarise
 from a3c.run import checkpoint
@@ -24,30 +24,30 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def kept(run: RunDir, step: int, score: float) -> best.Best:
+def kept(run: RunDir, step: int, score: float) -> locate.Best:
     path = snapshots.write(run.checkpoints, step)
-    candidate, manifest = best.copy_candidate(run, path)
-    return best.keep(run, candidate, manifest, summarise([Episode(score, 5)]))
+    candidate, manifest = locate.copy_candidate(run, path)
+    return locate.keep_best(run, candidate, manifest, summarise([Episode(score, 5)]))
 
 
 def test_the_best_survives_the_pruning_of_its_checkpoint_while_it_is_played(
     run: RunDir,
 ) -> None:
-    candidate, manifest = best.copy_candidate(run, snapshots.write(run.checkpoints, 100))
+    candidate, manifest = locate.copy_candidate(run, snapshots.write(run.checkpoints, 100))
     snapshots.write(run.checkpoints, 200)
     checkpoint.prune(run.checkpoints, keep=1)
     assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
-    path = best.keep(run, candidate, manifest, summarise([Episode(7.0, 5)])).path
+    path = locate.keep_best(run, candidate, manifest, summarise([Episode(7.0, 5)])).path
     assert checkpoint.verify(path).step == 100
-    assert best.find(run) == (path, 100, 7.0, 1)
+    assert locate.find_best(run) == (path, 100, 7.0, 1)
 
 
 def test_only_the_last_one_kept_stays(run: RunDir) -> None:
     kept(run, 100, 7.0)
     kept(run, 200, 8.0)
-    best.copy_candidate(run, snapshots.write(run.checkpoints, 300))
-    best.clear(run)
-    assert [path.name for path in best.folder(run).iterdir()] == ["200"]
+    locate.copy_candidate(run, snapshots.write(run.checkpoints, 300))
+    locate.clear_best(run)
+    assert [path.name for path in locate.best_folder(run).iterdir()] == ["200"]
 
 
 def test_which_best_means_the_evaluators_best(run: RunDir) -> None:
@@ -79,5 +79,5 @@ def test_a_checkpoint_that_is_damaged_missing_or_has_links_is_not_copied(
     (linked / "variables.index").symlink_to(tmp_path / "secret")
     for path in (damaged, run.checkpoints / "200", linked):
         with pytest.raises(DamagedCheckpointError):
-            best.copy_candidate(run, path)
-    assert best.find(run) is None
+            locate.copy_candidate(run, path)
+    assert locate.find_best(run) is None

@@ -22,11 +22,11 @@ from matplotlib import image
 
 import evaluate
 import plot
-from a3c.play.locate import find_checkpoint
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
+from tests.fake_runs import configure
 from tests.runs import REPOSITORY, call_script, launcher, wait_until
 
 
@@ -92,21 +92,11 @@ def test_the_confirming_games_are_those_of_evaluate(trained: Path) -> None:
     assert not (trained / "candidate").exists()
 
 
-@pytest.mark.parametrize(
-    ("configured", "flags", "greedy"),
-    [(True, [], True), (True, ["--no-greedy"], False), (False, ["--greedy"], True)],
-)
-def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise(
-    trained: Path, tmp_path: Path, configured: bool, flags: list[str], greedy: bool
-) -> None:
-    newest = checkpoint.steps(trained / "checkpoints")[-1]
-    copy = Path(shutil.copytree(newest, tmp_path / newest.name))
-    tables = json.loads((copy / "manifest.json").read_text())
-    tables["config"]["run"]["evaluation_greedy"] = configured
-    (copy / "manifest.json").write_text(json.dumps(tables))
-    source = find_checkpoint(str(copy))  # a checkpoint alone says all
-    assert source.manifest.step == int(newest.name)
-    assert evaluate.playground(source.config, evaluate.parse(flags)).greedy == greedy
+def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
+    for configured, flags in ((True, []), (True, ["--no-greedy"]), (False, ["--greedy"])):
+        config = configure(evaluation_greedy=configured)
+        ground = evaluate.playground(config, evaluate.parse(flags))
+        assert ground.greedy == (flags != ["--no-greedy"])
 
 
 def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 import envs
 import model
 from a3c.learn.rollout import Player
+from a3c.play import show as show_module
 from a3c.play.playground import Playground
 from a3c.play.show import prepare_live
 from tests.clusters import small_config
@@ -21,17 +22,15 @@ CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30
 
 
 class Screen:
-    """Keeps the pictures; the user closes it after so many."""
+    """A window that keeps the pictures; the user closes it after so many."""
 
     def __init__(self, patience: int) -> None:
         self.pictures: list[Image.Image] = []
-        self.sizes: list[tuple[int, int]] = []
-        self.titles: list[str] = []
+        self.opened: list[Any] = []
         self.closed, self._patience = 0, patience
 
-    def __call__(self, title: str, size: tuple[int, int]) -> Screen:
-        self.titles.append(title)
-        self.sizes.append(size)
+    def __call__(self, title: str, size: tuple[int, int], **_: Any) -> Screen:
+        self.opened.append((title, size))
         return self
 
     def show(self, picture: Image.Image) -> None:
@@ -44,15 +43,18 @@ class Screen:
         self.closed += 1
 
 
-def train(open_screen: Any, clock: Callable[[], float], rollouts: int = 2) -> int:
+def train(window: Any, clock: Callable[[], float]) -> int:
     """Play as a worker that is shown; returns the env steps."""
-    make_envs, show = prepare_live(CONFIG, envs.make, model.build, open_screen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISPLAY", ":4711")
+        patch.setattr(show_module, "Window", window)
+        make_envs, show = prepare_live(CONFIG, envs.make, model.build)
     assert show is not None
     games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
     agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
     shown = show(games, agent, clock=clock)
     player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_decision=shown)
-    steps = sum(r.num_env_steps for r in itertools.islice(player.rollouts(), rollouts))
+    steps = sum(r.num_env_steps for r in itertools.islice(player.rollouts(), 2))
     games.close()
     return steps
 
@@ -61,13 +63,11 @@ def test_the_first_game_is_shown_as_it_goes_but_not_more_often_than_a_screen_can
     ticks, screen = itertools.count(), Screen(patience=1000)
     assert train(screen, lambda: next(ticks) * 0.011) == 120
     assert len(screen.pictures) == 20  # every third of 60 steps
-    assert screen.titles == ["CartPole · training"]
-    assert {picture.size for picture in screen.pictures} == set(screen.sizes)
-    first, last = screen.pictures[0], screen.pictures[-1]
-    assert first.tobytes() != last.tobytes()
-    width = screen.sizes[0][0] - 304
-    games = [picture.crop((0, 0, width, picture.height)).tobytes() for picture in screen.pictures]
-    assert len(set(games)) > 10
+    ((title, (width, height)),) = screen.opened
+    assert title == "CartPole · training"
+    assert {picture.size for picture in screen.pictures} == {(width, height)}
+    games = {picture.crop((0, 0, width - 304, height)).tobytes() for picture in screen.pictures}
+    assert len(games) > 10
 
 
 def test_training_goes_on_when_the_window_is_closed_or_fails(
@@ -78,7 +78,7 @@ def test_training_goes_on_when_the_window_is_closed_or_fails(
     assert train(screen, itertools.count().__next__) == 120
     assert (len(screen.pictures), screen.closed) == (3, 1)
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise OSError("no memory")
 
     assert train(fail, itertools.count().__next__) == 120
@@ -97,8 +97,8 @@ def test_a_worker_plays_as_always_where_nothing_can_be_shown(
     def refuse(*_: Any, **__: Any) -> Any:
         raise ValueError("not drawn")
 
-    screen: Any = Screen(1)
-    assert prepare_live(CONFIG, refuse, model.build, screen) == (refuse, None)
+    monkeypatch.setenv("DISPLAY", ":4711")
+    assert prepare_live(CONFIG, refuse, model.build) == (refuse, None)
     without_display, not_drawn = caplog.messages
     assert without_display.startswith("no window: there is no display here")
     assert "not drawn" in not_drawn

@@ -18,9 +18,9 @@ from a3c.plot.curves import (
     AVERAGES,
     Series,
     across_seeds,
+    across_workers,
     bin_means,
     group,
-    interpolate,
     interval,
     iqm,
     smooth,
@@ -91,22 +91,16 @@ def test_numbers_of_info_have_a_picture_where_there_are_any(
     assert all(f"<!-- {label} -->" in text for label in ("coins", "a/b", "mean of 2 workers"))
 
 
-def test_several_runs_share_a_picture(tmp_path: Path) -> None:
-    runs = [fake_run(tmp_path / f"run-{seed}", seed=seed) for seed in (1, 2, 3)]
-    runs.append(fake_run(tmp_path / "other", learning_rate=1e-4))
-    names = ["return", "losses", "throughput", "staleness"]
-    assert main([*map(str, runs), "--what", *names, "--output", str(tmp_path / "here")]) == 0
-    assert all(is_drawn(tmp_path / "here" / f"{name}.png") for name in names)
-
-
-def test_an_svg_compares_groups_of_seeds_by_the_chosen_average(tmp_path: Path) -> None:
+def test_pictures_compare_groups_of_seeds_by_the_chosen_average(tmp_path: Path) -> None:
     runs = [
         fake_run(tmp_path / f"{rate}-{seed}", seed=seed, learning_rate=rate, games=20)
         for rate in (1e-3, 1e-4)
         for seed in (1, 2, 3)
     ]
-    flags = ("--what", "return", "--format", "svg", "--average", "iqm", "--x", "wall")
-    assert main([*map(str, runs), *flags, "--output", str(tmp_path)]) == 0
+    flags = ("--format", "svg", "--average", "iqm", "--x", "wall", "--output", str(tmp_path))
+    assert main([*map(str, runs), *flags]) == 0
+    for name in ("losses", "staleness"):
+        assert "<!-- learning rate 0.0001 -->" in (tmp_path / f"{name}.svg").read_text()
     text = (tmp_path / "return.svg").read_text()  # each text is a comment above its shapes
     for label in ("learning rate 0.0001 (3 seeds)", "wall time (s)"):
         assert f"<!-- {label} -->" in text
@@ -156,9 +150,10 @@ def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
     points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
     assert smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
     assert bin_means(points, 2).y.tolist() == [3.0, 7.0]
-    points = Series(np.array([1.0, 3.0]), np.array([10.0, 30.0]))
-    values = interpolate(points, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_array_equal(values, [np.nan, 10.0, 20.0, 30.0, np.nan])
+    late = Series(np.array([5.0, 15.0]), np.array([0.0, 10.0]))
+    over = across_workers([points, late], 2)  # means of [0, 5) and [5, 10], then late alone
+    assert over is not None
+    np.testing.assert_array_equal(over, [[0.5, 15.0], [3.0, 10.0], [3.0, 10.0], [3.0, 10.0]])
 
 
 def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:

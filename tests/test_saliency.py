@@ -11,14 +11,12 @@ from gymnasium.spaces import Box
 from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Decision
 from a3c.plot.network_pictures import (
-    POLICY,
     filters_figure,
     first_layers,
     frame_names,
     image_axes,
     image_frames,
     largest_value_changes,
-    overlay,
     saliency,
 )
 
@@ -127,15 +125,6 @@ def test_an_observation_is_split_into_named_frames(shape: Any, wanted: Any) -> N
         assert (found[3, :, :, 0] == observation[:, :, 3]).all()
     if shape == (2, 3, 40, 60):
         assert (found[1, :, :, 2] == observation[1, 2]).all()
-
-
-def test_an_overlay_is_bright_only_where_saliency_is_high() -> None:
-    saliency_map = np.zeros((4, 4))
-    saliency_map[1, 2] = 3.0
-    image = overlay(np.full((4, 4, 3), 0.5), saliency_map, POLICY)
-    assert image[1, 2, 2] > 0.9
-    assert np.ptp(np.delete(image.reshape(-1, 3), 6, axis=0)) == 0
-    assert np.isfinite(overlay(np.zeros((4, 4, 3)), np.zeros((4, 4)), POLICY)).all()
 
 
 def test_the_first_layer_of_each_trunk_is_found() -> None:

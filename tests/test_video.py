@@ -71,27 +71,17 @@ def test_a_limit_of_seconds_is_kept_and_file_names_are_not_used_twice(
     assert len(videos.read(first).pictures) == len(videos.read(second).pictures) == 5
 
 
-class _InterruptedError(BaseException):
-    """Raised as Ctrl-C would be."""
-
-
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
-def test_an_interrupted_recording_leaves_no_file(
+def test_ctrl_c_and_a_full_disk_leave_no_file(
     ground: Playground, rendered: Any, tmp_path: Path, kind: Any
 ) -> None:
     def interrupt(decision: Any) -> None:
         if decision.lengths[0] == 5:
-            raise _InterruptedError
+            raise KeyboardInterrupt
 
-    with pytest.raises(_InterruptedError):
+    with pytest.raises(KeyboardInterrupt):
         recorded(ground, rendered, tmp_path, file_format=kind, on_decision=interrupt)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", ["mp4", "gif"])
-def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(
-    ground: Playground, rendered: Any, tmp_path: Path, kind: Any
-) -> None:
     why = "ffmpeg can't write in .*: is its disk full"
     with little_room(4096), pytest.raises(UserError, match=why) as error:
         recorded(ground, rendered, tmp_path, file_format=kind)
@@ -228,6 +218,7 @@ def test_a_window_shows_pictures_and_leaves_no_process() -> None:
             window.show(Image.new("RGB", (64, 48), (shade, 0, 0)))
         assert window.is_open()
     assert not window.is_open()
+    assert window._process.returncode == 0, "it went as its input ended"
     window.show(Image.new("RGB", (64, 48)))
 
 
@@ -238,10 +229,3 @@ def test_a_missing_display_is_reported_in_one_line() -> None:
     with pytest.raises(UserError, match="no window can be opened here: "):
         Window("title", (64, 48), nowhere | {"DISPLAY": ":4711"})
     assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}) is None
-
-
-def test_a_window_closes_when_its_process_dies(tmp_path: Path) -> None:
-    window = Window("title", (64, 48), HEADLESS)
-    window._pictures.close()  # as the kernel does when a process is killed
-    assert window._process.wait(timeout=10) == 0
-    window.close()

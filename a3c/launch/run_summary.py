@@ -24,7 +24,7 @@ from a3c.config import Config
 from a3c.errors import A3CError, UserError
 from a3c.hosts import elsewhere
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
-from a3c.play import best
+from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import PLAYED, beside, command, count, discard, from_here
 from a3c.run import checkpoint, resume, rundir
@@ -245,7 +245,7 @@ def summarise(
             rundir.write_json(run.summary, before)  # nothing was learned since
         return before
     played = resume.newest_step(run.path / "metrics")
-    kept = best.find(run)  # by the evaluator
+    kept = locate.find_best(run)  # by the evaluator
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {
         "state": state,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
-from a3c.play import best
+from a3c.play import locate
 from a3c.play.playground import MAX_ENVS, Games, Playground, load, summarise
 from a3c.play.show import OpenWindow, record, side_show
 from a3c.process.console import count
@@ -51,7 +51,7 @@ class Evaluator:
         self._envs = ground.envs(min(episodes, MAX_ENVS))
         beat_with_steps(self._envs, heartbeat.beat)
         self._agent = ground.agent(self._envs)
-        self._best = best.find(run)
+        self._best = locate.find_best(run)
         self._seen = -1
         self._window = None
         if open_window is not None:
@@ -66,7 +66,7 @@ class Evaluator:
             while not self._evaluate_newest():
                 for _ in range(round(POLL_S / 0.1)):  # the window plays on
                     self._stop.wait(min(self._poll(), 0.1))
-        best.clear(self._run)
+        locate.clear_best(self._run)
         if self._window:
             self._window.close()
         self._envs.close()
@@ -89,7 +89,7 @@ class Evaluator:
 
     def _evaluate(self, path: Path) -> Manifest:
         try:
-            candidate, manifest = best.copy_candidate(self._run, path)
+            candidate, manifest = locate.copy_candidate(self._run, path)
         except OSError as error:
             log.error("can't keep a copy of %s (%s); evaluation goes on", path, error.strerror)
             candidate, manifest = path, checkpoint.verify(path)
@@ -107,7 +107,7 @@ class Evaluator:
         log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
         if candidate != path and (self._best is None or summary.mean > self._best.mean):
             try:
-                self._best = best.keep(self._run, candidate, manifest, summary)
+                self._best = locate.keep_best(self._run, candidate, manifest, summary)
             except OSError as error:
                 log.error("can't keep the best checkpoint (%s); evaluation goes on", error.strerror)
         return manifest

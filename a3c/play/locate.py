@@ -1,4 +1,4 @@
-"""Find a checkpoint by a run's name, a run's directory or the checkpoint's own directory.
+"""Find a checkpoint by a run's name or directory or by its own, and keep the best of a run.
 
 `zoo/NAME` is a compact checkpoint that is shipped with this code, in any current directory.
 """
@@ -6,20 +6,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from a3c.config import Config, command_line
 from a3c.errors import UserError
-from a3c.play import best
 from a3c.process import console
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
+
+if TYPE_CHECKING:
+    from a3c.play.playground import Summary  # TensorFlow
 
 Which = Literal["newest", "best"]
 
@@ -60,7 +65,7 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
         return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
     run = find_run(name)
     if which == "best":
-        kept = best.find(run)
+        kept = find_best(run)
         path = kept.path if kept else checkpoint.best(run.checkpoints)
         if path is None:
             raise UserError(
@@ -113,3 +118,64 @@ def _verified(path: Path, remedy: str) -> Manifest:
         return checkpoint.verify(path)
     except DamagedCheckpointError as error:
         raise UserError(f"checkpoint {path} is damaged ({error}): {remedy}") from None
+
+
+# --- the best checkpoint by evaluation: a copy in best/<step>, which is never pruned --------------
+
+SCORE = "evaluation.json"
+_CANDIDATE = ".candidate-"
+
+
+class Best(NamedTuple):
+    """A kept checkpoint, and the mean return of its evaluation games."""
+
+    path: Path
+    step: int
+    mean: float
+    episodes: int
+
+
+def best_folder(run: RunDir) -> Path:
+    return run.path / "best"
+
+
+def find_best(run: RunDir) -> Best | None:
+    """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
+    found = []
+    for path in checkpoint.steps(best_folder(run)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            score = json.loads((path / SCORE).read_bytes())
+            found.append(Best(path, int(path.name), float(score["mean"]), int(score["episodes"])))
+    return max((b for b in found if math.isfinite(b.mean)), key=lambda b: b.mean, default=None)
+
+
+def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
+    """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
+
+    Raises DamagedCheckpointError if the checkpoint is damaged or gone.
+    """
+    manifest = checkpoint.read_manifest(path)
+    candidate = best_folder(run) / f"{_CANDIDATE}{path.name}"
+    shutil.rmtree(candidate, ignore_errors=True)
+    candidate.mkdir(mode=0o700, parents=True)
+    for name in (checkpoint.MANIFEST, *manifest.files):
+        shutil.copyfile(checkpoint.own_file(path, name), candidate / name, follow_symlinks=False)
+    return candidate, checkpoint.verify(candidate)
+
+
+def keep_best(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
+    """Make a candidate the best checkpoint, then remove the former best."""
+    score = {"step": manifest.step, "best_by": "mean", **summary._asdict()}
+    (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
+    path = best_folder(run) / str(manifest.step)
+    shutil.rmtree(path, ignore_errors=True)
+    candidate.rename(path)
+    clear_best(run, spare=path)
+    return Best(path, manifest.step, summary.mean, summary.episodes)
+
+
+def clear_best(run: RunDir, spare: Path | None = None) -> None:
+    """Remove candidates; with `spare`, also the former best."""
+    for path in best_folder(run).glob("*" if spare else f"{_CANDIDATE}*"):
+        if path != spare:
+            shutil.rmtree(path, ignore_errors=True)

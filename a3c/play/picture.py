@@ -183,7 +183,6 @@ class Painter:
         return image
 
     def _curve(self, width: int) -> Image.Image:
-        """The last values as a line over a shaded area."""
         size = (width * _SMOOTH, _CURVE_HEIGHT * _SMOOTH)
         image = Image.new("RGB", size, SURFACE)
         pen = ImageDraw.Draw(image)
@@ -209,14 +208,15 @@ class Painter:
         return image.resize((width, _CURVE_HEIGHT), Image.Resampling.BOX)
 
     def _paint_rows(self, pen: ImageDraw.ImageDraw, rows: Sequence[PolicyRow]) -> None:
-        """One row for each action, in two columns if there are many."""
+        """One row for each action, in two columns if there are many, the most probable of them."""
         room = self._height - _ROWS_TOP - 10
         columns = 1 if len(rows) <= room // 18 else 2
         per_column = min(math.ceil(len(rows) / columns), room // 14)
-        shown, left_out = _most_probable(rows, columns * per_column)
+        ranks = [-row.probability if isinstance(row, Choice) else 0.0 for row in rows]
+        kept = sorted(sorted(range(len(rows)), key=ranks.__getitem__)[: columns * per_column])
         width = (PANEL_WIDTH - 2 * _MARGIN - (columns - 1) * 14) // columns
         spacing = min(room // max(per_column, 1), 26)
-        for index, row in enumerate(shown):
+        for index, row in enumerate(rows[place] for place in kept):
             column, line = divmod(index, per_column)
             x = self._left + _MARGIN + column * (width + 14)
             y = _ROWS_TOP + line * spacing
@@ -225,7 +225,7 @@ class Painter:
                 _paint_choice(pen, box, row, small=columns == 2)
             else:
                 _paint_reading(pen, box, row)
-        if left_out:
+        if left_out := len(rows) - len(kept):
             right = self._left + PANEL_WIDTH - _MARGIN
             text = f"and {left_out} less likely"
             pen.text((right, _ROWS_TOP - 18), text, DIM, font("", 11), anchor="rm")
@@ -266,15 +266,7 @@ def _paint_reading(pen: ImageDraw.ImageDraw, place: Place, row: Reading) -> None
     pen.text((right, middle), f"{row.action:.2f}", AMBER, font("Bold", 12), anchor="rm")
 
 
-def _most_probable(rows: Sequence[PolicyRow], room: int) -> tuple[list[PolicyRow], int]:
-    """The most probable rows that fit, in their original order, and how many are left out."""
-    ranks = [-row.probability if isinstance(row, Choice) else 0.0 for row in rows]
-    kept = sorted(sorted(range(len(rows)), key=ranks.__getitem__)[:room])
-    return [rows[index] for index in kept], len(rows) - len(kept)
-
-
 def score_text(score: float) -> str:
-    """A score without unnecessary decimals."""
     return f"{score:,.0f}" if score == round(score) else f"{score:,.1f}"
 
 

@@ -202,7 +202,6 @@ def screen(envs: Envs, env_id: str) -> np.ndarray:
 
 
 def frames_per_second(envs: Envs, config: EnvConfig) -> float:
-    """Env steps in a second of the game."""
     if atari.find(config.env_id.rpartition(":")[2]):
         return 60.0 / config.frame_skip
     fps = envs.metadata.get("render_fps")
@@ -233,7 +232,6 @@ class Games:
         self.lengths = np.zeros(num_envs, int)
 
     def add(self, rewards: np.ndarray, done: np.ndarray, played: np.ndarray) -> None:
-        """Count one step of all environments."""
         self.returns[played] += rewards[played]
         self.lengths[played] += 1
         for i in np.flatnonzero(done):
@@ -250,7 +248,6 @@ class Games:
 
     @property
     def num_ended(self) -> int:
-        """Games that have ended and count."""
         return len(self.episodes)
 
     @property
@@ -277,7 +274,6 @@ class Summary(NamedTuple):
 
 
 def summarise(games: Sequence[Episode]) -> Summary:
-    """The statistics of at least one game."""
     scores = np.array([game.episode_return for game in games])
     several = len(games) > 1
     # The 95 % percentile bootstrap interval of the mean (Efron 1979), always of the same draws.

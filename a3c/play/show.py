@@ -129,17 +129,14 @@ def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
         assert process.stdin is not None
         try:
             yield process.stdin
-            process.stdin.close()
         except BrokenPipeError:  # ffmpeg has ended; its exit code and its last line say why
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+            pass
         except BaseException:
             process.kill()
-            process.wait()
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
             raise
-        if code := process.wait():
+        finally:
+            process.communicate()  # closes its input
+        if code := process.returncode:
             errors.seek(0)
             lines = errors.read().decode(errors="replace").strip().splitlines() or [""]
             why = f"{path.parent} ({lines[-1] or f'exit code {code}'})"
@@ -251,22 +248,16 @@ def live(
 
 
 def prepare_live(
-    config: Config,
-    make_envs: Callable[..., Envs],
-    build_network: Callable[..., Any],
-    open_window: OpenWindow | None = None,
+    config: Config, make_envs: Callable[..., Envs], build_network: Callable[..., Any]
 ) -> tuple[Callable[..., Envs], Callable[..., Callable[[Decision], object]] | None]:
     """`make_envs` for a worker that is shown, and what shows it; None where that is impossible."""
-    if open_window is None:
-        if reason := missing_display():
-            log.warning("no window: %s", reason)
-            return make_envs, None
-        # A copy of the environment, because a game that is drawn hides the display from pygame.
-        open_window = functools.partial(Window, environ=dict(os.environ))
+    # A copy of the environment, because a game that is drawn hides the display from pygame.
+    open_window = functools.partial(Window, environ=dict(os.environ))
     ground = Playground(config, make_envs, build_network, config.run.seed)
     try:
-        with closing(ground.rendered_env()):
-            pass
+        if reason := missing_display():
+            raise UserError(reason)
+        ground.rendered_env().close()
     except UserError as error:
         log.warning("no window: %s", error)
         return make_envs, None

@@ -68,7 +68,6 @@ class Window:
                 raise UserError(f"no window can be opened here: {said}")
 
     def show(self, picture: Image.Image) -> None:
-        """Show a picture; does nothing if the window was closed."""
         if self.is_open():
             with contextlib.suppress(BrokenPipeError):
                 self._pictures.write(picture.tobytes())
@@ -78,15 +77,11 @@ class Window:
         return self._process.poll() is None
 
     def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._pictures.close()
         try:
-            self._process.wait(_LEAVE_WITHIN_S)
+            self._process.communicate(timeout=_LEAVE_WITHIN_S)  # the window closes with its input
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+            self._process.communicate()
 
 
 def main(title: str, width: int, height: int) -> int:

@@ -90,7 +90,6 @@ class History:
         return sorted(name for name in self.tables if name.startswith("evaluator-"))
 
     def setting(self, section: str, name: str) -> Any:
-        """A setting of the run, or None if it isn't known."""
         return (self.config or {}).get(section, {}).get(name)
 
     def curve(self, table: str, metric: str, scale: Scale) -> Series:
@@ -258,19 +257,12 @@ def smooth(points: Series, window: int) -> Series:
 
 def bin_means(points: Series, num_bins: int) -> Series:
     """The mean point of each of `num_bins` equal parts of the x-axis; empty parts are left out."""
-    if len(points.x) <= 1:
-        return points
     edges = np.linspace(points.x[0], points.x[-1], num_bins + 1)
     bins = np.clip(np.searchsorted(edges, points.x, side="right") - 1, 0, num_bins - 1)
     counts = np.bincount(bins, minlength=num_bins)
     held = counts > 0
     x, y = (np.bincount(bins, part, num_bins)[held] / counts[held] for part in points)
     return Series(x, y)
-
-
-def interpolate(points: Series, grid: np.ndarray) -> np.ndarray:
-    """Values at the points of `grid`, linearly interpolated; NaN beyond the ends."""
-    return np.interp(grid, points.x, points.y, left=np.nan, right=np.nan)
 
 
 def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
@@ -283,7 +275,7 @@ def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
         return None
     start, end = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)
     grid = np.linspace(start, end, num_points if end > start else 1)
-    values = np.stack([interpolate(curve, grid) for curve in curves])  # [curves, N]
+    values = np.stack([np.interp(grid, *c, left=np.nan, right=np.nan) for c in curves])
     covered = np.isfinite(values).any(axis=0)
     values = values[:, covered]
     low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
@@ -323,5 +315,5 @@ def across_seeds(curves: Sequence[Series], num_points: int, average: str = "mean
     start, end = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
     num_points = 0 if end < start else 1 if end == start else num_points
     grid = np.linspace(start, end, num_points)
-    values = np.stack([interpolate(curve, grid) for curve in curves])  # [runs, N]
+    values = np.stack([np.interp(grid, *curve) for curve in curves])  # [runs, N]
     return Band(grid, AVERAGES[average](values), *interval(values, AVERAGES[average]))

@@ -287,9 +287,9 @@ def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figur
     room |= {"wspace": _GAP / cell_w, "hspace": _CAPTION / cell_h}
     panels = figure.subplots(len(shown), columns, squeeze=False, gridspec_kw=room)
     for row, moment in zip(panels, shown, strict=True):
-        newest = _rgb(moment.frames[-1])
-        images = [*map(_rgb, moment.frames)]
-        images += [overlay(newest, moment.policy, POLICY), overlay(newest, moment.value, VALUE)]
+        frames = np.broadcast_to(moment.frames, (*moment.frames.shape[:-1], 3))  # also of grey ones
+        maps = (moment.policy, POLICY), (moment.value, VALUE)
+        images = [*frames, *(overlay(frames[-1], *part) for part in maps)]
         for axes, image in zip(row, images, strict=True):
             axes.imshow(image, interpolation="nearest", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
@@ -310,10 +310,6 @@ def overlay(
     strength = np.asarray(saliency, np.float64) / (float(np.max(saliency)) or 1.0)
     light = strength[..., None] * np.array(colour)
     return np.clip(_DARKEN * image * (1 - 0.5 * strength[..., None]) + light, 0.0, 1.0)
-
-
-def _rgb(frame: np.ndarray) -> np.ndarray:
-    return np.repeat(frame, 3, axis=-1) if frame.shape[-1] == 1 else frame
 
 
 def frame_names(count: int) -> list[str]:

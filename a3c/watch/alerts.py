@@ -64,7 +64,6 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
-    """Whether a process was restarted often and its uptime is short."""
     young = p.state == RESTARTING or (p.uptime_s is not None and p.uptime_s < _HEALTHY_S)
     return p.restarts >= _LOOP_RESTARTS and p.is_live and young
 
@@ -89,13 +88,10 @@ def _last_exit(p: ProcessStatus) -> str:
 
 def _cut_off(status: Status) -> Iterator[str]:
     """Hosts that can't be reached; their processes may still work."""
-    hosts: dict[str, list[ProcessStatus]] = {}
-    for p in status.processes:
-        if p.cut_off_s is not None and p.is_live:
-            hosts.setdefault(p.host, []).append(p)
-    for host, cut in hosts.items():
-        for_s = max(p.cut_off_s or 0.0 for p in cut)
-        names = _listed([p.name for p in cut])
+    cut = [p for p in status.processes if p.cut_off_s is not None and p.is_live]
+    for host in dict.fromkeys(p.host for p in cut):
+        names = _listed([p.name for p in cut if p.host == host])
+        for_s = max(p.cut_off_s or 0.0 for p in cut if p.host == host)
         yield f"no connection to {host} for {duration(for_s)}: {names} may be at work there"
 
 
@@ -119,12 +115,8 @@ def _restarts(status: Status) -> Iterator[str]:
 def _late(status: Status) -> Iterator[str]:
     """What a live run should have done by now: heartbeats, metrics, exchanges, checkpoints."""
     is_running = status.state == RUNNING
-    silent = {
-        p.name: p.heartbeat_age_s
-        for p in status.processes
-        if p.state == RUNNING and p.heartbeat_age_s is not None and p.heartbeat_age_s > _SILENT_S
-    }
-    if silent:
+    ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == RUNNING}
+    if silent := {name: age_s for name, age_s in ages.items() if age_s > _SILENT_S}:
         yield f"{_listed(list(silent))}: no sign of life for {duration(max(silent.values()))}"
     age_s, limit_s = status.metrics_age_s, max(15.0, 5 * status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
@@ -137,18 +129,15 @@ def _late(status: Status) -> Iterator[str]:
             "--wire-dtype float16"
         )
     if status.failed_saves >= _FAILED_SAVES:
-        yield (
-            f"the last {status.failed_saves} checkpoints could not be written: "
-            f"logs/{CHIEF}.log says why"
-        )
+        lost = f"the last {status.failed_saves} checkpoints could not be written"
+        yield f"{lost}: logs/{CHIEF}.log says why"
     late_s = _LATE_INTERVALS * status.checkpoint_interval_s
     if is_running and status.since_start_s > late_s:
         due = f"one is due every {duration(status.checkpoint_interval_s)}"
-        newest = status.checkpoint
-        if newest is None:
+        if status.checkpoint is None:
             yield f"there is no checkpoint yet; {due}"
-        elif newest.age_s > late_s:
-            yield f"the newest checkpoint is {duration(newest.age_s)} old; {due}"
+        elif status.checkpoint.age_s > late_s:
+            yield f"the newest checkpoint is {duration(status.checkpoint.age_s)} old; {due}"
 
 
 def _data(status: Status) -> Iterator[str]:

@@ -59,6 +59,7 @@ class Dashboard:
     def __init__(self, run: RunDir, console: Console | None = None) -> None:
         self._reader = Reader(run)
         self._curve = Curve(run.metrics(CHIEF))
+        self.points = self._curve.points
         self._console = console or Console()
         self._notes: deque[str] = deque(maxlen=_NUM_NOTES)
         self._live: Live | None = None
@@ -69,9 +70,6 @@ class Dashboard:
         """Read the run again; raises UserError if its directory is gone."""
         self._curve.update()
         self.status = self._reader.read(usage=True)
-
-    def line(self) -> str:
-        return one_line(self.status, self._curve.points)
 
     def write(self, text: str) -> None:
         """Show a line at the bottom; only the last two are shown."""
@@ -124,7 +122,7 @@ class Dashboard:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = options.height or sys.maxsize
-        drawn = draw(self.status, self._curve.points, self._notes, options.max_width, rows)
+        drawn = draw(self.status, self.points, self._notes, options.max_width, rows)
         for line in drawn[:rows]:
             line.no_wrap, line.overflow = True, "crop"
             if options.ascii_only:
@@ -146,7 +144,7 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
             dashboard.refresh()
             if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
                 printed_at = time.monotonic()
-                stream.write(dashboard.line() + "\n")
+                stream.write(one_line(dashboard.status, dashboard.points) + "\n")
                 stream.flush()
             time.sleep(INTERVAL_S)
         if not dashboard.is_on_screen:
@@ -358,10 +356,7 @@ _GRIDS = (("steps/s", "CPU", "memory", "↻"), ("steps/s", "CPU", "↻"), ("step
 
 
 def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text] | None:
-    """All processes in at most `rows` lines, as detailed as possible; None if they don't fit.
-
-    Each has a line, or a cell in as many columns as fit, ordered down each column.
-    """
+    """All processes in `rows` lines, one in each or in columns of cells; None if they don't fit."""
     name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
     line = list(_ROW)
     for extra in _EXTRA:
@@ -383,9 +378,7 @@ def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> 
 def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
     """The number of processes in each state, and the failing ones by name, as many as fit."""
     counts = Counter(p.state for p in processes)
-    words = [
-        Text(f"{n} {state}", _STATE_STYLES.get(state, "")) for state, n in counts.most_common()
-    ]
+    words = [Text(f"{n} {s}", _STATE_STYLES.get(s, "")) for s, n in counts.most_common()]
     line = Text(f"{len(processes)} processes: ").append_text(Text(", ").join(words))
     troubled = [p for p in processes if p.state in ("restarting", "failed", "dead")]
     shown = troubled[: max(0, rows - 1)]

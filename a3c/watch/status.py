@@ -393,12 +393,8 @@ class Sampler:
                     with contextlib.suppress(psutil.Error):  # such as of another user's process
                         self._pss_mb[p.pid] = process.memory_full_info().pss / 1e6
                 pss_mb, rss_mb = self._pss_mb.get(p.pid), process.memory_info().rss / 1e6
-                kind = "pss" if pss_mb else "rss"
-                usage[p.name] = {
-                    "cpu_percent": cpu,
-                    "memory_mb": pss_mb or rss_mb,
-                    "memory_kind": kind,
-                }
+                usage[p.name] = {"cpu_percent": cpu, "memory_mb": pss_mb or rss_mb}
+                usage[p.name]["memory_kind"] = "pss" if pss_mb else "rss"
         self._pss_mb = {pid: mb for pid, mb in self._pss_mb.items() if pid in self._known}
         return [dataclasses.replace(p, **usage.get(p.name, {})) for p in processes]
 
