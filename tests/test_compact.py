@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c.errors import FatalError, UserError
+from a3c.errors import FatalError
 from a3c.learn import chief
 from a3c.play import locate
 from a3c.run import checkpoint
@@ -122,11 +122,6 @@ def test_a_setting_that_the_checkpoints_version_lacked_does_not_refuse_it() -> N
     identity = {"network": {"network": "mlp", "added_later": 3}}
     manifest = snapshots.manifest(10, identity={"network": {"network": "mlp"}})
     checkpoint.refuse_other_identity(manifest, identity, Path("x"))
-
-
-def test_a_name_that_is_not_in_the_zoo_is_answered_with_those_that_are() -> None:
-    with pytest.raises(UserError, match=r"no agent .zoo.nobody. .* give one of .*zoo.cartpole"):
-        locate.find_checkpoint("zoo/nobody")
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "zoo").iterdir()), ids=lambda path: path.name)

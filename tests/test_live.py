@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from PIL import Image
 
 import envs
 import model
@@ -17,30 +16,9 @@ from a3c.play import show as show_module
 from a3c.play.playground import Playground
 from a3c.play.show import prepare_live
 from tests.clusters import small_config
+from tests.videos import Screen
 
 CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
-
-
-class Screen:
-    """A window that keeps the pictures; the user closes it after so many."""
-
-    def __init__(self, patience: int) -> None:
-        self.pictures: list[Image.Image] = []
-        self.opened: list[Any] = []
-        self.closed, self._patience = 0, patience
-
-    def __call__(self, title: str, size: tuple[int, int], **_: Any) -> Screen:
-        self.opened.append((title, size))
-        return self
-
-    def show(self, picture: Image.Image) -> None:
-        self.pictures.append(picture)
-
-    def is_open(self) -> bool:
-        return len(self.pictures) < self._patience
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def train(window: Any, clock: Callable[[], float]) -> int:
@@ -60,13 +38,13 @@ def train(window: Any, clock: Callable[[], float]) -> int:
 
 
 def test_the_first_game_is_shown_as_it_goes_but_not_more_often_than_a_screen_can() -> None:
-    ticks, screen = itertools.count(), Screen(patience=1000)
-    assert train(screen, lambda: next(ticks) * 0.011) == 120
-    assert len(screen.pictures) == 20  # every third of 60 steps
+    ticks, screen = itertools.count(), Screen()
+    assert train(screen.open, lambda: next(ticks) * 0.011) == 120
+    assert len(screen.shown) == 20  # every third of 60 steps
     ((title, (width, height)),) = screen.opened
     assert title == "CartPole · training"
-    assert {picture.size for picture in screen.pictures} == {(width, height)}
-    games = {picture.crop((0, 0, width - 304, height)).tobytes() for picture in screen.pictures}
+    assert {picture.size for _, picture in screen.shown} == {(width, height)}
+    games = {picture.crop((0, 0, width - 304, height)).tobytes() for _, picture in screen.shown}
     assert len(games) > 10
 
 
@@ -74,9 +52,9 @@ def test_training_goes_on_when_the_window_is_closed_or_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    screen = Screen(patience=3)
-    assert train(screen, itertools.count().__next__) == 120
-    assert (len(screen.pictures), screen.closed) == (3, 1)
+    screen = Screen(wanted=3)
+    assert train(screen.open, itertools.count().__next__) == 120
+    assert (len(screen.shown), screen.closed) == (3, 1)
 
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError("no memory")

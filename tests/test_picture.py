@@ -15,7 +15,6 @@ from a3c.play.picture import (
     BLUE,
     GREEN,
     Choice,
-    Facts,
     Painter,
     Reading,
     action_names,
@@ -27,8 +26,8 @@ GAME = np.full((200, 300, 3), 77, np.uint8)
 
 
 def painted(rows: list, value: float = 0.0) -> np.ndarray:
-    facts = Facts("after 10 env steps", score=0.0, step=3, value=value, rows=rows)
-    return np.asarray(Painter("Game", (300, 200)).paint(GAME, facts))
+    painter = Painter("Game", (300, 200))
+    return np.asarray(painter.paint(GAME, "after 10 env steps", value, rows, score=0.0, step=3))
 
 
 def bar_length(pixels: np.ndarray, colour: tuple[int, int, int]) -> int:
@@ -58,7 +57,7 @@ def test_the_curve_of_values_goes_on_from_picture_to_picture() -> None:
     painter = Painter("Game", (300, 200))
     drawn = []
     for value in range(5):
-        image = painter.paint(GAME, Facts("", 0.0, value, float(value), []))
+        image = painter.paint(GAME, "", float(value), [], 0.0, value)
         drawn.append((np.abs(np.asarray(image).astype(int) - GREEN).sum(axis=-1) < 60).sum())
     assert drawn[-1] > drawn[1] > 0
 
@@ -75,7 +74,7 @@ def test_pictures_have_the_even_sides_that_video_needs() -> None:
         painter = Painter("Game", (width, height))
         assert [side % 2 for side in painter.size] == [0, 0]
         frame = np.zeros((height, width, 3), np.uint8)
-        assert painter.paint(frame, Facts("", 0, 0, 0, [])).size == painter.size
+        assert painter.paint(frame, "", 0.0, [], 0.0, 0).size == painter.size
     sizes = [fitted(*size) for size in ((160, 210), (600, 400), (1440, 1080))]
     assert sizes == [(320, 420), (600, 400), (720, 540)], "small ones grow by a whole factor"
 

@@ -24,6 +24,7 @@ from a3c.run.metrics import Episode
 from tests import videos
 from tests.clusters import small_config
 from tests.full_disks import little_room
+from tests.videos import Screen
 
 FPS = 50.0  # of CartPole
 
@@ -119,44 +120,21 @@ def test_files_are_named_after_game_step_and_return(env_id: str, score: float, n
 # --- a game in a window --------------------------------------------------------------------------
 
 
-class Screen:
-    """Records pictures with their times; only `sleep` moves its clock."""
-
-    def __init__(self, slowness_s: float = 0.0, wanted: int = 10_000) -> None:
-        self.now = 0.0
-        self.shown: list[tuple[float, Image.Image]] = []
-        self.wanted, self.slowness_s = wanted, slowness_s
-
-    def show(self, picture: Image.Image) -> None:
-        self.shown.append((self.now, picture))
-        self.now += self.slowness_s
-
-    def is_open(self) -> bool:
-        return len(self.shown) < self.wanted
-
-    def close(self) -> None:
-        self.wanted = 0
-
-    def open(self, title: str, size: tuple[int, int]) -> Any:
-        assert "CartPole" in title
-        return self
-
-    def play(self, ground: Playground, rendered: Any, episodes: int) -> list[Episode]:
-        """The games that were over when the show ended."""
-        games, agent = Games(episodes), ground.agent(rendered)
-        showing = show(
-            ground, rendered, agent, self.open, lambda: 1200, games, clock=lambda: self.now
-        )
-        for pause_s in showing:
-            self.now += min(pause_s, 0.1)
-        return games.episodes
+def play(screen: Screen, ground: Playground, rendered: Any, episodes: int) -> list[Episode]:
+    """The games that were over when the show ended."""
+    games, agent = Games(episodes), ground.agent(rendered)
+    step, clock = lambda: 1200, lambda: screen.now
+    for pause_s in show(ground, rendered, agent, screen.open, step, games, clock):
+        screen.now += min(pause_s, 0.1)
+    assert screen.closed == 1
+    return games.episodes
 
 
 def test_games_go_at_their_own_speed_and_their_ends_stay_for_a_second(
     ground: Playground, rendered: Any
 ) -> None:
     screen = Screen()
-    games = screen.play(ground, rendered, episodes=2)
+    games = play(screen, ground, rendered, episodes=2)
     steps = sum(game.length for game in games)
     assert len(games) == 2
     assert len(screen.shown) == steps + 2
@@ -171,7 +149,7 @@ def test_late_steps_are_not_caught_up_and_closing_the_window_ends_the_show(
     ground: Playground, rendered: Any
 ) -> None:
     screen = Screen(slowness_s=0.1, wanted=5)
-    assert screen.play(ground, rendered, episodes=9) == []
+    assert play(screen, ground, rendered, episodes=9) == []
     times = [time for time, _ in screen.shown]
     assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(times))
     assert len(times) == 5
@@ -204,7 +182,7 @@ def test_a_window_that_is_closed_or_fails_is_reported_once_and_evaluation_contin
     assert [pause is None for pause in pauses] == [refusal is not None, True, True, True]
     messages = [re.sub(r"\(.*:\d+: ", "(", record.message) for record in caplog.records]
     assert messages == [said]
-    assert screen.wanted == (0 if refusal is None else 1), "the window is closed"
+    assert screen.closed == (refusal is None)
 
 
 # --- the window itself ----------------------------------------------------------------------------

@@ -1,14 +1,15 @@
-"""Videos read back."""
+"""Videos read back, and a window that records what it shows."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import imageio_ffmpeg
 import numpy as np
+from PIL import Image
 
 
 class Video(NamedTuple):
@@ -33,3 +34,31 @@ def read(path: Path) -> Video:
     pictures = np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
     hours, minutes, seconds = map(float, length.groups())
     return Video(float(found[3]), pictures, 3600 * hours + 60 * minutes + seconds)
+
+
+class Screen:
+    """A window that records pictures with their times; the user closes it after so many.
+
+    Only pictures move its clock, by `slowness_s` each.
+    """
+
+    def __init__(self, slowness_s: float = 0.0, wanted: int = 10_000) -> None:
+        self.now = 0.0
+        self.opened: list[tuple[str, tuple[int, int]]] = []
+        self.shown: list[tuple[float, Image.Image]] = []
+        self.closed = 0
+        self._wanted, self._slowness_s = wanted, slowness_s
+
+    def open(self, title: str, size: tuple[int, int], **_: Any) -> Any:
+        self.opened.append((title, size))
+        return self
+
+    def show(self, picture: Image.Image) -> None:
+        self.shown.append((self.now, picture))
+        self.now += self._slowness_s
+
+    def is_open(self) -> bool:
+        return len(self.shown) < self._wanted
+
+    def close(self) -> None:
+        self.closed += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import deque
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,39 +105,25 @@ class Camera:
         if self.step is not None:
             kind = "greedy" if self._greedy else "sampled"
             subtitle = f"after {self.step:,} env steps · {kind} actions"
-        self._frame = screen(self._envs, self._env_id)
-        self._facts = Facts(
-            subtitle=subtitle,
-            score=float(decision.returns[0]),
-            step=int(decision.lengths[0]),
-            value=float(decision.action.values[0]),
-            rows=view_policy(
-                self._agent.network.policy,
-                self._envs.single_action_space,
-                decision.action.policy_parameters[0],
-                decision.action.actions[0],
-                self._names,
-            ),
+        rows = view_policy(
+            self._agent.network.policy,
+            self._envs.single_action_space,
+            decision.action.policy_parameters[0],
+            decision.action.actions[0],
+            self._names,
         )
-        return self.painter.paint(self._frame, self._facts)
+        frame, value = screen(self._envs, self._env_id), float(decision.action.values[0])
+        self._paint = functools.partial(self.painter.paint, frame, subtitle, value, rows)
+        return self._paint(score=float(decision.returns[0]), step=int(decision.lengths[0]))
 
     def last_picture(self, episode: Episode) -> Image.Image:
         """The last screen with the final score: the step that ended the game began another."""
-        facts = self._facts._replace(score=episode.episode_return, step=episode.length)
-        return self.painter.paint(self._frame, facts)
+        return self._paint(score=episode.episode_return, step=episode.length)
 
 
 def game_name(env_id: str) -> str:
     """The id without package, namespace and version: `Pong`."""
     return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
-
-
-class Facts(NamedTuple):
-    subtitle: str
-    score: float
-    step: int
-    value: float
-    rows: Sequence[PolicyRow]
 
 
 class Painter:
@@ -154,9 +140,17 @@ class Painter:
         """Width and height of the pictures, both even because video encoders need that."""
         return self._left + PANEL_WIDTH, self._height
 
-    def paint(self, frame: np.ndarray, facts: Facts) -> Image.Image:
+    def paint(
+        self,
+        frame: np.ndarray,
+        subtitle: str,
+        value: float,
+        rows: Sequence[PolicyRow],
+        score: float,
+        step: int,
+    ) -> Image.Image:
         """The next picture, for a frame `[height, width, 3]` of the game."""
-        self._values.append(facts.value)
+        self._values.append(value)
         image = Image.new("RGB", self.size, BACKGROUND)
         game = Image.fromarray(frame)
         if game.size != self._game_size:
@@ -168,18 +162,18 @@ class Painter:
         left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
         for x, y, anchor, text, colour, face in (
             (left, 26, "lm", self._title, BRIGHT, font("Bold", 17)),
-            (left, 46, "lm", facts.subtitle, DIM, font("", 11)),
+            (left, 46, "lm", subtitle, DIM, font("", 11)),
             (left, 70, "lm", "score", DIM, font("", 12)),
             (right, 70, "rm", "env step", DIM, font("", 12)),
-            (left, 92, "lm", score_text(facts.score), BRIGHT, font("Bold", 30)),
-            (right, 92, "rm", f"{facts.step:,}", BRIGHT, font("", 18)),
+            (left, 92, "lm", score_text(score), BRIGHT, font("Bold", 30)),
+            (right, 92, "rm", f"{step:,}", BRIGHT, font("", 18)),
             (left, 146, "lm", "value of the state", DIM, font("", 12)),
-            (right, 146, "rm", f"{facts.value:.2f}", GREEN, font("Bold", 14)),
+            (right, 146, "rm", f"{value:.2f}", GREEN, font("Bold", 14)),
             (left, _ROWS_TOP - 18, "lm", "policy", DIM, font("", 12)),
         ):
             pen.text((x, y), text, colour, face, anchor=anchor)
         image.paste(self._curve(right - left), (left, _CURVE_TOP))
-        self._paint_rows(pen, facts.rows)
+        self._paint_rows(pen, rows)
         return image
 
     def _curve(self, width: int) -> Image.Image:
@@ -292,7 +286,7 @@ def _shortened(text: str, face: ImageFont.FreeTypeFont, width: int) -> str:
     return text + "…"
 
 
-@cache
+@functools.cache
 def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which is part of matplotlib; `weight` is "Bold", or "" for regular."""
     name = f"DejaVuSans-{weight}.ttf" if weight else "DejaVuSans.ttf"

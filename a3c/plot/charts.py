@@ -99,10 +99,7 @@ def info_names(histories: Sequence[History]) -> list[str]:
 def _returns(
     histories: Sequence[History], axes: Sequence[str], window: int, average: str
 ) -> Figure:
-    """Returns of games and the mean of the last `window` games.
-
-    Of runs that differ in their seed the `average` is drawn, with its 95 % interval.
-    """
+    """Returns of games, their means, and of several seeds the average with its 95 % interval."""
     histories = _with_data(
         histories,
         lambda run: len(run.curve(EPISODES, "return", STEPS).x) > 0 or bool(run.evaluators),
@@ -116,7 +113,7 @@ def _returns(
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
     for panel, over in zip(panels, axes, strict=True):
-        scale = _scale(histories, over, [(EPISODES, "return"), (CHIEF, "wall_s")])
+        scale = _scale(histories, over)
         if len(histories) == 1:
             _draw_games(panel, histories[0], scale, window)
         else:
@@ -134,14 +131,8 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
     games = history.curve(EPISODES, "return", scale)
     shown = slice(None, None, -(-len(games.x) // MAX_GAMES) or 1)
     alpha = float(np.clip(60 / max(len(games.x), 1) ** 0.7, 0.06, 0.5))
-    points: dict[str, Any] = {
-        "s": 9,
-        "color": COLOURS[5],
-        "alpha": alpha,
-        "linewidths": 0,
-        "rasterized": True,
-    }
-    axes.scatter(games.x[shown], games.y[shown], label="one game", **points)
+    points: dict[str, Any] = {"s": 9, "color": COLOURS[5], "linewidths": 0, "rasterized": True}
+    axes.scatter(games.x[shown], games.y[shown], label="one game", alpha=alpha, **points)
     label = f"mean of the last {window:,} games"
     axes.plot(*curves.smooth(games, window), color=COLOURS[0], linewidth=2.4, label=label)
     _draw_evaluations(axes, history, scale, COLOURS[1], bars=True)
@@ -159,7 +150,7 @@ def _draw_groups(
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "zorder": 3}
         if index >= MAX_NAMED:
             style = {"color": GREY, "zorder": 1}
-            label = f"{count(others, 'other')}" if index == MAX_NAMED else ""
+            label = count(others, "other") if index == MAX_NAMED else ""
         games = [history.curve(EPISODES, "return", scale) for history in histories]
         means = [curves.smooth(points, window) for points in games if len(points.x)]
         if len(means) == 1:
@@ -209,12 +200,9 @@ def _draw_evaluations(
 def _worker_panels(
     heading: str, histories: Sequence[History], titles: Mapping[str, str], axis: str, window: int
 ) -> Figure:
-    """A panel per metric with the mean of all workers of each group, and their range.
-
-    Runs without the first metric are left out.
-    """
-    histories, scale = _with_workers(histories, next(iter(titles)), axis)
-    groups = curves.group(histories)
+    """A panel per metric with the mean of all workers of each group, and their range."""
+    histories = _with_workers(histories, next(iter(titles)))
+    groups, scale = curves.group(histories), _scale(histories, axis)
     figure = _page(heading, histories)
     columns = min(len(titles), 3)
     panels = figure.subplots(-(-len(titles) // columns), columns, sharex=True, squeeze=False)
@@ -269,10 +257,10 @@ def _fit_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
 
 def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     """Env steps a second, and how the workers of each run spent their time."""
-    histories, scale = _with_workers(histories, "worker/env_steps_per_s", axis)
+    histories = _with_workers(histories, "worker/env_steps_per_s")
+    scale = _scale(histories, axis)
     figure = _page("Throughput", histories)
-    count_shown = min(len(histories), 12)
-    speed, shares = figure.subplots(2, 1, height_ratios=(12, 2 + count_shown))
+    speed, shares = figure.subplots(2, 1, height_ratios=(12, 2 + min(len(histories), 12)))
     for index, history in enumerate(histories):
         points = history.curve(CHIEF, "cluster/env_steps_per_s", scale)
         if not len(points.x):  # the chief is on another host: the sum of the workers of this one
@@ -316,21 +304,17 @@ def _with_data(
     return kept
 
 
-def _with_workers(
-    histories: Sequence[History], metric: str, axis: str
-) -> tuple[list[History], Scale]:
-    """The runs whose workers have a metric, and the x-axis that covers all their rows."""
+def _with_workers(histories: Sequence[History], metric: str) -> list[History]:
     complaint = f"has no {metric}: metrics/worker-*.jsonl are missing or empty"
-    kept = _with_data(histories, lambda run: bool(run.curves(metric, STEPS)), complaint)
-    workers = sorted({worker for history in kept for worker in history.workers})
-    return kept, _scale(kept, axis, [(worker, metric) for worker in workers])
+    return _with_data(histories, lambda run: bool(run.curves(metric, STEPS)), complaint)
 
 
-def _scale(histories: Sequence[History], axis: str, places: list[tuple[str, str]]) -> Scale:
+def _scale(histories: Sequence[History], axis: str) -> Scale:
+    """The x-axis; wall time has a unit that suits the longest run."""
     if axis == "steps":
         return STEPS
-    ends = [run.curve(table, key, SECONDS).x[-1:] for run in histories for table, key in places]
-    unit_s, name = pictures.time_unit(float(np.max(np.concatenate(ends), initial=0.0)))
+    rows = [run.curve(table, "env_steps", SECONDS) for run in histories for table in run.tables]
+    unit_s, name = pictures.time_unit(max((float(x[-1]) for x, _ in rows if len(x)), default=0.0))
     return Scale(f"wall time ({name})", unit_s)
 
 

@@ -78,11 +78,8 @@ def draw(name: str, ground: Playground, envs: Envs, agent: Agent, step: int) -> 
 
 
 def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, image: Box) -> Moment:
-    caption = [
-        f"env step {decision.lengths[0]:,}",
-        f"score {decision.returns[0]:g}",
-        f"value {decision.action.values[0]:.2f}",
-    ]
+    caption = [f"env step {decision.lengths[0]:,}", f"score {decision.returns[0]:g}"]
+    caption.append(f"value {decision.action.values[0]:.2f}")
     actions = envs.single_action_space
     if isinstance(actions, Discrete):
         parameters, action = decision.action.policy_parameters[0], decision.action.actions[0]
@@ -170,10 +167,7 @@ def _grid(weights: np.ndarray) -> np.ndarray:
 
 
 def saliency(agent: Agent, image: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly policy and value depend on each place of the image, `[height, width]`.
-
-    A vector or an action mask beside the image stays as it is.
-    """
+    """How strongly policy and value depend on each place of the image, `[height, width]`."""
     observation = decision.observations[0]
     pixels, axes = observations.pixels(observation, image), image_axes(image)
     height, width = (pixels.shape[axis] for axis in axes)
