@@ -1,28 +1,36 @@
-"""Games in video files and in windows."""
+"""Games in video files and in windows, and which environments can be rendered."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 import envs
 import model
+from a3c.config import Config, EnvConfig
 from a3c.errors import UserError
-from a3c.play.playground import Games, Playground
-from a3c.play.show import HOLD_S, file_stem, film, record, show, side_show
+from a3c.learn.rollout import Player
+from a3c.play import show as show_module
+from a3c.play.playground import Envs, Games, Playground, frames_per_second
+from a3c.play.show import HOLD_S, file_stem, film, prepare_live, record, show, side_show
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from tests import videos
-from tests.clusters import small_config
+from tests.clusters import REPOSITORY, small_config
 from tests.full_disks import little_room
 from tests.videos import Screen
 
@@ -185,6 +193,72 @@ def test_a_window_that_is_closed_or_fails_is_reported_once_and_evaluation_contin
     assert screen.closed == (refusal is None)
 
 
+# --- a training worker's own game -----------------------------------------------------------------
+
+CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
+
+
+def train(window: Any, clock: Callable[[], float]) -> int:
+    """Play as a worker that is shown; returns the env steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISPLAY", ":4711")
+        patch.setattr(show_module, "Window", window)
+        make_envs, shows = prepare_live(CONFIG, envs.make, model.build)
+    assert shows is not None
+    games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
+    agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
+    shown = shows(games, agent, clock=clock)
+    player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_decision=shown)
+    steps = sum(r.num_env_steps for r in itertools.islice(player.rollouts(), 2))
+    games.close()
+    return steps
+
+
+def test_the_first_game_is_shown_as_it_goes_but_not_more_often_than_a_screen_can() -> None:
+    ticks, screen = itertools.count(), Screen()
+    assert train(screen.open, lambda: next(ticks) * 0.011) == 120
+    assert len(screen.shown) == 20  # every third of 60 steps
+    ((title, (width, height)),) = screen.opened
+    assert title == "CartPole · training"
+    assert {picture.size for _, picture in screen.shown} == {(width, height)}
+    games = {picture.crop((0, 0, width - 304, height)).tobytes() for _, picture in screen.shown}
+    assert len(games) > 10
+
+
+def test_training_goes_on_when_the_window_is_closed_or_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    screen = Screen(wanted=3)
+    assert train(screen.open, itertools.count().__next__) == 120
+    assert (len(screen.shown), screen.closed) == (3, 1)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("no memory")
+
+    assert train(fail, itertools.count().__next__) == 120
+    closed, failed = caplog.messages
+    assert closed == "the window is closed; training goes on without it"
+    assert "OSError: no memory; training goes on" in failed
+
+
+def test_a_worker_plays_as_always_where_nothing_can_be_shown(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    assert prepare_live(CONFIG, envs.make, model.build) == (envs.make, None)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ValueError("not drawn")
+
+    monkeypatch.setenv("DISPLAY", ":4711")
+    assert prepare_live(CONFIG, refuse, model.build) == (refuse, None)
+    without_display, not_drawn = caplog.messages
+    assert without_display.startswith("no window: there is no display here")
+    assert "not drawn" in not_drawn
+
+
 # --- the window itself ----------------------------------------------------------------------------
 
 HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
@@ -207,3 +281,86 @@ def test_a_missing_display_is_reported_in_one_line() -> None:
     with pytest.raises(UserError, match="no window can be opened here: "):
         Window("title", (64, 48), nowhere | {"DISPLAY": ":4711"})
     assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}) is None
+
+
+# --- environments that can't be rendered ----------------------------------------------------------
+
+
+class Unseen(gymnasium.Env[np.ndarray, np.int64]):
+    """An environment that can't be rendered, like the README's."""
+
+    observation_space = Box(-1.0, 1.0, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+
+class Promising(Unseen):
+    """Declares rgb_array and renders `picture`, or raises it."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012
+
+    def __init__(self, picture: Any, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._picture = picture
+
+    def render(self) -> Any:
+        if isinstance(self._picture, Exception):
+            raise self._picture
+        return self._picture
+
+
+def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
+    """The rendered environment; a maker is registered first."""
+    if maker is not None and env_id not in gymnasium.registry:
+        gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
+    config = Config(env=EnvConfig(env_id=env_id, env_kwargs=env_kwargs))
+    return Playground(config, envs.make, model.build, run_seed=1).rendered_env()
+
+
+def test_rendering_prints_nothing_without_a_display() -> None:
+    code = (
+        "from a3c.process.startup import import_tensorflow; import_tensorflow();"
+        "import envs; from a3c.config import Config, EnvConfig; from a3c.play import playground;"
+        "config = Config(env=EnvConfig(env_id='CartPole-v1'));"
+        "playground.Playground(config, envs.make, None, 1).rendered_env().close()"
+    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    nowhere = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=nowhere, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "maker", "picture", "reason"),
+    [
+        ("Unseen-v0", Unseen, ..., "without rgb_array"),
+        ("Nothing-v0", Promising, None, "no [height, width, 3] pictures"),
+        ("Flat-v0", Promising, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
+        ("Floats-v0", Promising, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
+        ("Broken-v0", Promising, ValueError("no paint"), "no paint"),
+    ],
+)
+def test_an_environment_without_pictures_is_refused_in_one_line(
+    name: str, maker: Any, picture: Any, reason: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        opened(name, maker, **({} if picture is ... else {"picture": picture}))
+    assert str(refusal.value).startswith(f"env_id {name} can't be shown: ")
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_frames_per_second_are_those_of_the_game() -> None:
+    picture = np.zeros((8, 8, 3), np.uint8)
+    found = opened("Seen-v0", Promising, picture=picture)
+    assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
+    atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
+    assert frames_per_second(found, atari) == 20
+
+
+def test_a_missing_package_is_named_before_render_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    with pytest.raises(UserError, match=r"LunarLander-v3 needs gymnasium\[box2d\], which is"):
+        opened("LunarLander-v3")

@@ -145,7 +145,6 @@ def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
 
 # --- in a window ----------------------------------------------------------------------------------
 
-
 OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 
@@ -183,13 +182,12 @@ def show(
             # A late picture isn't caught up: the game would run faster than its own speed.
             due = max(due + stays_s, clock())
             window.show(picture)
-            left_s = max(due - clock(), 0.0)
-            while True:
-                yield left_s
+            is_due = False
+            while not is_due:
+                yield max(due - clock(), 0.0)
                 if not window.is_open():
                     return
-                if (left_s := due - clock()) <= 0:
-                    break
+                is_due = clock() >= due
 
 
 def side_show(

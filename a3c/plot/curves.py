@@ -297,8 +297,7 @@ AVERAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def interval(values: np.ndarray, average: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """The 95 % percentile bootstrap interval of an average of `[runs, N]` values: `[2, N]`.
 
-    Whole runs are drawn, always the same. Agarwal et al. 2021 draw the runs of each task apart
-    (stratified); the runs here are of one task, which is one stratum.
+    Whole runs are drawn, always the same. They are of one task, one stratum of Agarwal et al. 2021.
     """
     rng = np.random.default_rng(0)
     draws = rng.integers(len(values), size=(_RESAMPLES, len(values)))

@@ -97,11 +97,8 @@ def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, im
 
 
 def first_layers(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights of each trunk's first layer; parameters are in building order.
-
-    They are `[height, width, channels, filters]` or `[inputs, units]`.
-    """
-    trunks: dict[str, str] = {}
+    """Each trunk's first weights: `[height, width, channels, filters]` or `[inputs, units]`."""
+    trunks: dict[str, str] = {}  # parameters are in building order
     for name, values in parameters.items():
         layer, _, kind = name.rpartition("/")
         if kind == "weights" and values.ndim in (2, 4):
