@@ -53,5 +53,4 @@ def test_wait_and_question_are_independent_of_the_cue() -> None:
 def test_the_wait_can_be_set() -> None:
     made = gymnasium.make("Memory-v0", min_wait=3, max_wait=3)
     made.reset(seed=0)
-    ends = [made.step(0)[2] for _ in range(5)]
-    assert ends == [False, False, False, False, True]
+    assert [made.step(0)[2] for _ in range(5)] == [False, False, False, False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ from a3c.run.metrics import Episode
 from tests.clusters import config
 from tests.fake_runs import configure, manifest_of
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
-from tests.test_bad_input import refused
 
 OUTCOME = "examples.reward_shaping:Outcome"
 
@@ -107,16 +107,12 @@ def test_the_example_gives_minus_1_0_or_1_and_the_scores_are_cartpoles() -> None
     settings = EnvConfig(env_id="CartPole-v1", wrapper=({"name": OUTCOME, "won": 2.0},))
     with closing(envs.make("CartPole-v1", 2, 1, settings)) as made:
         made.reset(seed=1)
-        done, learned, scored = np.zeros(2, bool), [], []
-        for _ in range(100):
+        for _ in range(30):
             _, rewards, done, _, info = made.step(np.ones(2, np.int64))
             raw, ended = wrappers.raw(info, rewards, done)
             assert (rewards == np.where(done, -1.0, 0.0)).all()
             assert (ended == done).all()
-            scored.append(raw.sum())
-            learned.append(rewards.sum())
-    assert sum(scored) == 200.0
-    assert -30 < sum(learned) < -15
+            assert (raw == 1.0).all()
     limit = {"name": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 3}
     settings = EnvConfig(env_id="CartPole-v1", wrapper=(limit, settings.wrapper[0]))
     with closing(envs.make("CartPole-v1", 1, 1, settings)) as made:
@@ -143,25 +139,21 @@ def test_evaluation_and_load_wrap_too_and_their_scores_are_raw(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("preprocessing", ["auto", "none"])
-def test_atari_games_are_wrapped_one_by_one(preprocessing: str) -> None:
-    wrong = {"name": "gymnasium.wrappers:TransformReward", "func": "no function"}
-    plain = EnvConfig(env_id="ALE/Pong-v5", preprocessing=preprocessing)  # type: ignore[arg-type]
-    shapes = []
-    for given in ((), ({"name": f"{__name__}:Negative"},)):
-        settings = EnvConfig(**{**vars(plain), "wrapper": given})
-        with closing(envs.make("ALE/Pong-v5", 1, 1, settings)) as made:
-            made.reset(seed=1)
-            total = raw_total = 0.0
-            for _ in range(90):
-                _, rewards, done, _, info = made.step(np.zeros(1, np.int64))
-                total += float(rewards[0])
-                raw_total += float(wrappers.raw(info, rewards, done)[0][0])
-            assert raw_total < 0
-            assert total == (-raw_total if given else raw_total)
-            shapes.append(made.single_observation_space)
-    assert shapes[0] == shapes[1]
+def test_atari_games_are_wrapped_one_by_one(preprocessing: Any) -> None:
+    own, wrong = {"name": f"{__name__}:Negative"}, {"name": "gymnasium.wrappers:TransformReward"}
+    settings = EnvConfig(env_id="ALE/Pong-v5", preprocessing=preprocessing, wrapper=(own,))
+    with closing(envs.make("ALE/Pong-v5", 1, 1, settings)) as made:
+        made.reset(seed=1)
+        total = raw_total = 0.0
+        for _ in range(90):
+            _, rewards, done, _, info = made.step(np.zeros(1, np.int64))
+            total += float(rewards[0])
+            raw_total += float(wrappers.raw(info, rewards, done)[0][0])
+    assert raw_total < 0
+    assert total == -raw_total
+    settings = dataclasses.replace(settings, wrapper=({**wrong, "func": "no function"},))
     with pytest.raises(UserError, match=r"^env_id ALE/Pong-v5 in gymnasium.wrappers:Tr\w+ failed"):
-        envs.check(EnvConfig(**{**vars(plain), "wrapper": (wrong,)}))
+        envs.check(settings)
 
 
 class Negative(gymnasium.RewardWrapper[Any, Any]):
@@ -187,11 +179,3 @@ def test_a_wrapper_that_is_none_is_one_line(given: dict[str, Any], said: str) ->
 
 def nothing(_env: Any) -> None:
     return None
-
-
-def test_the_launcher_refuses_own_code_before_anything_is_started(tmp_path: Path) -> None:
-    task = ("launch_cluster.py", "--env-id", "CartPole-v1")
-    said = refused(*task, "--callback", "examples.callback:keep", cwd=tmp_path)
-    assert "callback examples.callback:keep: examples.callback has no keep" in said
-    given = (*task, "--wrapper", OUTCOME, "--wrapper")
-    assert "--wrapper = " in refused(*given, "Outcome", cwd=tmp_path)

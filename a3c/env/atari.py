@@ -157,7 +157,7 @@ def _max_frames(config: EnvConfig) -> int:
     return min(config.max_episode_steps * config.frame_skip, 2**30)
 
 
-class AtariGame(gymnasium.Env[Frames, Any]):
+class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One game on the plain emulator, equal to `AtariVectorEnv` to the last bit.
 
     As there, a game starts with up to `noop_max - 1` frames, the first with fire pressed if the
@@ -174,6 +174,7 @@ class AtariGame(gymnasium.Env[Frames, Any]):
             render_mode=render_mode,
             **config.env_kwargs,
         )
+        super().__init__(self._atari)
         self._config = config
         self._preprocessing = PREPROCESSING[config.preprocessing]
         self._fires = config.fire_on_reset and ale_py.Action.FIRE in self._atari._action_set
@@ -182,15 +183,15 @@ class AtariGame(gymnasium.Env[Frames, Any]):
         self._stack = np.zeros((config.frame_stack, *[self._preprocessing.side] * 2), np.uint8)
         self._screens = np.zeros((2, *self._atari.observation_space.shape), np.uint8)
         self.observation_space = Box(0, 255, self._stack.shape, np.uint8)
-        self.action_space = self._atari.action_space
-        self.render_mode = render_mode
         self.metadata = {**self._atari.metadata, "render_fps": 60 / config.frame_skip}
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> tuple[Frames, dict[str, Any]]:
         """Start a game; a seed determines the no-ops and sticky actions of this and later games."""
-        super().reset(seed=seed, options=options)
         ale = self._atari.ale
         if seed is not None:
             self._noops.seed(seed)
@@ -224,12 +225,6 @@ class AtariGame(gymnasium.Env[Frames, Any]):
             if remaining < 2:
                 self._screens[remaining] = screen
         return self._observe(), total, terminated, truncated and not terminated, dict(info)
-
-    def render(self) -> Any:
-        return self._atari.render()
-
-    def close(self) -> None:
-        self._atari.close()
 
     def _observe(self) -> Frames:
         """Add this step's screens to the stack, as one frame."""

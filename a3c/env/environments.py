@@ -66,7 +66,14 @@ def _register(module: str, subject: str) -> list[str]:
     loaded = own_code.import_module(module, subject)
 
     def ids() -> list[str]:
-        return [i for i, spec in gymnasium.registry.items() if _is_of(spec, loaded.__name__)]
+        """The ids of environments whose class or function is from the module or inside it."""
+        found = []
+        for env_id, spec in gymnasium.registry.items():
+            entry = spec.entry_point
+            name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+            if f"{name.partition(':')[0]}.".startswith(f"{loaded.__name__}."):
+                found.append(env_id)
+        return found
 
     if hasattr(loaded, "register_envs") and not ids():
         loaded.register_envs()
@@ -75,13 +82,6 @@ def _register(module: str, subject: str) -> list[str]:
 
 def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module.partition(".")[0]) is not None
-
-
-def _is_of(spec: EnvSpec, module: str) -> bool:
-    """Whether an environment's class or function is from that module or a submodule of it."""
-    entry = spec.entry_point
-    where = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
-    return where == module or where.startswith(f"{module}.")
 
 
 def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:
@@ -162,12 +162,11 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
             check_spaces(envs, config.env_id)
             first, _ = envs.reset(seed=0)
             second, rewards, *_ = envs.step(allowed_actions(envs, first))
-            num_envs = (envs.num_envs,)
-            seen = (*num_envs, *(envs.single_observation_space.shape or ()))
+            seen = (1, *(envs.single_observation_space.shape or ()))
             for name, array, expected in (
                 ("observations", first, seen),
                 ("observations", second, seen),
-                ("rewards", rewards, num_envs),
+                ("rewards", rewards, (1,)),
             ):
                 if np.shape(array) != expected:
                     raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
