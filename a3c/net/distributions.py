@@ -70,10 +70,8 @@ class Policy(abc.ABC):
     def played_log_probability(self, parameters: Any, actions: Any, epsilon: Any) -> Any:
         """The log-probability of `actions`, each random with probability `epsilon`; `[...]`."""
         by_policy = self.log_probability(parameters, actions) + tf.math.log1p(-epsilon)
-        at_random = self.random_log_probability(parameters, actions)
-        at_random += tf.math.log(epsilon)  # -inf at 0
-        largest = tf.maximum(tf.maximum(by_policy, at_random), tf.float32.min)  # if both are -inf
-        return largest + tf.math.log(tf.exp(by_policy - largest) + tf.exp(at_random - largest))
+        at_random = self.random_log_probability(parameters, actions) + tf.math.log(epsilon)
+        return tf.reduce_logsumexp(tf.stack([by_policy, at_random]), axis=0)  # log(0) is -inf
 
     @abc.abstractmethod
     def describe(self) -> str:
