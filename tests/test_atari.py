@@ -5,10 +5,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import envs
@@ -55,9 +52,8 @@ def exact_area_means(frame: NDArray[np.uint8], height: int, width: int) -> NDArr
         ({"env_id": "ALE/Seaquest-v5"}, 400, 1),
         ({"env_id": "BreakoutNoFrameskip-v4", "num_envs": 2}, 300, 2),
         ({"env_id": "ALE/Qbert-v5", "frame_skip": 1, "max_episode_steps": 70}, 150, 2),
-        ({"env_id": "ALE/Breakout-v5", "frame_skip": 3, "frame_stack": 1}, 300, 1),
-        ({"fire_on_reset": False, "sticky_actions": 0.6}, 150, 0),
-        ({"env_id": "ALE/Pong-v5", "actions": (0, 2, 3), "max_episode_steps": 50}, 110, 2),
+        ({"fire_on_reset": False, "sticky_actions": 0.6, "frame_stack": 1}, 150, 0),
+        ({"env_id": "ALE/Pong-v5", "actions": (0, 2, 3), "frame_skip": 3}, 50, 0),
         ({"env_id": "ALE/Breakout-v5", "env_kwargs": {"full_action_space": True}}, 300, 1),
         ({"env_id": "ALE/Breakout-v5", "env_kwargs": {"continuous": True}}, 300, 1),
         ({"env_id": "ALE/Pong-v5", "preprocessing": "universe", "max_episode_steps": 60}, 200, 3),
@@ -96,42 +92,7 @@ def test_resizing_agrees_with_the_written_out_mean_of_areas() -> None:
             assert np.abs(exact_area_means(frame, height, width) - small).max() <= 0.501
 
 
-@settings(deadline=None)
-@given(st.integers(0, 255), st.integers(1, 60), st.integers(1, 60))
-def test_resizing_leaves_even_grey_as_it_is(grey: int, height: int, width: int) -> None:
-    frame = np.full((1, 60, 60), grey, np.uint8)
-    assert (area_resize(frame, height, width) == grey).all()
-
-
 # --- what is seen -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
-@pytest.mark.parametrize(
-    ("settings", "shape"),
-    [
-        ({}, (4, 84, 84)),
-        ({"preprocessing": "universe", "frame_stack": 2}, (2, 42, 42)),
-        ({"preprocessing": "none"}, (210, 160, 3)),
-    ],
-)
-def test_spaces_say_what_comes(
-    settings: dict[str, Any], shape: tuple[int, ...], render_mode: str | None
-) -> None:
-    games = make(1, render_mode, **settings)
-    assert games.single_observation_space == Box(0, 255, shape, np.uint8)
-    assert games.single_action_space == Discrete(6)
-    assert games.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
-    games.reset(seed=3)
-    for _ in range(2):
-        observations, *_ = games.step(games.action_space.sample())
-        assert observations.dtype == np.uint8
-        assert observations.shape == (1, *shape)
-        assert observations in games.observation_space
-        if render_mode and not settings:
-            screens: Any = games.render()
-            assert np.shape(screens) == (1, 210, 160, 3)
-            assert games.metadata["render_fps"] == 15
 
 
 @pytest.mark.parametrize(("preprocessing", "side"), [("universe", 42), ("cropped", 84)])
@@ -180,23 +141,6 @@ def test_a_game_may_begin_with_its_first_frame_repeated(preprocessing: str) -> N
             np.testing.assert_array_equal(info["final_obs"], black_info["final_obs"])
 
 
-@pytest.mark.parametrize(
-    ("preprocessing", "render_mode"),
-    [("atari", None), ("atari", "rgb_array"), ("universe", None), ("none", None)],
-)
-def test_observations_that_were_handed_out_stay_as_they_are(
-    preprocessing: str, render_mode: str | None
-) -> None:
-    games = make(render_mode=render_mode, preprocessing=preprocessing, max_episode_steps=3)
-    observations, _ = games.reset(seed=1)
-    kept = []
-    for _ in range(8):
-        kept.append((observations, observations.copy()))
-        observations, *_ = games.step(games.action_space.sample())
-    for observed, copy in kept:
-        np.testing.assert_array_equal(observed, copy)
-
-
 # --- what is played -----------------------------------------------------------------------------
 
 
@@ -205,7 +149,6 @@ def test_observations_that_were_handed_out_stay_as_they_are(
     [
         ("ALE/Pong-v5", "pong", 0.25),
         ("Pong-v4", "pong", 0.0),
-        ("PongDeterministic-v4", "pong", 0.0),
         ("PongNoFrameskip-v0", "pong", 0.25),
         ("MsPacmanNoFrameskip-v4", "ms_pacman", 0.0),
         ("ALE/TicTacToe3D-v5", "tic_tac_toe_3d", 0.25),
@@ -217,13 +160,8 @@ def test_old_and_new_ids_name_a_game_and_its_stickiness(
     game = atari.find(env_id)
     assert game is not None
     assert (game.rom, game.stickiness) == (rom, stickiness)
-
-
-@pytest.mark.parametrize(
-    "env_id", ["Pong-v5", "ALE/Pong-v4", "ALE/PongNoFrameskip-v5", "Pong-ram-v4", "Pogn-v4", ""]
-)
-def test_other_ids_are_no_atari_games(env_id: str) -> None:
-    assert atari.find(env_id) is None
+    for other in ("Pong-v5", "ALE/Pong-v4", "ALE/PongNoFrameskip-v5", "Pong-ram-v4", "Pogn-v4"):
+        assert atari.find(other) is None
 
 
 @pytest.mark.parametrize(
@@ -262,19 +200,11 @@ def test_a_seed_settles_a_game_and_each_copy_has_its_own(render_mode: str | None
 
 @pytest.mark.parametrize("render_mode", [None, "rgb_array"])
 def test_no_ops_stay_below_their_maximum_and_differ(render_mode: str | None) -> None:
-    settings: dict[str, Any] = {"frame_skip": 1, "fire_on_reset": False, "noop_max": 4}
-    played = set()
-    for seed in range(12):
-        _, info = make(1, render_mode, **settings).reset(seed=seed)
-        played.add(int(info["episode_frame_number"][0]))
+    games = make(1, render_mode, frame_skip=1, fire_on_reset=False, noop_max=4)
+    infos = [games.reset(seed=seed)[1] for seed in range(12)]
+    played = {int(info["episode_frame_number"][0]) for info in infos}
     assert len(played) > 1
     assert max(played) - min(played) <= 3
-
-
-def test_rewards_are_the_games_own() -> None:
-    history = play(make(env_id="ALE/SpaceInvaders-v5"), 150)
-    scores = {float(rewards[0]) for _, rewards, *_ in history}
-    assert {0.0, 5.0} <= scores <= {5.0 * i for i in range(7)}
 
 
 def test_a_lost_life_is_seen_but_ends_nothing() -> None:

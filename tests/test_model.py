@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
 from examples import own_network
-from tests.clusters import REPOSITORY
+from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
 SMALL = Box(0.0, 1.0, (36, 36, 1), np.float32)
@@ -189,12 +187,6 @@ def test_acting_step_by_step_equals_learning_over_the_rollout(separate_value: bo
     np.testing.assert_allclose(state, whole.state, atol=1e-5)
 
 
-def test_networks_without_memory_hand_their_state_through() -> None:
-    network = build(SMALL, Discrete(3), network="a3c-ff", separate_value=True)
-    assert network.state_size == 0
-    assert Running(network, SMALL).output.state.shape.as_list() == [None, 0]
-
-
 # --- one trunk or two ---------------------------------------------------------------------------
 
 
@@ -248,12 +240,6 @@ def test_auto_is_a3c_ff_for_images_it_can_take_and_mlp_for_all_else(space: Box, 
     assert build(space, Discrete(2), network="auto").description[0] == name
 
 
-@pytest.mark.parametrize("name", [n for n, a in model.NETWORKS.items() if a.min_side])
-def test_convolutions_on_vectors_are_refused_with_a_remedy(name: str) -> None:
-    with pytest.raises(UserError, match=rf"network {name} needs images.*\(4,\).*--network mlp"):
-        build(VECTOR, Discrete(2), network=name)
-
-
 @pytest.mark.parametrize("name", [n for n, a in model.NETWORKS.items() if a.min_side > 1])
 def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -> None:
     side = model.NETWORKS[name].min_side
@@ -262,6 +248,8 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
     too_small = Box(0.0, 1.0, (side + 5, side - 1, 1), np.float32)
     with pytest.raises(UserError, match=f"network {name} needs images of at least {side}x{side}"):
         build(too_small, Discrete(2), network=name)
+    with pytest.raises(UserError, match=rf"network {name} needs images.*\(4,\).*--network mlp"):
+        build(VECTOR, Discrete(2), network=name)
     with tf.Graph().as_default(), pytest.raises(UserError, match="does not fit"):
         model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), None, TINY)
 
@@ -273,24 +261,17 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
     ("network", "output", "file"),
     [
         ("mlp", ["--output", "net.png"], "net.png"),
-        ("mlp-lstm", [], "mlp-lstm.png"),
         ("examples.own_network:build", [], "examples.own_network.build.png"),
     ],
 )
 def test_the_command_prints_the_layers_and_draws_a_diagram_named_after_the_network(
-    network: str,
-    output: list[str],
-    file: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    network: str, output: list[str], file: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = ["--preset", "none", "--env-id", "CartPole-v1", "--network", network, *output]
-    assert model.main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert f"{network} on CartPole-v1" in printed
-    assert network != "mlp" or "4,675" in printed
+    flags = ["--preset", "none", "--env-id", "CartPole-v1", "--network", network, *output]
+    done = call_script("model.py", *flags, cwd=tmp_path, check=True)
+    assert done.stderr == ""
+    assert f"{network} on CartPole-v1" in done.stdout
+    assert network != "mlp" or "4,675" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == [file]
     assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
 
@@ -317,11 +298,3 @@ def test_the_example_network_runs() -> None:
 def test_a_network_of_ones_own_that_isnt_there_is_refused_by_name(place: str) -> None:
     with pytest.raises(UserError, match=f"network {place}: .*; give (package.module:f|a module)"):
         build(VECTOR, Discrete(2), network=place)
-
-
-def test_the_command_says_what_it_was_asked_for_and_nothing_else(tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "model.py"), "--env-id", "CartPole-v1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert "hidden2" in done.stdout
-    assert (tmp_path / "mlp.png").is_file()
