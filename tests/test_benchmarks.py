@@ -83,14 +83,6 @@ def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path:
     assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_steps_between_two_times_are_interpolated(tmp_path: Path) -> None:
-    path = tmp_path / "counts.jsonl"
-    path.write_text(
-        '{"time": 10, "env_steps": 0}\n{"time": 20, "env_steps": 100}\n{"time": 30, "env_'
-    )
-    assert turns.steps_between(path, 12.0, 17.0) == pytest.approx(50)
-
-
 def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path) -> None:
     path = tmp_path / "counts.jsonl"
     rows = [(0, 0), (41, 900), (43, 1100), (45, 1300), (47, 1500)]  # frozen from 1 to 40

@@ -69,6 +69,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, by: Any = launch_cl
             ("--env-id", "CartPole-v1", "--network", "a3c-ff", "--dry-run"),
             "network a3c-ff needs images of at least 20x20 pixels, but observations are (4,)",
         ),
+        (("--env-id", "CartPole-v1", "--wrapper", "Outcome"), "--wrapper = "),
+        (
+            ("--env-id", "CartPole-v1", "--callback", "examples.callback:keep", "--dry-run"),
+            "callback examples.callback:keep: examples.callback has no keep",
+        ),
         (("--env-id", "line_walk.py:X-v0"), "name the module, not its file: line_walk:X-v0"),
     ],
 )
@@ -88,14 +93,6 @@ def test_an_unknown_id_of_the_users_module_is_refused_with_its_ids(
     finally:
         gymnasium.registry.pop("Mine-v0")
     assert line.endswith("env_id mine_called_wrong:Nope-v0: mine_called_wrong has Mine-v0")
-
-
-def test_a_setting_outside_its_table_is_refused_with_the_name_of_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "flat.toml").write_text("learning_rate = 0.1\n")
-    line = refused(capsys, "--config", str(tmp_path / "flat.toml"))
-    assert line.endswith("learning_rate belongs in a table: write [learning] above it")
 
 
 @pytest.mark.parametrize("verb", [(), ("status",)])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from a3c.config.command_line import parse_config
 from a3c.config.options import OPTIONS
 from docs import pages
+
+PAGE = (pages.REPOSITORY / "docs" / "variants.md").read_text()
+VARIANTS = re.findall(r"^    python launch_cluster.py (.*)$", PAGE, re.MULTILINE)
 
 
 def test_the_page_of_options_has_each_with_its_default() -> None:
@@ -45,3 +51,14 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     navigation = (pages.REPOSITORY / "mkdocs.yml").read_text("utf-8")
     assert [p for p in pages.files_of("docs", "*.md") if f": {p}\n" not in navigation] == []
     assert ": docs/options.md\n" in navigation
+
+
+@pytest.mark.parametrize("command", VARIANTS)
+def test_commands_of_the_page_of_variants_are_accepted(command: str) -> None:
+    parse_config(shlex.split(command), "launch_cluster.py", "")
+
+
+def test_options_of_the_page_of_variants_are_in_a_command() -> None:
+    named = set(re.findall(r"`(--[a-z-]+)", PAGE))
+    assert named
+    assert named <= set(re.findall(r"--[a-z-]+", " ".join(VARIANTS)))

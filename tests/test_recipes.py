@@ -117,12 +117,3 @@ def test_from_an_own_environment_to_a_video(tree: Path) -> None:
     assert "mean return" in run(tree, *shlex.split(evaluate))
     (video,) = (tree / "videos").glob("*.gif")
     assert video.stat().st_size > 5_000
-
-
-def test_the_page_has_the_environment_of_the_readme() -> None:
-    readme = (REPOSITORY / "README.md").read_text("utf-8")
-    found = re.search(r"# line_walk.py\n(.*?)```", readme, re.DOTALL)
-    assert found
-    methods = re.findall(r"    def (?:reset|step)\(.*?\n\n", found.group(1), re.DOTALL)
-    assert len(methods) == 2
-    assert all(method in FILES["line_walk.py"] for method in methods)

@@ -31,18 +31,6 @@ def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(
     assert found.limit == limit
 
 
-def test_gatherers_serve_more_workers_than_the_ps_alone() -> None:
-    """A ps that has enough of 115 workers' pushes gets a sixteenth of them."""
-    alone, gathered = (
-        scale_solve.pushes_per_s(256, 1, hosts, 10_000.0, 945.0) for hosts in (0, 16)
-    )
-    few, few_gathered = (
-        scale_solve.pushes_per_s(32, 1, hosts, 10_000.0, 945.0) for hosts in (0, 16)
-    )
-    assert gathered > 1.5 * alone
-    assert few_gathered == pytest.approx(few, rel=0.1)
-
-
 def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_bring() -> None:
     learned = {False: {1: 1.0, 64: 1.0, 256: 8.0}, True: {256: 8.0}}
     found = scale_solve.points(learned, env_steps=700_000, env_steps_per_s=945.0)
