@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from a3c.errors import UserError
 from a3c.net import layers
@@ -71,7 +68,6 @@ def unrolled_lstm(
     return outputs, last
 
 
-@functools.cache
 def build_lstm(time: int | None, features: int, units: int) -> Built:
     def build() -> Any:
         inputs = placeholder("inputs", [time, None, features])
@@ -108,29 +104,8 @@ def test_dense_is_an_affine_map_and_its_activation(
     np.testing.assert_allclose(built.run(x=x), reference(x @ weights + biases), atol=1e-6)
 
 
-def slow_convolution(
-    images: np.ndarray, weights: np.ndarray, biases: np.ndarray, stride: int
-) -> np.ndarray:
-    """A VALID convolution of `[N, H, W, C]`, one output pixel at a time."""
-    kernel = len(weights)
-    rows = range(0, images.shape[1] - kernel + 1, stride)
-    columns = range(0, images.shape[2] - kernel + 1, stride)
-    outputs = np.zeros((len(images), len(rows), len(columns), weights.shape[-1]))
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            patch = images[:, row : row + kernel, column : column + kernel]
-            outputs[:, i, j] = np.tensordot(patch, weights, 3) + biases
-    return outputs
-
-
-@pytest.mark.parametrize(
-    ("width", "kernel", "stride"),
-    # Columns come out even in the first two.
-    [(8, 4, 2), (12, 8, 4), (9, 4, 2), (8, 3, 2), (8, 4, 1)],
-)
-def test_convolution_matches_the_slow_one_and_keeps_time_and_batch(
-    width: int, kernel: int, stride: int
-) -> None:
+def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
+    width, kernel, stride = 8, 3, 2
     built = Built(
         lambda: layers.conv2d(
             placeholder("x", [None, None, 9, width, 2]),
@@ -141,10 +116,12 @@ def test_convolution_matches_the_slow_one_and_keeps_time_and_batch(
     x = np.random.default_rng(0).normal(size=(2, 3, 9, width, 2))
     weights, biases = (built.variables()[f"conv/{name}"] for name in ("weights", "biases"))
     assert weights.shape == (kernel, kernel, 2, 3)
-    slow = slow_convolution(x.reshape(6, 9, width, 2), weights, biases, stride)
-    outputs = built.run(x=x)
-    assert outputs.shape == (2, 3, *slow.shape[1:])
-    np.testing.assert_allclose(outputs.reshape(slow.shape), np.maximum(slow, 0), atol=1e-5)
+    slow = np.zeros((2, 3, 4, 3, 3))
+    for row, column in np.ndindex(4, 3):
+        top, left = row * stride, column * stride
+        patch = x[:, :, top : top + kernel, left : left + kernel]
+        slow[:, :, row, column] = np.tensordot(patch, weights, 3) + biases
+    np.testing.assert_allclose(built.run(x=x), np.maximum(slow, 0), atol=1e-5)
 
 
 def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
@@ -153,15 +130,6 @@ def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
         pytest.raises(UserError, match="layer conv1: a 8x8 kernel does not fit into 7x9 pixels"),
     ):
         layers.conv2d(placeholder("x", [1, 1, 7, 9, 3]), 4, 8, 4, "conv1")
-
-
-def test_flatten_joins_in_memory_order_and_leaves_vectors() -> None:
-    built = Built(lambda: layers.flatten(placeholder("x", [None, None, 2, 3, 4])))
-    x = np.arange(48.0).reshape(2, 1, 2, 3, 4)
-    np.testing.assert_array_equal(built.run(x=x), x.reshape(2, 1, 24))
-    with tf.Graph().as_default():
-        vector = placeholder("x", [None, None, 7])
-        assert layers.flatten(vector) is vector
 
 
 # --- the LSTM -----------------------------------------------------------------------------------
@@ -180,55 +148,16 @@ def test_lstm_matches_a_numpy_unroll_with_resets(time: int | None) -> None:
     np.testing.assert_allclose(last, expected_last, atol=1e-6)
 
 
-@given(cut=st.integers(0, 4), seed=st.integers(0, 2**16))
-@settings(max_examples=20, deadline=None)
-def test_nothing_before_an_episode_start_reaches_what_comes_after(cut: int, seed: int) -> None:
+def test_nothing_before_an_episode_start_reaches_what_comes_after() -> None:
     built = build_lstm(None, 3, 4)
-    rng = np.random.default_rng(seed)
-    inputs, state = rng.normal(size=(5, 1, 3)), rng.normal(size=(1, 8))
-    starts = np.zeros((5, 1), bool)
-    starts[cut] = True
-    other = np.concatenate([rng.normal(size=(cut, 1, 3)), inputs[cut:]])
-    outputs, last = built.run(inputs=inputs, state=state, starts=starts)
-    # Even a state that diverged is forgotten.
-    other_outputs, other_last = built.run(
-        inputs=other, state=np.full((1, 8), np.nan), starts=starts
-    )
-    np.testing.assert_array_equal(outputs[cut:], other_outputs[cut:])
+    inputs, starts = np.random.default_rng(0).normal(size=(5, 1, 3)), np.zeros((5, 1), bool)
+    starts[2] = True
+    outputs, last = built.run(inputs=inputs, state=np.ones((1, 8)), starts=starts)
+    inputs[:2] = 7.0
+    diverged = np.full((1, 8), np.nan)  # even that is forgotten
+    other_outputs, other_last = built.run(inputs=inputs, state=diverged, starts=starts)
+    np.testing.assert_array_equal(outputs[2:], other_outputs[2:])
     np.testing.assert_array_equal(last, other_last)
-
-
-def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
-    def build() -> Any:
-        inputs, state = placeholder("inputs", [None, None, 2]), placeholder("state", [None, 6])
-        starts = placeholder("starts", [None, None], tf.bool)
-        outputs, last = layers.lstm(inputs, state, starts, 3)
-        loss = tf.reduce_sum(outputs**2) + tf.reduce_sum(last)
-        variables = tf.compat.v1.trainable_variables()
-        return {v.op.name: g for v, g in zip(variables, tf.gradients(loss, variables), strict=True)}
-
-    built = Built(build)
-    rng = np.random.default_rng(2)
-    inputs, state = rng.normal(size=(5, 2, 2)), rng.normal(size=(2, 6))
-    starts = rng.random((5, 2)) < 0.3
-    gradients = built.run(inputs=inputs, state=state, starts=starts)
-    variables = {k: v.astype(np.float64) for k, v in built.variables().items()}
-
-    def loss() -> float:
-        outputs, last = unrolled_lstm(inputs, state, starts, variables)
-        return float((outputs**2).sum() + last.sum())
-
-    for name, value in variables.items():
-        for index in rng.choice(value.size, 6, replace=False):
-            place = np.unravel_index(index, value.shape)
-            start, step = value[place], 1e-5
-            value[place] = start + step
-            above = loss()
-            value[place] = start - step
-            below = loss()
-            value[place] = start
-            expected = (above - below) / (2 * step)
-            assert gradients[name][place] == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 # --- variables and what they start from ---------------------------------------------------------
@@ -276,27 +205,17 @@ def test_paper_weights_and_biases_fill_their_range_evenly() -> None:
         assert np.ptp(value) > 0.5 * bound
 
 
-def test_the_graph_seed_decides_the_initial_values() -> None:
-    def weights(seed: int) -> np.ndarray:
-        built = Built(lambda: layers.dense(placeholder("x", [1, 1, 3]), 3, "layer"), seed)
-        return built.variables()["layer/weights"]
-
-    np.testing.assert_array_equal(weights(1), weights(1))
-    assert np.abs(weights(1) - weights(2)).max() > 0.01
-
-
 # --- recording ----------------------------------------------------------------------------------
 
 
-def test_recording_lists_layers_in_order_with_their_scopes_and_tells_namesakes_apart() -> None:
-    with tf.Graph().as_default(), layers.recording() as records:
+def test_records_list_layers_in_order_with_their_scopes_and_tells_namesakes_apart() -> None:
+    with tf.Graph().as_default():
         with tf.compat.v1.variable_scope("trunk"):
             x = layers.conv2d(placeholder("x", [1, 1, 8, 8, 1]), 2, 4, 2, "conv1")
             layers.flatten(x)
             x = layers.dense(layers.flatten(x), 5, "dense", activation="tanh")
         layers.add(x, x, "both")
-    with tf.Graph().as_default():
-        layers.dense(placeholder("x", [1, 1, 3]), 3, "layer")  # outside, so not recorded
+        records = tf.compat.v1.get_collection(layers.RECORDS)
     assert [record[:3] for record in records] == [
         ("trunk/conv1", "conv 4x4/2, ReLU", (3, 3, 2)),
         ("trunk/flatten", "flatten", (18,)),

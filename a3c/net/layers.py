@@ -10,11 +10,8 @@ There are two kinds of initial values. `orthogonal`: orthogonal weights times a 
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
@@ -45,7 +42,7 @@ def _activation(name: str | None) -> tuple[Callable[[Any], Any], str]:
 
 
 class Record(NamedTuple):
-    """One layer of a graph under construction, for tables and diagrams."""
+    """One layer of a graph, for tables and diagrams."""
 
     name: str  # the variable scope
     kind: str
@@ -54,34 +51,23 @@ class Record(NamedTuple):
     output: Any
 
 
-_records: ContextVar[list[Record] | None] = ContextVar("_records", default=None)
-
-
-@contextlib.contextmanager
-def recording() -> Iterator[list[Record]]:
-    """Collect a record of every layer that is built inside."""
-    records: list[Record] = []
-    token = _records.set(records)
-    try:
-        yield records
-    finally:
-        _records.reset(token)
+RECORDS = "a3c_layers"  # the graph's collection of them
 
 
 def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, output: Any) -> None:
-    """Add a layer to `recording`; `name` is relative to the current variable scope.
+    """Add a layer to its graph's `RECORDS`; `name` is relative to the current variable scope.
 
     A repeated name, for example of a layer that is used twice, gets a number.
     """
-    records = _records.get()
-    if records is None:
-        return
     scope = tf.compat.v1.get_variable_scope().name
-    full_name = f"{scope}/{name}" if scope else name
-    taken = {earlier.name for earlier in records}
-    numbered = itertools.chain([full_name], (f"{full_name}_{i}" for i in itertools.count(2)))
-    unique_name = next(candidate for candidate in numbered if candidate not in taken)
-    records.append(Record(unique_name, kind, output_shape, tuple(inputs), output))
+    full_name = unique_name = f"{scope}/{name}" if scope else name
+    taken = {earlier.name for earlier in tf.compat.v1.get_collection(RECORDS)}
+    number = 1
+    while unique_name in taken:
+        number += 1
+        unique_name = f"{full_name}_{number}"
+    made = Record(unique_name, kind, output_shape, tuple(inputs), output)
+    tf.compat.v1.add_to_collection(RECORDS, made)
 
 
 def dense(
@@ -139,7 +125,7 @@ def conv2d(
     with tf.compat.v1.variable_scope(name):
         weights = variable("weights", [kernel, kernel, channels, filters], weights_start)
         biases = variable("biases", [filters], biases_start)
-        images = _convolve(_rows(inputs, 3), weights, stride, padding)
+        images = tf.nn.conv2d(_rows(inputs, 3), weights, stride, padding)
         images = activate(tf.nn.bias_add(images, biases))
         outputs = _unrows(images, inputs, 3)
     kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "") + label
@@ -241,21 +227,6 @@ def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any,
 
 
 # --- shapes -------------------------------------------------------------------------------------
-
-
-def _convolve(images: Any, weights: Any, stride: int, padding: str) -> Any:
-    """`tf.nn.conv2d`, with `stride` adjacent columns joined into channels where widths allow it.
-
-    Reshaping images from `[h, w, c]` to `[h, w / stride, stride * c]`, and the kernel likewise,
-    gives the same products and sums without a copy. More channels are faster on CPUs.
-    """
-    height, width, channels = images.shape[1:].as_list()
-    kernel, filters = weights.shape[0], weights.shape[-1]
-    if padding != "VALID" or stride == 1 or width % stride or kernel % stride:
-        return tf.nn.conv2d(images, weights, stride, padding)
-    images = tf.reshape(images, [-1, height, width // stride, stride * channels])
-    weights = tf.reshape(weights, [kernel, kernel // stride, stride * channels, filters])
-    return tf.nn.conv2d(images, weights, [stride, 1], padding)
 
 
 def _rows(inputs: Any, kept: int) -> Any:

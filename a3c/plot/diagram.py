@@ -46,10 +46,11 @@ class LayerRow(NamedTuple):
 def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
     """The observation and every layer of a network, built in a graph of its own, in order."""
     shape = observations.prepared_shape(observation_space)
-    with tf.Graph().as_default(), layers.recording() as records:
+    with tf.Graph().as_default():
         inputs = tf.compat.v1.placeholder(tf.float32, [1, 1, *shape])
         state = tf.compat.v1.placeholder(tf.float32, [1, network.state_size])
         network.forward(inputs, state, tf.compat.v1.placeholder(tf.bool, [1, 1]))
+        records = tf.compat.v1.get_collection(layers.RECORDS)
         owned: dict[str, int] = {}  # parameters; a variable belongs to the innermost layer around
         for variable in tf.compat.v1.trainable_variables():
             name = variable.op.name
