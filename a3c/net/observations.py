@@ -28,7 +28,6 @@ from a3c.errors import UserError
 # With fewer samples the deviation is too inaccurate to divide by.
 MIN_COUNT = 100
 CLIP = 10.0
-_BLOCK = 32  # how many frames, or stacks of frames, are converted to float at a time
 _EPSILON = 1e-8
 
 
@@ -248,30 +247,19 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarra
             for part, numbers, _ in _parts(space)
         ]
         return np.concatenate(parts)
-    if is_image(space) and space.dtype == np.uint8:
-        return _byte_moments(observations[np.asarray(mask) > 0], _highest(space))
-    features, size = math.prod(space.shape), _num_sums(space)
-    count, total, squares = 0, np.zeros(size), np.zeros(size)
+    size, count = _num_sums(space), 0
+    total, squares = np.zeros(size), np.zeros(size)
     # One time step at a time, because a float64 copy of a rollout of frames takes much memory.
     for step, kept in zip(observations, np.asarray(mask) > 0, strict=True):
-        rows = step[kept].reshape(np.count_nonzero(kept), features).astype(np.float64)
-        rows = rows[(np.abs(rows) <= np.finfo(np.float32).max).all(axis=1)]
-        if is_image(space):
-            rows = (rows / _highest(space)).reshape(-1, 1)  # [N * F, 1]
+        rows = step[kept].reshape(np.count_nonzero(kept), math.prod(space.shape)).astype(np.float64)
+        if space.dtype != np.uint8:
+            rows = rows[(np.abs(rows) <= np.finfo(np.float32).max).all(axis=1)]
+        rows = rows.reshape(-1, size)  # of an image, [number of pixels, 1]
         count += len(rows)
         total += rows.sum(axis=0)
         squares += (rows**2).sum(axis=0)
-    return np.array([count, *total, *squares], np.float64)
-
-
-def _byte_moments(frames: np.ndarray, highest: float) -> np.ndarray:
-    """Statistics of `[N, ...]` bytes; float32 sums have a negligible error of up to 1e-5."""
-    total = squares = 0.0
-    for first in range(0, len(frames), _BLOCK):
-        block = frames[first : first + _BLOCK].ravel().astype(np.float32)
-        total += float(block.sum())
-        squares += float(block @ block)
-    return np.array([frames.size, total / highest, squares / highest**2])
+    highest = _highest(space) if is_image(space) else 1.0
+    return np.array([count, *total / highest, *squares / highest**2])
 
 
 def picture(observation: np.ndarray, space: Box) -> np.ndarray:
