@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import signal
 import subprocess
@@ -14,12 +13,11 @@ import numpy as np
 import pytest
 
 from a3c.plot import pictures
-from a3c.run import checkpoint, rundir
+from a3c.run import checkpoint
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, results, results_page
-from benchmarks.results import COMPACT, FOLDER, SCRATCH, Goal, Results
-from tests import runs, snapshots
-from tests.clusters import config
+from benchmarks.results import COMPACT, SCRATCH, Goal, Results
+from tests import runs
 
 STEPS = 20_000
 POLE = Goal("CartPole-v1", 1, STEPS, STEPS)
@@ -96,77 +94,6 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     assert finish(start(root, "--list"))[1].count("finished: mean") == 1
     assert not finish(start(root))[0]
     assert len(stopped.sessions()) == 2  # nothing was left to do
-
-
-def test_the_default_plan_finishes_every_game_before_the_next_seeds() -> None:
-    goals = results.plan(results.GAMES, results.SEEDS, ())
-    assert [goal.run for goal in goals[:8]] == [
-        *("breakout-1", "spaceinvaders-1", "qbert-1", "beamrider-1", "seaquest-1", "enduro-1"),
-        *("pong-1", "breakout-2"),
-    ]
-    assert [goal.env_steps for goal in goals] == [10_000_000] * 7 + [3_000_000] * 14 + (
-        [10_000_000] * 14
-    )
-    assert goals[7].env_id == "ALE/Breakout-v5"
-    assert {goal.last for goal in goals} == {10_000_000}
-    assert results.plan(["CartPole-v1"], [4], [100])[0] == Goal("CartPole-v1", 4, 100, 100)
-
-
-def test_schedules_end_at_the_last_goal_unless_the_preset_says_where(tmp_path: Path) -> None:
-    place = Results(tmp_path, tmp_path, tmp_path)
-    arguments = argparse.Namespace(workers=None, flags=["--preset", "paper-ff"])
-    breakout = Goal("ALE/Breakout-v5", 2, 3_000_000, 10_000_000)
-    words = results.launcher(place, breakout, SCRATCH, arguments)
-    assert words[-2:] == ["--anneal-steps", "10000000"]
-    assert "paper-ff" in words
-    again = results.launcher(place, breakout, FOLDER, arguments)
-    assert again[-3:] == ["--max-env-steps", "3000000", "--resume"]
-    arguments.flags = []
-    assert "--anneal-steps" not in results.launcher(place, POLE, SCRATCH, arguments)
-
-
-def compact_checkpoint(root: Path, step: int, name: str | None = None) -> None:
-    """A compact checkpoint as another machine may have left it."""
-    manifest = snapshots.manifest(step)
-    checkpoint.write(
-        root, manifest, lambda prefix: np.savez(f"{prefix}.npz", global_step=np.int64(step)), name
-    )
-
-
-@pytest.mark.parametrize(("mine", "theirs"), [(10, 20), (20, 10)])
-def test_a_run_continues_from_the_newer_of_folder_and_compact_checkpoint(
-    tmp_path: Path, mine: int, theirs: int
-) -> None:
-    place = Results(tmp_path / "folder", tmp_path / "output", tmp_path / "zoo")
-    run = rundir.create(place.folder / POLE.run, config(env_id="CartPole-v1"), None, resume=False)
-    snapshots.write(run.checkpoints, mine)
-    compact_checkpoint(place.output, theirs, POLE.run)
-    begun_from, manifest = place.furthest(POLE)
-    assert manifest
-    assert (begun_from, manifest.step) == (COMPACT if theirs > mine else FOLDER, 20)
-    if begun_from == COMPACT:
-        results.unpack(place, POLE, manifest)
-        assert [path.name for path in checkpoint.steps(run.checkpoints)] == ["20"]
-        aside = [path for path in place.folder.iterdir() if path.name.startswith(f"{POLE.run}-")]
-        assert [path.name for path in checkpoint.steps(aside[0] / "checkpoints")] == ["10"]
-        results.unpack(place, POLE, manifest)  # a second time changes nothing
-        assert len(list(place.folder.iterdir())) == 2
-
-
-def test_sessions_on_two_machines_have_a_row_each_and_replace_only_their_own(
-    tmp_path: Path,
-) -> None:
-    place = Results(tmp_path, tmp_path, tmp_path)
-    where = ("2026-01-01 00:00:00", "c", "a machine, with a comma", 0.5)
-    mine = results.Session(*where, "pong-1", "ALE/Pong-v5", 1, SCRATCH, 0, "x, y")
-    theirs = mine._replace(run="pong-2", seed=2)
-    for session in (mine, theirs, mine._replace(env_steps=7), theirs._replace(env_steps=9)):
-        place.keep_row(session)
-    assert [(r["run"], r["env_steps"]) for r in place.sessions()] == [
-        ("pong-1", "7"),
-        ("pong-2", "9"),
-    ]
-    assert place.sessions()[0]["machine"] == where[2]
 
 
 def session(game: str, seed: int, env_steps: int, **others: Any) -> results.Session:
