@@ -14,11 +14,9 @@ from hypothesis import given
 
 from a3c.config import SECTIONS, Config, command_line
 from a3c.config import to_dict as plain
-from a3c.config.command_line import OPTIONS, Layer, Option
+from a3c.config.command_line import OPTIONS, Layer
 from tests.runs import call_script
 from tests.strategies import layers
-
-FLAGS = sorted({option.flag for option in OPTIONS.values()})
 
 
 def parse(*arguments: str) -> Config:
@@ -27,24 +25,6 @@ def parse(*arguments: str) -> Config:
 
 def value_of(config: Config, name: str) -> Any:
     return getattr(getattr(config, OPTIONS[name].section), name)
-
-
-def as_flags(layer: Layer) -> list[str]:
-    arguments = []
-    for section, values in layer.items():
-        for name, value in values.items():
-            option = OPTIONS[name]
-            assert option.section == section
-            if isinstance(value, bool):
-                arguments.append(option.flag if value else "--no" + option.flag[1:])
-            elif isinstance(value, list):
-                texts = [json.dumps(v) if isinstance(v, dict) else str(v) for v in value]
-                repeated = [f"{option.flag}={text}" for text in texts]
-                arguments += repeated if option.is_repeatable and texts else [option.flag, *texts]
-            else:
-                text = json.dumps(value) if option.kind is dict else str(value)
-                arguments.append(f"{option.flag}={'none' if value is None else text}")
-    return arguments
 
 
 @pytest.fixture
@@ -74,85 +54,27 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-# what others than the default want beside them
-NEEDS = {
-    "epochs": "[learning]\nratio_limit = 0.2\n",
-    "value_clip": "[learning]\nratio_limit = 0.2\n",
-    "kl_limit": "[learning]\nepochs = 2\nratio_limit = 0.2\n",
-    "ratio_limit_final": "[learning]\nratio_limit = 0.2\n",
-    "optimizer_statistics": "[learning]\nsamples_per_step = 0\n",
-    "value_optimizer": "[learning]\nsamples_per_step = 0\n",
-    "push_winner": "[run]\nstop_at_return = 1\n",
-    "stop_worker_games": "[run]\nstop_at_return = 1\n",
-    "render_worker": "[cluster]\nworkers = 9\n[run]\n",
-}
-
-
 # --- precedence ---------------------------------------------------------------------------------
 
 
-def other_values(option: Option) -> tuple[Any, Any, Any]:
-    """Three values that differ from each other and from the default."""
-    if option.kind is bool:
-        default = option.field.default
-        return (not default, default, not default)
-    if option.is_list:
-        own = {"name": "a.b:C"}, {"name": "d:E", "n": 2}, {"name": "d:E", "s": "f"}
-        a, b, c = own if option.is_own_code else "abc" if option.kind is str else (1, 2, 3)
-        return [a, b], [a, c], [b, c]
-    if option.choices:
-        return (option.choices * 3)[:3]  # type: ignore[return-value]
-    if option.kind is str:
-        return "one", "two", "three"
-    if option.kind is dict:
-        return {"a": 1}, {"b": 2}, {"c": 3}
-    limits = option.field.metadata
-    low, high = limits["low"] if limits["above"] is None else limits["above"], limits["high"]
-    low, high = low or 0, 1000 if high is None else high
-    if option.kind is int:
-        return low + 1, low + 2, low + 3
-    return tuple(low + (high - low) * share for share in (0.25, 0.5, 0.75))  # type: ignore[return-value]
-
-
-def in_toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(in_toml, value)) + "]"
-    return json.dumps(value)
-
-
-@pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_default_then_preset_then_file_then_flags(name: str, presets: Path, tmp_path: Path) -> None:
-    option = OPTIONS[name]
-    in_preset, in_file, as_flag = other_values(option)
-    written = NEEDS.get(name, f"[{option.section}]\n") + f"{name} = "
-    (presets / "mine.toml").write_text(written + in_toml(in_preset))
+def test_default_then_preset_then_file_then_flags_in_any_order(
+    presets: Path, tmp_path: Path
+) -> None:
+    (presets / "mine.toml").write_text("[run]\nseed = 2\nkeep_checkpoints = 2\nstop_window = 2")
     file = tmp_path / "file.toml"
-    file.write_text(written + in_toml(in_file))
-    flags = as_flags({option.section: {name: as_flag}})
-    steps = (["--preset", "mine"], ["--config", str(file)], flags)
-    arguments: list[str] = []
-    for more, wanted in zip(steps, (in_preset, in_file, as_flag), strict=True):
-        arguments += more
-        shown = value_of(parse(*arguments), name)
-        assert (list(shown) if isinstance(shown, tuple) else shown) == wanted
-    assert value_of(parse("--preset", "none"), name) == value_of(Config(), name)
-
-
-def test_order_on_the_command_line_does_not_decide(presets: Path, tmp_path: Path) -> None:
-    (presets / "mine.toml").write_text("[run]\nseed = 2\nkeep_checkpoints = 2")
-    file = tmp_path / "file.toml"
-    file.write_text("[run]\nseed = 3")
-    config = parse("--seed", "4", "--config", str(file), "--preset", "mine")
-    assert (config.run.seed, config.run.keep_checkpoints) == (4, 2)
+    file.write_text("[run]\nseed = 3\nkeep_checkpoints = 3")
+    run = parse("--seed", "4", "--config", str(file), "--preset", "mine").run
+    assert (run.seed, run.keep_checkpoints, run.stop_window) == (4, 3, 2)
+    assert parse("--preset", "none").run == Config().run
+    (presets / "mine.toml").write_text("[run]\nstop_at_return = 475.0")
+    assert parse("--preset", "mine", "--stop-at-return", "none").run.stop_at_return is None
 
 
 @given(layers())
 def test_flags_say_whatever_a_file_can_say(layer: Layer) -> None:
-    layer.setdefault("env", {}).setdefault("env_id", "None-v0")
-    wanted = command_line.merge([command_line.from_tables(layer, "test")])
-    assert parse("--preset", "none", *as_flags(layer)) == wanted
+    config = command_line.from_dict(layer, "test")
+    again, arguments = command_line.parse_config(command_line.to_flags(config), "prog", "about")
+    assert (again, arguments.preset) == (config, None)
 
 
 def test_a_run_of_an_earlier_version_goes_on_without_the_settings_that_are_no_more(
@@ -180,15 +102,9 @@ def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--learning-rate", "0"], ["--learning-rate = 0.0 ", "above 0.0, at most 100.0"]),
-        (["--seed", "9" * 5000], ["--seed = Infinity ", "to 2147483647"]),
         (["--actions", "0", "-1"], ["--actions = [0, -1] ", "a list, each a whole number"]),
-        (["--env-id", "a\nb"], ['--env-id = "a\\nb" ', "a text"]),
-        (["--env-kwargs", "{"], ['--env-kwargs = "{" ', "a JSON object"]),
         (["--env-kwargs", '{"a": NaN}'], ['{"a": NaN}', "finite numbers"]),
         (["--env-kwargs", '{"a":' * 900 + "1" + "}" * 900], ["at most 32 deep"]),
-        ([""], ["unknown argument ''", "--help"]),
-        (["--work", "3"], ["unknown argument --work"]),
         *(
             ([f"--max-wall-time={text}"], ["--max-wall-time = "])
             for text in ("m", "30x", "-5m", "0s", "1e300h")
@@ -205,18 +121,12 @@ def test_a_wrong_flag_is_one_line_that_names_key_value_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("file.toml", "[run]\nseed = 1" + "0" * 400, ["run.seed = 1000", "to 2147483647"]),
         ("file.toml", "[network]\nhidden_sizes = 3", ["network.hidden_sizes = 3 ", "a list"]),
-        ("file.toml", "[network]\nnetwork = 1", ["network.network = 1 ", "one of auto, mlp"]),
-        ("file.toml", "[env]\nfire_on_reset = 1", ["env.fire_on_reset = 1 ", "true or false"]),
         ("file.toml", "[env]\nseed = 3", ["unknown key env.seed", "known are env_id"]),
         ("file.toml", '[env]\n"a\\nb" = 3', ["unknown key env.'a\\nb'"]),
         ("file.toml", "seed = 3", ["seed belongs in a table", "write [run] above it"]),
-        ("file.toml", "a = " + "[" * 5000, ["is not valid TOML"]),
-        ("latin.json", b'{"env": "\xe9"}', ["is not valid JSON"]),
         ("list.json", b"[1]", ["give tables named env, network"]),
         ("deep.json", b"[" * 100_000, ["is not valid JSON"]),
-        ("inner.json", b'{"config": 3}', ["give tables named env, network"]),
         ("inf.json", b'{"env": {"env_kwargs": {"a": 1e999}}}', ["finite numbers"]),
     ],
 )
@@ -246,11 +156,6 @@ def test_numbers_and_times_may_be_written_as_people_write_them(
     name: str, text: str, value: float
 ) -> None:
     assert value_of(parse(OPTIONS[name].flag, text), name) == value
-
-
-def test_none_unsets_what_a_preset_sets(presets: Path) -> None:
-    (presets / "mine.toml").write_text("[run]\nstop_at_return = 475.0")
-    assert parse("--preset", "mine", "--stop-at-return", "none").run.stop_at_return is None
 
 
 # --- presets ------------------------------------------------------------------------------------
@@ -305,7 +210,7 @@ def help_of(script: str, flag: str) -> list[str]:
 
 
 def test_every_option_has_help_and_a_flag_of_its_own() -> None:
-    assert len(FLAGS) == len(OPTIONS)
+    assert len({option.flag for option in OPTIONS.values()}) == len(OPTIONS)
     for option in OPTIONS.values():
         assert option.field.metadata["help"], option.name
         assert option.flag.startswith("--")
@@ -321,10 +226,3 @@ def test_help_fits_two_screens_and_help_all_shows_every_option(script: str) -> N
     assert not {option.flag for option in OPTIONS.values()} - words
     everyday = {o.flag for o in OPTIONS.values() if o.field.metadata["everyday"]}
     assert everyday <= set(" ".join(short).replace(",", " ").split())
-
-
-@given(layers())
-def test_flags_give_the_same_configuration_elsewhere(layer: Layer) -> None:
-    config = command_line.from_dict(layer, "test")
-    again, arguments = command_line.parse_config(command_line.to_flags(config), "prog", "about")
-    assert (again, arguments.preset) == (config, None)

@@ -246,46 +246,6 @@ def of_this_version(tables: Any) -> Any:
 # --- layers from flags ----------------------------------------------------------------------------
 
 
-def add_config_arguments(
-    parser: argparse.ArgumentParser, *, everything: bool, preset: Layer | None = None
-) -> None:
-    """Add every setting as a flag; `everything` also shows the rare ones in the help.
-
-    The help shows each setting's default, or the value that `preset` gives it.
-    """
-    group = parser.add_argument_group("configuration: defaults < preset < file < flags")
-    presets = f"auto (by environment), none, {', '.join(preset_names())}"
-    group.add_argument("--preset", default="auto", metavar="NAME", help=presets)
-    group.add_argument(
-        "--config", type=parse_path, metavar="FILE", help="TOML file, or a run's config.json"
-    )
-    groups = {section: parser.add_argument_group(section) for section in SECTIONS}
-    for option in OPTIONS.values():
-        metadata = option.field.metadata
-        help_text = metadata["help"].replace("%", "%%")
-        if option.choices:
-            help_text += f" [{', '.join(option.choices)}]"
-        value = (preset or {}).get(option.section, {}).get(option.name)
-        if value is not None:
-            help_text += f" (preset: {plain(value)})"
-        elif option.kind is not dict and option.field.default not in (None, ()):
-            help_text += f" ({plain(option.field.default)})"
-        settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-        if option.kind is not bool:
-            words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
-            is_name = option.choices or option.is_repeatable
-            metavar = "NAME" if is_name else words[option.kind]
-            settings = {"metavar": metavar, "nargs": "*" if option.is_list else None}
-            settings["action"] = "extend" if option.is_repeatable else "store"
-        groups[option.section].add_argument(
-            option.flag,
-            dest=f"config.{option.name}",
-            default=argparse.SUPPRESS,
-            help=help_text if everything or metadata["everyday"] else argparse.SUPPRESS,
-            **settings,
-        )
-
-
 def plain(value: Any) -> str:
     """A setting's value as a person would write it."""
     if isinstance(value, bool):
@@ -403,14 +363,45 @@ def make_parser(
 ) -> Parser:
     """The parser of every setting and of `extra` arguments; `layout` is passed to argparse.
 
-    The help shows the values of `preset`.
+    The help shows each setting's default, or the value that `preset` gives it; the rare ones only
+    with `everything`.
     """
     parser = Parser(prog=prog, description=description, allow_abbrev=False, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
     add_version(parser)
     if extra:
         extra(parser)
-    add_config_arguments(parser, everything=everything, preset=preset)
+    group = parser.add_argument_group("configuration: defaults < preset < file < flags")
+    presets = f"auto (by environment), none, {', '.join(preset_names())}"
+    group.add_argument("--preset", default="auto", metavar="NAME", help=presets)
+    group.add_argument(
+        "--config", type=parse_path, metavar="FILE", help="TOML file, or a run's config.json"
+    )
+    groups = {section: parser.add_argument_group(section) for section in SECTIONS}
+    for option in OPTIONS.values():
+        metadata = option.field.metadata
+        help_text = metadata["help"].replace("%", "%%")
+        if option.choices:
+            help_text += f" [{', '.join(option.choices)}]"
+        value = (preset or {}).get(option.section, {}).get(option.name)
+        if value is not None:
+            help_text += f" (preset: {plain(value)})"
+        elif option.kind is not dict and option.field.default not in (None, ()):
+            help_text += f" ({plain(option.field.default)})"
+        settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        if option.kind is not bool:
+            words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
+            is_name = option.choices or option.is_repeatable
+            metavar = "NAME" if is_name else words[option.kind]
+            settings = {"metavar": metavar, "nargs": "*" if option.is_list else None}
+            settings["action"] = "extend" if option.is_repeatable else "store"
+        groups[option.section].add_argument(
+            option.flag,
+            dest=f"config.{option.name}",
+            default=argparse.SUPPRESS,
+            help=help_text if everything or metadata["everyday"] else argparse.SUPPRESS,
+            **settings,
+        )
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -47,13 +48,7 @@ class Option(typing.NamedTuple):
         return self.is_list and self.kind in (str, dict)
 
     @property
-    def is_time(self) -> bool:
-        """Whether its values are seconds, which may have a unit."""
-        return self.name.endswith("_s")
-
-    @property
     def allowed(self) -> str:
-        """The allowed values in words."""
         if self.choices:
             own = ", or package.module:function" if self.field.metadata["choices"] else ""
             return "one of " + ", ".join(self.choices) + own
@@ -69,20 +64,14 @@ class Option(typing.NamedTuple):
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         if self.is_list:
             words = f"a list, each {words}"
-        if self.is_time:
+        if self.name.endswith("_s"):
             words += " of seconds, or a time like 30m,"
-        low, high, above = self.limits
+        low, high, above = map(self.field.metadata.get, ("low", "high", "above"))
         if above is not None:
             words += f" above {above}" + (f", at most {high}" if high is not None else "")
         elif low is not None:
             words += f" of at least {low}" if high is None else f" from {low} to {high}"
         return words + (" (or unset)" if self.optional else "")
-
-    @property
-    def limits(self) -> tuple[Any, Any, Any]:
-        """The lowest and the highest value, and the number that all values are above."""
-        limits = self.field.metadata
-        return limits["low"], limits["high"], limits["above"]
 
 
 def _all_options() -> dict[str, Option]:
@@ -117,7 +106,8 @@ def coerce(option: Option, value: Any, source: str) -> Any:
         return None
     try:
         if not option.is_list:
-            if option.is_time and isinstance(value, str) and value[-1:] in SECONDS:
+            is_time = option.name.endswith("_s") and isinstance(value, str)
+            if is_time and value[-1:] in SECONDS:
                 return _coerce_item(option, float(value[:-1]) * SECONDS[value[-1]])
             return _coerce_item(option, value)
         if not isinstance(value, list | tuple):
@@ -164,7 +154,7 @@ def _coerce_item(option: Option, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     number = kind(value)
-    low, high, above = option.limits
+    low, high, above = map(option.field.metadata.get, ("low", "high", "above"))
     in_range = (low is None or number >= low) and (high is None or number <= high)
     if not in_range or (above is not None and number <= above):
         raise ValueError
@@ -188,15 +178,10 @@ def parse_text(option: Option, text: Any) -> Any:
         return None
     if option.kind is str or isinstance(text, bool):
         return text
-    try:
-        if option.kind is dict:
-            return json.loads(text)
-        return int(text) if option.kind is int else float(text)
-    except (ValueError, RecursionError):
-        try:  # allow 1e6 for a whole number
-            return float(text)
-        except ValueError:
-            return text
+    for convert in (json.loads if option.kind is dict else option.kind, float):
+        with contextlib.suppress(ValueError, RecursionError):  # 1e6 is a whole number too
+            return convert(text)
+    return text
 
 
 # --- checks that involve several settings ---------------------------------------------------------

@@ -28,8 +28,6 @@ _MAX_CHARS = 400  # TensorFlow's messages can be pages long
 
 
 class KnownNetwork(NamedTuple):
-    """The properties of a network in model.py's table."""
-
     recurrent: bool = False
     min_side: int = 0  # pixels of the smallest image allowed; 0: takes vectors too
 
@@ -46,12 +44,11 @@ def networks() -> dict[str, KnownNetwork]:
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}  # importing model.py will report why
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
         table = getattr(node, "value", None)
-        if names == ["NETWORKS"] and isinstance(table, ast.Dict):
+        if isinstance(table, ast.Dict) and getattr(targets[0], "id", None) == "NETWORKS":
             rows = zip(table.keys, table.values, strict=True)
-            named = ((key.value, row) for key, row in rows if isinstance(key, ast.Constant))
+            named = ((getattr(key, "value", None), row) for key, row in rows)
             return {name: _known(row) for name, row in named if isinstance(name, str)}
     return {}
 
@@ -92,7 +89,6 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
 
 
 def kind_of(thing: object) -> str:
-    """The type of a thing, for messages."""
     return "None" if thing is None else f"an object of type {type(thing).__name__}"
 
 

@@ -36,13 +36,11 @@ def option(
 
 
 def window_start(what: str) -> Any:
-    """The start of a schedule with a window of its own."""
     text = f"env steps before {what} begins to change (--anneal-start if unset)"
     return option(None, text, within=(0, None))
 
 
 def window_end(what: str) -> Any:
-    """The end of a schedule with a window of its own."""
     text = f"env steps at which {what} has its last value (--anneal-steps if unset)"
     return option(None, text, within=(1, None))
 
@@ -449,11 +447,9 @@ class ClusterConfig:
     )
 
     def threads(self, job: str) -> int:
-        """The number of TensorFlow threads in a process of that job."""
         return self.ps_threads if job == "ps" else self.worker_threads
 
     def uses_gpu(self, job: str) -> bool:
-        """Whether a process of that job computes on a GPU."""
         return job == "worker" and self.device == "gpu"
 
     @property
@@ -474,16 +470,13 @@ class Share(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Samples of one rollout."""
         return self.envs * self.rollout_length
 
     @property
     def push(self) -> float:
-        """Samples of one push."""
         return self.samples / self.minibatches
 
     def __str__(self) -> str:
-        """A worker's rollout in a few words."""
         games = "1 environment" if self.envs == 1 else f"{self.envs} environments"
         return f"{games} × {self.rollout_length} steps"
 
