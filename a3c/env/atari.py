@@ -102,11 +102,12 @@ def make(
     the emulator's `[210, 160, 3]` screens: only frame skip, sticky actions and step limit apply.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    sticky = _stickiness(game, config)
+    if config.sticky_actions is not None:
+        game = game._replace(stickiness=config.sticky_actions)
     if config.preprocessing == "none":
         keywords: dict[str, Any] = {
             "frameskip": config.frame_skip,
-            "repeat_action_probability": sticky,
+            "repeat_action_probability": game.stickiness,
             "max_episode_steps": config.max_episode_steps,
             "render_mode": render_mode,
         }
@@ -133,7 +134,7 @@ def make(
         frameskip=config.frame_skip,
         noop_max=config.noop_max,
         use_fire_reset=config.fire_on_reset,
-        repeat_action_probability=sticky,
+        repeat_action_probability=game.stickiness,
         max_num_frames_per_episode=_max_frames(config),
         reward_clipping=False,
         num_threads=1,
@@ -144,10 +145,6 @@ def make(
     # AtariVectorEnv writes into a dictionary that all VectorEnv classes share, so copy it.
     envs.metadata = dict(envs.metadata)
     return envs if stacks_itself else FrameStack(envs, config)
-
-
-def _stickiness(game: Game, config: EnvConfig) -> float:
-    return game.stickiness if config.sticky_actions is None else config.sticky_actions
 
 
 def _max_frames(config: EnvConfig) -> int:
@@ -170,7 +167,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
             game.rom,
             obs_type="grayscale",
             frameskip=1,
-            repeat_action_probability=_stickiness(game, config),
+            repeat_action_probability=game.stickiness,
             render_mode=render_mode,
             **config.env_kwargs,
         )

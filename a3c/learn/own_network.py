@@ -38,7 +38,7 @@ def build(
         start_eager_runtime()
     with _as_user_error(place):
         network = function(observation_space, action_space, config)
-        if keras_model.is_model(network):
+        if hasattr(network, "stateless_call"):  # of Keras
             network = keras_model.network(network, observation_space, action_space, config)
     _check_network(place, network)
     return dataclasses.replace(network, forward=_checked(place, network))

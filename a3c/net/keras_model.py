@@ -8,7 +8,6 @@ model's weights.
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from typing import Any
 
@@ -20,12 +19,6 @@ from a3c.config import NetworkConfig
 from a3c.net.distributions import for_space
 from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import prepared_shape
-
-
-def is_model(thing: Any) -> bool:
-    """Whether this is a Keras model; Keras is not imported for it."""
-    keras = sys.modules.get("keras")
-    return keras is not None and isinstance(thing, keras.Model)
 
 
 def network(
