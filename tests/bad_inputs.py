@@ -22,7 +22,7 @@ import plot
 import worker
 from tests.clusters import REPOSITORY
 from tests.test_broken_runs import DAMAGES, FILES
-from tests.test_fuzz_input import MANY, SOME, Said, Stage
+from tests.test_fuzz_input import MANY, SOME, Said, Stage, add_no_runs
 
 PAGE = REPOSITORY / "docs" / "bad-input.md"
 MAINS = {f"{tool.__name__}.py": tool.main for tool in (launch_cluster, worker, evaluate, plot)}
@@ -39,8 +39,8 @@ gives each of its {cases} examples and compares what is said.
 
 The tests try more than is shown here:
 
-- property tests (hypothesis) make up {many} command lines of a start, and {some} each of verbs,
-  workers, tools, configuration files, host lists and `TF_CONFIG`, whenever the tests run: a valid
+- property tests (hypothesis) make up {many} command lines of a start and {many} of other commands,
+  and {some} each of workers, configuration files and `TF_CONFIG`, whenever the tests run: a valid
   plan, or one line, never a written file. A thousand hosts are one of the examples;
 - {damages} ways to damage a run: each of {files} files empty, torn, binary, of wrong types, not
   finite, nested without end, a directory, or gone, before each command that reads it;
@@ -206,11 +206,7 @@ CASES: dict[str, list[Case]] = {
 
 def say(case: Case, folder: Path) -> Said:
     """Give a bad input in a folder of its own, and take down what is said of it."""
-    (folder / "folder").mkdir()
-    (folder / "full").mkdir()
-    (folder / "full" / "letter").touch()
-    (folder / "file").touch()
-    (folder / "loop").symlink_to("loop")
+    add_no_runs(folder)
     for name, data in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
@@ -268,7 +264,7 @@ def page() -> str:
             f"## {kind}",
             "",
             "| example | what is said | exit code |",
-            "| --- | --- | --- |",
+            "| --- " * 3 + "|",
         ]
         for case in found:
             with tempfile.TemporaryDirectory() as folder:

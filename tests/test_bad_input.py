@@ -1,12 +1,14 @@
-"""Mistakes that only a real process shows; docs/bad-input.md has the other examples."""
+"""The examples of docs/bad-input.md, and mistakes that only a real process shows."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
 
+from tests import bad_inputs
 from tests.runs import REPOSITORY, call, call_script
 
 
@@ -43,3 +45,13 @@ def test_refusing_needs_no_tensorflow() -> None:
     )
     done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_bad_input_of_the_page_is_refused_with_these_words() -> None:
+    page = bad_inputs.page()
+    # argparse sets quotes differently from version to version
+    here, written = (text.replace("'", "") for text in (page, bad_inputs.PAGE.read_text()))
+    assert here.splitlines() == written.splitlines(), "write it anew: python -m tests.bad_inputs"
+    rows = re.findall(r"^\| `.*\| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == sum(map(len, bad_inputs.CASES.values())) > 80
+    assert set(rows) == {"2"}
