@@ -20,9 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from a3c.process.private_tensorflow import import_without_keras
-
 log = logging.getLogger(__name__)
+
+# TensorFlow's last import, needed only to save Keras models; if it fails, TensorFlow continues
+# without it. Keras also imports Matplotlib: a quarter of the whole time, and 50 MB.
+_LAST_IMPORT = "keras.src.optimizers"
 
 WAIT_S = 0.1
 YIELD_S = 1.0  # gives the first processes time to take the lock
@@ -80,16 +82,18 @@ def _open(path: Path, lock: int) -> IO[str] | None:
 def import_tensorflow() -> None:
     """Import TensorFlow faster, without the start-up messages that no log level turns off.
 
-    Garbage collection would find almost nothing and take a tenth of the import.
+    It is imported without Keras, unless that is imported already. Garbage collection would find
+    almost nothing and take a tenth of the import.
     """
-    collects = gc.isenabled()
     gc.disable()
+    sys.modules.setdefault(_LAST_IMPORT, None)  # type: ignore[arg-type] # Python refuses its import
     try:
         with silence():
-            import_without_keras()
+            import tensorflow  # noqa: F401
     finally:
-        if collects:
-            gc.enable()
+        gc.enable()
+        if sys.modules[_LAST_IMPORT] is None:
+            del sys.modules[_LAST_IMPORT]
 
 
 def start_eager_runtime() -> None:
