@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a3c.learn.rollout import Stopwatch
 from a3c.run import metrics
-from a3c.run.metrics import METRICS, ClusterTracker, Episode, JsonlSink, Sink, WorkerTracker
+from a3c.run.metrics import METRICS, ClusterTracker, Episode, JsonlSink, WorkerTracker
 from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY
 from a3c.run.tensorboard import TensorBoardSink
@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = "a/name/that/takes/some/room/on/the/disk"
-    sinks: list[Sink] = [JsonlSink(tmp_path / "rows.jsonl"), TensorBoardSink(tmp_path / "events")]
+    sinks = JsonlSink(tmp_path / "rows.jsonl"), TensorBoardSink(tmp_path / "events")
     for step in range(1, 9):
         with little_room(250) if 3 <= step <= 5 else contextlib.nullcontext():
             for sink in sinks:
@@ -169,9 +169,9 @@ def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(
 
 def test_a_row_of_a_worker_by_hand() -> None:
     tracker = WorkerTracker(100.0)
-    tracker.add({"loss/total": 1.0}, 40, True, [Episode(5.0, 10), Episode(7.0, 30)])
-    tracker.add({"loss/total": 3.0}, 40, True, [])
-    tracker.add({"loss/total": float("nan")}, 20, False, [Episode(9.0, 2)])
+    tracker.add({"loss/total": 1.0}, 40, True, [Episode(5.0, 10), Episode(7.0, 30)], 1, {})
+    tracker.add({"loss/total": 3.0}, 40, True, [], 1, {})
+    tracker.add({"loss/total": float("nan")}, 20, False, [Episode(9.0, 2)], 1, {})
     tracker.dropped_reports = 4
     row = tracker.row(104.0, {"act": 1.0, "env": 3.0}, np.array([3.0, 4.0], np.float32))
     assert row.keys() <= METRICS.keys()

@@ -81,7 +81,7 @@ class Agent:
         greedy: bool = False,
     ) -> None:
         self.network = network
-        self._space = observation_space
+        self.space = observation_space
         self._config = config
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -124,18 +124,18 @@ class Agent:
 
     def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
         """Choose actions for `[B, ...]` observations."""
-        return Action(*self._act(as_fed(observations_, self._space), state, starts))
+        return Action(*self._act(as_fed(observations_, self.space), state, starts))
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values of `[B, ...]` observations; the recurrent state is not advanced."""
-        (values,) = self._value(as_fed(observations_, self._space), state, starts)
+        (values,) = self._value(as_fed(observations_, self.space), state, starts)
         return values
 
     def values(
         self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
     ) -> np.ndarray:
         """Values `[T, B]` of `[T, B, ...]` observations; `state` is that before the first row."""
-        (values,) = self._values(as_fed(observations_, self._space), state, starts)
+        (values,) = self._values(as_fed(observations_, self.space), state, starts)
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
@@ -143,7 +143,7 @@ class Agent:
 
         `ratio_limit` has no effect unless the configuration sets one.
         """
-        fed = as_fed(batch.observations, self._space)
+        fed = as_fed(batch.observations, self.space)
         flat, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
         norm, *parts = numbers.tolist()
         return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
@@ -192,12 +192,12 @@ class Agent:
         statistics = None if self._normal is None else self._session.run(self._normal)
         with tf.Graph().as_default() as graph:
             given = tf.compat.v1.placeholder(
-                self._space.dtype, [None, *self._space.shape], "observations"
+                self.space.dtype, [None, *self.space.shape], "observations"
             )
-            is_fed = fed_space(self._space) is self._space
+            is_fed = fed_space(self.space) is self.space
             fed = given if is_fed else tf.transpose(given, [0, 2, 3, 1])
             floats = tf.cast(given, tf.float32)[None]
-            prepared = observations.prepare(floats, self._space, statistics)
+            prepared = observations.prepare(floats, self.space, statistics)
             instead = {self._inputs[0].name: fed, PREPARED: prepared}
             tf.import_graph_def(constants, instead, name="agent")
 
@@ -212,32 +212,32 @@ class Agent:
     def statistics_size(self) -> int:
         """The length of the vector of running statistics, of observations and then of returns."""
         env = self._config.env
-        of_observations = observations.statistics_size(self._space)
+        of_observations = observations.statistics_size(self.space)
         return of_observations * env.normalize_observations + NUM_OF_RETURNS * env.normalize_rewards
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
         if self._normal is None:
             return np.zeros(0)
-        return observations.moments(observations_, mask, self._space)
+        return observations.moments(observations_, mask, self.space)
 
     # --- building -------------------------------------------------------------------------------
 
     def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
-            prepared = observations.prepare(inputs, fed_space(self._space), self._normal)
+            prepared = observations.prepare(inputs, fed_space(self.space), self._normal)
             prepared = tf.identity(prepared, "observations")
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             output = self.network.forward(prepared, state, starts)
-        allowed = observations.action_mask(inputs, self._space)
+        allowed = observations.action_mask(inputs, self.space)
         if allowed is None:
             return output
         logits = tf.where(allowed, output.policy_parameters, FORBIDDEN)
         return output._replace(policy_parameters=logits)
 
     def _build_acting(self, greedy: bool) -> tuple[list[Any], Action]:
-        shape = fed_space(self._space).shape
-        inputs = tf.compat.v1.placeholder(self._space.dtype, [None, *shape], "observations")
+        shape = fed_space(self.space).shape
+        inputs = tf.compat.v1.placeholder(self.space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
         output = self._forward(inputs[None], state, starts[None])
@@ -317,7 +317,7 @@ class Agent:
         return [*batch, entropy_weight, ratio_limit], [flat, numbers], value_inputs, output.values
 
     def _fed_batch(self) -> Batch:
-        policy, space = self.network.policy, fed_space(self._space)
+        policy, space = self.network.policy, fed_space(self.space)
 
         def samples(dtype: Any, shape: Iterable[int] = ()) -> Any:
             return tf.compat.v1.placeholder(dtype, [None, None, *shape])

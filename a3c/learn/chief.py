@@ -51,12 +51,26 @@ def prepare(
         log.info("attached to a ps that is already initialised")
         return manifest
     before = resume.newest_step(run_dir / "metrics")
+    step = 0
     if found is None:
         log.info("initialising the ps")
         store.initialize(initial())
     else:
-        _restore(store, config, *found)
-    step = manifest.step if manifest else 0
+        path, manifest = found
+        step = manifest.step
+        checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
+        try:
+            values = checkpoint.load_variables(path)
+        except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
+            raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
+        wanted, note = store.saved_shapes(), ""
+        if checkpoint.is_compact(manifest):
+            wanted = {k: shape for k, shape in wanted.items() if not checkpoint.is_of_optimizer(k)}
+            note = ", a compact checkpoint: the optimizer's statistics start afresh"
+        if {name: value.shape for name, value in values.items()} != wanted:
+            raise FatalError(f"{path} holds other variables than this network needs")
+        store.initialize(values)
+        log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:
         log.warning("%s", resume.loss(before, step))
         JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
@@ -70,22 +84,6 @@ def initial_weights(agent: Agent, start_from: str | None) -> dict[str, np.ndarra
     values, taken = checkpoint.start_from(Path(start_from), fresh, agent.statistics_size)
     log.info("%s", taken)
     return values
-
-
-def _restore(store: Store, config: Config, path: Path, manifest: Manifest) -> None:
-    checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
-    try:
-        values = checkpoint.load_variables(path)
-    except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
-        raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
-    expected, note = store.saved_shapes(), ""
-    if checkpoint.is_compact(manifest):
-        expected = {k: shape for k, shape in expected.items() if not checkpoint.is_of_optimizer(k)}
-        note = ", a compact checkpoint: the optimizer's statistics start afresh"
-    if {name: value.shape for name, value in values.items()} != expected:
-        raise FatalError(f"{path} holds other variables than this network needs")
-    store.initialize(values)
-    log.info("restored the ps from %s, env step %d%s", path, manifest.step, note)
 
 
 class Chief:
@@ -153,32 +151,35 @@ class Chief:
             return "max_env_steps"
         if run.max_wall_time_s is not None and self.wall_s >= run.max_wall_time_s:
             return "max_wall_time"
-        return "patience" if run.patience and self._no_better() >= run.patience else None
-
-    def _no_better(self) -> int:
-        """How many of the evaluator's last evaluations were no better than the best before."""
+        if not run.patience:
+            return None
         rows = self._evaluations.get(read_rows, self._run_dir / "metrics" / "evaluator-0.jsonl")
         means = [row["evaluation/mean"] for row in rows or () if "evaluation/mean" in row]
-        return len(means) - 1 - means.index(max(means)) if means else 0
+        since_best = len(means) - 1 - means.index(max(means)) if means else 0
+        return "patience" if since_best >= run.patience else None
 
     def _is_solved(self) -> bool:
         """Whether evaluation games with frozen weights reached the goal; starts them when due.
 
-        They are due when the mean of training's last games reaches the goal (`_last_games`). A run
-        that resumes from a solved checkpoint is solved at once.
+        They are due when the mean of the last games, of training or of one worker, reaches the
+        goal. A run that resumes from a solved checkpoint is solved at once.
         """
         if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
             return self._look_at_confirmation(self._candidate)
-        mark = self._config.run.stop_at_return
-        mean, whose = self._last_games()
+        mark, whose = self._config.run.stop_at_return, "training"
+        mean = self._tracker.mean_of_last(self._stop_games)
+        if self._config.run.stop_worker_games is not None:
+            means = self._tracker.means_by_worker(self._stop_games)
+            best = max(means, key=means.__getitem__, default=-1)
+            mean, whose = means.get(best), f"worker {best}"
         if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
             return False
+        self._judge_at = self._tracker.episodes + self._stop_games
         snapshot = self._store.snapshot()
         candidate = self._write(self._candidates, self._manifest(snapshot, "solved"), snapshot)
         if candidate is None:
-            self._judge_at = self._tracker.episodes + self._stop_games
             return False
         if self._games is None:
             log.info("no evaluation games: training's own mean decides")
@@ -193,14 +194,6 @@ class Chief:
         self._games.start(candidate, games)
         self._candidate = candidate
         return False
-
-    def _last_games(self) -> tuple[float | None, str]:
-        """The mean that may start evaluation games, None with too few games; and whose it is."""
-        if self._config.run.stop_worker_games is None:
-            return self._tracker.mean_of_last(self._stop_games), "training"
-        means = self._tracker.means_by_worker(self._stop_games)
-        best = max(means, key=means.__getitem__, default=None)
-        return (None, "") if best is None else (means[best], f"worker {best}")
 
     def _look_at_confirmation(self, candidate: Path) -> bool:
         """Whether the games have ended and solved the run; otherwise sets the next attempt."""
@@ -233,7 +226,6 @@ class Chief:
             path = checkpoint.promote(candidate, self._checkpoints, scores)
         except OSError as error:
             self._failed_saves += 1
-            self._judge_at = self._tracker.episodes + self._stop_games
             log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
             return False
         checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
 from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
-from a3c.run.metrics import Episode
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -29,13 +28,6 @@ class Update(NamedTuple):
     pushed: bool  # true if no minibatch was dropped
     num_pushes: int
     metrics: dict[str, float]  # means over its minibatches
-
-
-class News(NamedTuple):
-    """Data that only the first push of a rollout carries."""
-
-    advantage_update: np.ndarray  # of the advantages' running moments
-    return_statistics: np.ndarray
 
 
 class Learner:
@@ -77,7 +69,8 @@ class Learner:
         """
         learning, parts = self._config.learning, self._config.share.minibatches
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
-        whole, news = self._estimate(rollout)
+        whole, moments = self._estimate(rollout)
+        statistics = rollout.return_statistics
         for epoch in range(learning.epochs if len(whole.returns) else 0):
             for batch in minibatches(whole, parts, self._rng):
                 gradient = self._agent.gradient(
@@ -88,16 +81,16 @@ class Learner:
                     return
                 num_updates, steps = self.reply.num_updates, 0
                 if gradient.is_finite:
-                    steps = self._push(gradient, batch, news, is_new=epoch == 0)
-                    news = News(NO_UPDATE, np.zeros_like(news.return_statistics))
+                    steps = self._push(gradient, batch, moments, statistics, is_new=epoch == 0)
+                    moments, statistics = NO_UPDATE, np.zeros_like(statistics)  # only once
                 else:
                     self.refresh()
                 self._staleness = self.reply.num_updates - num_updates - steps
                 self._stopwatch.lap("exchange")
                 yield gradient
 
-    def _estimate(self, rollout: Rollout) -> tuple[Batch, News]:
-        """The samples of a rollout with their advantages and returns.
+    def _estimate(self, rollout: Rollout) -> tuple[Batch, np.ndarray]:
+        """The samples of a rollout with advantages and returns, and what updates their moments.
 
         There are none while no sample has all steps of its return (`return_steps`).
         """
@@ -109,7 +102,12 @@ class Learner:
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
             several = self._config.cluster.workers > 1
             if several and learning.ratio_limit and learning.predict_weights:
-                values, bootstrap = self._newest_values(rollout)
+                # Others have changed the weights that played, so values are computed again, by the
+                # weights that learn from the rollout. Values already in the rewards stay.
+                observations = np.concatenate([rollout.observations, rollout.after[None]])
+                starts = np.concatenate([rollout.starts, rollout.after_starts[None]])
+                newest = self._agent.values(observations, rollout.state, starts)
+                values, bootstrap = newest[:-1], newest[-1]
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
         update = NO_UPDATE
         if learning.advantage_horizon:
@@ -119,19 +117,17 @@ class Learner:
         kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
         kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
         batch = Batch(**kept, advantages=advantages, returns=returns)
-        return batch, News(update, rollout.return_statistics)
+        return batch, update
 
-    def _newest_values(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
-        """The rollout's values `[T, B]`, and the value after it, by the weights that learn from it.
-
-        Others have changed the weights that played. Values already in the rewards stay.
-        """
-        observations = np.concatenate([rollout.observations, rollout.after[None]])
-        starts = np.concatenate([rollout.starts, rollout.after_starts[None]])
-        values = self._agent.values(observations, rollout.state, starts)
-        return values[:-1], values[-1]
-
-    def _push(self, gradient: Gradient, batch: Batch, news: News, *, is_new: bool) -> int:
+    def _push(
+        self,
+        gradient: Gradient,
+        batch: Batch,
+        advantage_update: np.ndarray,
+        return_statistics: np.ndarray,
+        *,
+        is_new: bool,
+    ) -> int:
         """Push a gradient and load the reply; `is_new` counts the env steps of the batch.
 
         With an optimizer for the value loss this is a push for each loss; the first one counts.
@@ -139,12 +135,12 @@ class Learner:
         """
         new, steps = batch.mask * is_new, 0
         seen = self._agent.moments(batch.observations, new)
-        moments = np.concatenate([seen, news.return_statistics])
+        moments = np.concatenate([seen, return_statistics])
         for part, flat in enumerate(np.split(gradient.flat, self._num_optimizers)):
             rate = self._annealed.learning_rate
             if part:
                 rate *= self._config.learning.critic_learning_rate_scale
-                news, moments = News(NO_UPDATE, news.return_statistics), np.zeros_like(moments)
+                advantage_update, moments = NO_UPDATE, np.zeros_like(moments)
             if self._own:  # then the worker makes the optimizer's step, and the ps only adds it
                 flat, rate = self._own[part].step(flat, rate), 1.0
             push = Push(
@@ -153,7 +149,7 @@ class Learner:
                 num_samples=int(np.count_nonzero(batch.mask)),
                 num_steps=0 if part else int(np.count_nonzero(new)),
                 moments=moments,
-                advantage_update=news.advantage_update,
+                advantage_update=advantage_update,
                 is_of_value=bool(part),
             )
             self._load(self._store.push(push))
@@ -162,9 +158,16 @@ class Learner:
 
     def update(self, rollout: Rollout) -> Update:
         """Learn from one rollout; afterwards the agent has the newest weights."""
-        if self._config.run.push_winner and self._reaches_the_goal(rollout.episodes):
-            self._store.take_over(self.reply.parameters)
-            log.info("the last games of this worker reach the goal: the ps take over its weights")
+        run = self._config.run
+        if run.push_winner and run.stop_at_return is not None:
+            last = self._returns
+            last.extend(episode.episode_return for episode in rollout.episodes)
+            if len(last) == last.maxlen and np.mean(last) >= run.stop_at_return:
+                last.clear()
+                self._store.take_over(self.reply.parameters)
+                log.info(
+                    "the last games of this worker reach the goal: the ps take over its weights"
+                )
         self.catch_up()
         gradients = list(self.pushes(rollout))
         if not gradients:  # no sample was complete
@@ -211,15 +214,6 @@ class Learner:
         self._agent.load(weights, reply.statistics)
         self.reply = reply
         return reply
-
-    def _reaches_the_goal(self, episodes: Sequence[Episode]) -> bool:
-        """Whether this worker's own last games reach it; if so, the count starts again."""
-        self._returns.extend(episode.episode_return for episode in episodes)
-        goal, is_full = self._config.run.stop_at_return, len(self._returns) == self._returns.maxlen
-        if goal is None or not is_full or np.mean(self._returns) < goal:
-            return False
-        self._returns.clear()
-        return True
 
 
 def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[Batch]:

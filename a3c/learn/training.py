@@ -6,8 +6,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,17 @@ from a3c.learn.chief import Chief, initial_weights, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import Decision, EnvironmentErrors, Player, Rollout, Stopwatch
-from a3c.net.distributions import Policy
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
 from a3c.run.callbacks import Callbacks
-from a3c.run.metrics import JsonlSink, Sink, WorkerTracker
+from a3c.run.metrics import JsonlSink, WorkerTracker
 from a3c.run.resume import Life, restart_point
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server
 from a3c.server.store import Store
 
 log = logging.getLogger(__name__)
-
-Listener = Callable[[Rollout, Update], None]
 
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
@@ -97,11 +93,12 @@ class Worker:
         self._chief: Chief | None = None
         if task.is_chief:
             self._chief = Chief(store, config, run_dir, reply, manifest, life, games)
+        self._policy = network.policy
         self._make_player = functools.partial(
             Player,
             envs,
             agent,
-            network.policy,
+            self._policy,
             config,
             seed=seed,
             epsilon=lambda: schedules.after(config, self._learner.reply.global_step).epsilon,
@@ -110,38 +107,28 @@ class Worker:
             go_on=self._beat,
             on_decision=show(envs, agent) if show else None,
         )
-        self._reports = EpisodeReports(store, task.index)
         self._dropped_in_a_row = 0
         self._unseen = set(config.run.info_metrics)
+        self._narrated = 0  # env steps of the first environment
+        self._reports: list[tuple[float, float, float, float]] = []  # of games, for the chief
+        self._reported_at = self._row_at = time.monotonic()
+        self._tracker = WorkerTracker(self._row_at)
         self._callbacks = Callbacks(config.run.callback if task.is_chief else (), run_dir)
-        self._listeners = self._open_listeners(run_dir, life, agent, space)
+        self._open_sinks(run_dir, life, agent)
 
-    def _open_listeners(
-        self, run_dir: Path, life: Life, agent: Agent, space: Any
-    ) -> list[Listener]:
-        """Open the files of metrics, and return what is called with every rollout and update."""
+    def _open_sinks(self, run_dir: Path, life: Life, agent: Agent) -> None:
         rows = run_dir / "metrics" / f"{self._task.name}.jsonl"
         board = TensorBoardSink(run_dir / "events" / self._task.name)
-        sinks: list[Sink] = [JsonlSink(rows), board]
-        now, settings = self._learner.reply.global_step, self._config
+        sinks, now = (JsonlSink(rows), board), self._learner.reply.global_step
         where = restart_point(rows, life, now)
         for sink in sinks:
             sink.restart(where, ps_life=life.number, now=now)
-        interval_s, watch = settings.run.log_interval_s, self._stopwatch
-        called, learner, reports = self._callbacks, self._learner, self._reports
-        self._rows = Rows(sinks, called, interval_s, learner, watch, reports, self._chief)
-        listeners: list[Listener] = [self._reports, self._rows]
-        listeners += [self._limit_drops, self._warn_of_missing_info]
-        if settings.run.log_games or settings.run.log_policy_every:
-            listeners.append(Narrator(settings, agent.network.policy))
+        self._pictures: Pictures | None = None
         if self._task.is_chief:
             board.graph(agent.graph_def())
-            board.settings(settings, run_dir.name)
-            offer = Pictures(board, space).offer
-            listeners.append(
-                lambda rollout, update: offer(update.reply.global_step, rollout.observations)
-            )
-        return listeners
+            board.settings(self._config, run_dir.name)
+            self._pictures = Pictures(board, agent.space)
+        self._sinks = sinks
 
     def _wait_until_ready(self, run_dir: Path, agent: Agent) -> Any:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
@@ -156,34 +143,6 @@ class Worker:
             self._stop.wait(WAIT_INTERVAL_S)
         return None
 
-    def _limit_drops(self, rollout: Rollout, update: Update) -> None:
-        """Give up after too many dropped rollouts in a row, because a restart can't help then.
-
-        Raises UnplayableError, or FatalError where the weights on the ps are lost.
-        """
-        self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
-        if update.pushed:
-            return
-        loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
-        log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
-        if not 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
-            return
-        culprit = not_finite(rollout, update.reply.parameters)
-        if culprit == "weights":
-            self._store.detach()
-        raise (FatalError if culprit == "weights" else UnplayableError)(
-            f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the {culprit} "
-            f"were not finite: {_REMEDIES[culprit]}; --max-dropped-rollouts sets the limit"
-        )
-
-    def _warn_of_missing_info(self, rollout: Rollout, _update: Update) -> None:
-        """Warn once about names of --info-metrics that are not in the info of a whole game."""
-        self._unseen -= {name for name, values in rollout.info.items() if values}
-        if rollout.episodes and self._unseen:
-            names = ", ".join(sorted(self._unseen))
-            log.warning("info_metrics %s: a whole game had no such number in its info", names)
-            self._unseen = set()
-
     def _beat(self) -> bool:
         """Send a heartbeat; returns whether this worker may play on."""
         self._heartbeat.beat()
@@ -191,8 +150,8 @@ class Worker:
 
     def _exit_when_stuck(self, error: RetryableError) -> None:
         """Exit from another thread when the thread of `run` hangs in a call to a lost ps."""
-        if rows := getattr(self, "_rows", None):  # it may be too early for rows
-            rows.write(whole_cluster=False)
+        if hasattr(self, "_sinks"):  # else it is too early for rows
+            self._write_row(whole_cluster=False)
         log.error("%s; leaving with %d", error, error.exit_code)
         leave_now(error.exit_code)
 
@@ -203,10 +162,10 @@ class Worker:
         try:
             self._leave(self._play())
         except (PlayError, UnplayableError) as error:
-            self._rows.write()
+            self._write_row()
             self._save_for_others(error)
         except A3CError:  # the last row records how far this worker came
-            self._rows.write(whole_cluster=False)
+            self._write_row(whole_cluster=False)
             raise
 
     def _play(self) -> str | None:
@@ -217,14 +176,95 @@ class Worker:
         if not self._is_over(reason := self._judge()):
             for rollout, update in self._learner.train(player):
                 self._heartbeat.beat()
-                for listener in self._listeners:
-                    listener(rollout, update)
+                self._record(rollout, update)
                 self._stopwatch.lap("other")
                 if self._is_over(reason := self._judge()):
                     break
-        self._reports.flush()
-        self._rows.write()
+        self._send_reports()
+        self._write_row()
         return reason
+
+    def _record(self, rollout: Rollout, update: Update) -> None:
+        """Report games to the chief, write a row if one is due, and log what was asked for.
+
+        Raises UnplayableError after too many dropped rollouts in a row, because a restart can't
+        help then, or FatalError where the weights on the ps are lost.
+        """
+        run, at = self._config.run, update.reply.global_step
+        me = self._task.index
+        self._reports += [(me, g.episode_return, g.length, at) for g in rollout.episodes]
+        if time.monotonic() - self._reported_at >= REPORT_INTERVAL_S:
+            self._send_reports()
+        played = rollout.num_env_steps, update.pushed, rollout.episodes
+        self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
+        self._write_row_if_due()
+
+        self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
+        if not update.pushed:
+            loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
+            log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
+        if 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
+            culprit = not_finite(rollout, update.reply.parameters)
+            if culprit == "weights":
+                self._store.detach()
+            raise (FatalError if culprit == "weights" else UnplayableError)(
+                f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the "
+                f"{culprit} were not finite: {_REMEDIES[culprit]}; "
+                "--max-dropped-rollouts sets the limit"
+            )
+
+        self._unseen -= {name for name, values in rollout.info.items() if values}
+        if rollout.episodes and self._unseen:
+            names = ", ".join(sorted(self._unseen))
+            log.warning("info_metrics %s: a whole game had no such number in its info", names)
+            self._unseen = set()
+        for game in rollout.episodes if run.log_games else ():
+            steps = count(game.length, "env step")
+            log.info("a game ended with a return of %g after %s", game.episode_return, steps)
+        for t in np.flatnonzero(rollout.mask[:, 0]) if run.log_policy_every else ():
+            self._narrated += 1
+            if self._narrated % run.log_policy_every == 0:
+                policy = self._policy.shown(rollout.policy_parameters[t, 0])
+                log.info("step %d: policy %s  V %.3f", self._narrated, policy, rollout.values[t, 0])
+        if self._pictures:
+            self._pictures.offer(at, rollout.observations)
+
+    def _send_reports(self) -> None:
+        self._reported_at = time.monotonic()
+        if self._reports and not self._store.report(np.array(self._reports, np.float64)):
+            self._tracker.dropped_reports += len(self._reports)
+        self._reports.clear()
+
+    def _write_row_if_due(self) -> None:
+        if time.monotonic() - self._row_at >= self._config.run.log_interval_s:
+            self._write_row()
+
+    def _write_row(self, *, whole_cluster: bool = True) -> None:
+        """Write a row of metrics to the log, to metrics/ and to TensorBoard.
+
+        The chief's rows also hold the cluster's metrics; `whole_cluster` False asks the ps nothing.
+        """
+        reply = self._learner.reply
+        self._row_at = time.monotonic()
+        row = self._tracker.row(self._row_at, self._stopwatch.take(), reply.parameters)
+        if self._chief and whole_cluster:
+            row |= self._chief.row(reply)
+        for sink in self._sinks:
+            sink.write(reply.global_step, row)
+        if whole_cluster:
+            self._callbacks(reply.global_step, row)
+        parts = [f"env steps {reply.global_step:,}"]
+        for label, name, form in (
+            ("cluster/s", "cluster/env_steps_per_s", ",.0f"),
+            ("mine/s", "worker/env_steps_per_s", ",.0f"),
+            ("mean return", "cluster/mean_return_100", ".2f"),
+            ("return", "episode/return", ".2f"),
+            ("loss", "loss/total", ".4f"),
+            ("entropy", "loss/entropy", ".3f"),
+        ):
+            if name in row:
+                parts.append(f"{label} {row[name]:{form}}")
+        log.info("%s", "  ".join(parts))
 
     def _judge(self) -> str | None:
         """The chief's reason to end the run for all workers, or None."""
@@ -252,7 +292,7 @@ class Worker:
                 if self._is_over(reason := self._judge()):
                     self._leave(reason)
                     return
-                self._rows.write_if_due()
+                self._write_row_if_due()
                 self._stop.wait(WAIT_INTERVAL_S)
                 if self._learner.refresh().global_step > step:
                     step, moved_at = self._learner.reply.global_step, time.monotonic()
@@ -279,108 +319,7 @@ class Worker:
         self._callbacks.close()
 
 
-# --- listeners: called with every rollout and its update ------------------------------------------
-
-
-class EpisodeReports:
-    """Collects ended games and sends them to the chief, at most five times a second."""
-
-    def __init__(self, store: Store, worker: int) -> None:
-        self._store = store
-        self._worker = worker
-        self._waiting: list[tuple[float, float, float, float]] = []
-        self._sent = time.monotonic()
-        self.dropped = 0
-
-    def __call__(self, rollout: Rollout, update: Update) -> None:
-        """Add ended games; send all that wait if the last report is old enough."""
-        at = update.reply.global_step
-        self._waiting += [(self._worker, e.episode_return, e.length, at) for e in rollout.episodes]
-        if time.monotonic() - self._sent >= REPORT_INTERVAL_S:
-            self.flush()
-
-    def flush(self) -> None:
-        self._sent = time.monotonic()
-        if self._waiting and not self._store.report(np.array(self._waiting, np.float64)):
-            self.dropped += len(self._waiting)
-        self._waiting.clear()
-
-
-class Narrator:
-    """Logs each game that ends, and now and then the policy and the value of a state."""
-
-    def __init__(self, config: Config, policy: Policy) -> None:
-        self._games, self._every = config.run.log_games, config.run.log_policy_every
-        self._policy = policy
-        self._steps = 0  # of the first environment
-
-    def __call__(self, rollout: Rollout, _update: Update) -> None:
-        for game in rollout.episodes if self._games else ():
-            steps = count(game.length, "env step")
-            log.info("a game ended with a return of %g after %s", game.episode_return, steps)
-        for t in np.flatnonzero(rollout.mask[:, 0]) if self._every else ():
-            self._steps += 1
-            if self._steps % self._every == 0:
-                policy = self._policy.shown(rollout.policy_parameters[t, 0])
-                log.info("step %d: policy %s  V %.3f", self._steps, policy, rollout.values[t, 0])
-
-
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
     """The cause of a loss that isn't finite: one of the keys of `_REMEDIES`."""
     causes = zip(_REMEDIES, (parameters, rollout.observations, rollout.rewards), strict=False)
     return next((name for name, values in causes if not np.isfinite(values).all()), "losses")
-
-
-@dataclass
-class Rows:
-    """Writes a row of metrics at intervals: to the log, to metrics/ and to TensorBoard.
-
-    The chief's rows also hold the cluster's metrics.
-    """
-
-    sinks: Sequence[Sink]
-    callbacks: Callbacks
-    interval_s: float
-    learner: Learner
-    stopwatch: Stopwatch
-    reports: EpisodeReports
-    chief: Chief | None
-
-    def __post_init__(self) -> None:
-        self._written = time.monotonic()
-        self._tracker = WorkerTracker(self._written)
-
-    def __call__(self, rollout: Rollout, update: Update) -> None:
-        """Count a rollout and its update; write a row if one is due."""
-        played = rollout.num_env_steps, update.pushed, rollout.episodes
-        self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
-        self.write_if_due()
-
-    def write_if_due(self) -> None:
-        if time.monotonic() - self._written >= self.interval_s:
-            self.write()
-
-    def write(self, *, whole_cluster: bool = True) -> None:
-        """Write a row; `whole_cluster` False asks the ps nothing."""
-        reply = self.learner.reply
-        self._written = time.monotonic()
-        self._tracker.dropped_reports = self.reports.dropped
-        row = self._tracker.row(self._written, self.stopwatch.take(), reply.parameters)
-        if self.chief and whole_cluster:
-            row |= self.chief.row(reply)
-        for sink in self.sinks:
-            sink.write(reply.global_step, row)
-        if whole_cluster:
-            self.callbacks(reply.global_step, row)
-        parts = [f"env steps {reply.global_step:,}"]
-        for label, name, form in (
-            ("cluster/s", "cluster/env_steps_per_s", ",.0f"),
-            ("mine/s", "worker/env_steps_per_s", ",.0f"),
-            ("mean return", "cluster/mean_return_100", ".2f"),
-            ("return", "episode/return", ".2f"),
-            ("loss", "loss/total", ".4f"),
-            ("entropy", "loss/entropy", ".3f"),
-        ):
-            if name in row:
-                parts.append(f"{label} {row[name]:{form}}")
-        log.info("%s", "  ".join(parts))

@@ -17,8 +17,9 @@ from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest, is_over
-from a3c.run.metrics import Sink
+from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
+from a3c.run.tensorboard import TensorBoardSink
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Evaluator:
         self,
         run: RunDir,
         ground: Playground,
-        sinks: Sequence[Sink],
+        sinks: Sequence[JsonlSink | TensorBoardSink],
         stop: StopRequest,
         heartbeat: Heartbeat,
         *,

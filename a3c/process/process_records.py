@@ -6,7 +6,6 @@ reuses pids, so a pid counts only together with its birth.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -231,19 +230,12 @@ def resident_bytes(pid: int) -> int:
 
 
 def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
-    """Signal a keeper after checking its identity; a pidfd prevents signalling a reused pid."""
-    keeper, pidfd = record.keeper, None
-    if record.host != this_host():
+    """Signal a keeper just after checking its identity."""
+    keeper = record.keeper
+    if record.host != this_host() or not is_alive(keeper):
         return False
-    with contextlib.suppress(OSError, OverflowError, AttributeError):  # an old kernel or Python
-        pidfd = os.pidfd_open(keeper.pid)
     try:
-        if not is_alive(keeper):
-            return False
-        if pidfd is not None:
-            signal.pidfd_send_signal(pidfd, signum)
-        else:
-            os.kill(keeper.pid, signum)
+        os.kill(keeper.pid, signum)
     except ProcessLookupError:
         return False
     except PermissionError as error:
@@ -251,7 +243,4 @@ def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
             f"{record.name}: its keeper (pid {keeper.pid}) belongs to another user; "
             "stop the run as the user who started it"
         ) from error
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
     return True

@@ -15,8 +15,7 @@ import tomllib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -40,13 +39,6 @@ SECTIONS: dict[str, dict[str, Metric]] = {
     for title, rows in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 METRICS = {name: metric for rows in SECTIONS.values() for name, metric in rows.items()}
-
-
-class Sink(Protocol):
-    """Takes rows of metrics; `restart` discards rows beyond `env_steps`, as the run rolled back."""
-
-    def write(self, env_steps: int, row: Mapping[str, float]) -> None: ...
-    def restart(self, env_steps: int, **notes: int) -> None: ...
 
 
 class JsonlSink:
@@ -116,8 +108,8 @@ class WorkerTracker:
         env_steps: int,
         pushed: bool,
         episodes: Iterable[Episode],
-        num_updates: int = 1,
-        info: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        num_updates: int,
+        info: Mapping[str, Sequence[float]],
     ) -> None:
         """Count the finished games, and the updates of one rollout unless a part was dropped."""
         for name, values in info.items():

@@ -98,7 +98,7 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
     slots: dict[str, Values] = {}
     named: Values = {}
     for key, value in held.items():
-        shard, slot = _take_apart(key)  # `parameters_0` and `Adam_1`, for example
+        shard, _, slot = key.partition("/")  # `parameters_0` and `Adam_1`, for example
         if shard in shards:
             slots.setdefault(slot, {})[shard] = value
         else:
@@ -117,28 +117,23 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
     vector, or a value that the ps has no variable for.
     """
     shards = {shard.name: shard for shard in layout.shards}
-    keys, left = list(keys), dict(named)
+    left = dict(named)
     flats: Values = {}
-    for slot in dict.fromkeys(slot for shard, slot in map(_take_apart, keys) if shard in shards):
-        names = [_join(name, slot) for name in layout.names]
-        if any(name in left for name in names):
-            flats[slot] = np.concatenate([np.ravel(left.pop(name)) for name in names])
     values: Values = {}
     for key in keys:
-        name, slot = _take_apart(key)
-        if name in shards and slot in flats:
-            values[key] = flats[slot][shards[name].start : shards[name].stop]
-        elif name not in shards and _saved(key) in named:
+        shard, _, slot = key.partition("/")
+        if shard in shards:
+            names = [_join(name, slot) for name in layout.names]
+            if any(name in left for name in names):
+                flats[slot] = np.concatenate([np.ravel(left.pop(name)) for name in names])
+            if slot in flats:
+                values[key] = flats[slot][shards[shard].start : shards[shard].stop]
+        elif _saved(key) in named:
             values[key] = named[_saved(key)]
             left.pop(_saved(key), None)
     if left:
         raise KeyError(min(left))
     return values
-
-
-def _take_apart(key: str) -> tuple[str, str]:
-    name, _, slot = key.partition("/")
-    return name, slot
 
 
 def _join(name: str, slot: str) -> str:
