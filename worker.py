@@ -12,13 +12,12 @@ can't fix; 75 retry (the ps is lost, a peer has not started yet); 128+n after si
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,21 +107,16 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     return EXIT_OK if stop.signal is None else 128 + stop.signal
 
 
-@contextlib.contextmanager
-def _hint_at_isolation() -> Iterator[None]:
+def _hint_at_isolation(error: Exception) -> None:
     """Log a hint if an environment fails because isolation blocks the network."""
-    try:
-        yield
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and not (
-            isinstance(cause, ConnectionRefusedError | socket.gaierror)
-            or getattr(cause, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
-        ):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None and has_loopback_only(os.getpid()):
-            log.warning("isolated: where an environment needs a network, give --isolation off")
-        raise
+    cause: BaseException | None = error
+    while cause is not None and not (
+        isinstance(cause, ConnectionRefusedError | socket.gaierror)
+        or getattr(cause, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    ):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None and has_loopback_only(os.getpid()):
+        log.warning("isolated: where an environment needs a network, give --isolation off")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,15 +133,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         settings = config.cluster
         adopt_environment(settings.threads(task.job), gpu=settings.uses_gpu(task.job))
-        with _hint_at_isolation():
-            return run(cluster, task, config, arguments.run_dir.absolute())
+        return run(cluster, task, config, arguments.run_dir.absolute())
     except UserError as error:
+        _hint_at_isolation(error)
         return console.refuse("worker.py", error)
     except A3CError as error:
+        _hint_at_isolation(error)
         shown = error.__cause__ if isinstance(error, PlayError) else None
         log.error("%s; leaving with %d", error, error.exit_code, exc_info=shown)
         return error.exit_code
-    except Exception:
+    except Exception as error:
+        _hint_at_isolation(error)
         log.exception("a bug; leaving with %d", EXIT_FATAL)
         return EXIT_FATAL
 

@@ -110,11 +110,12 @@ import sys, urllib.request, worker
 from a3c.keeper import namespaces
 if sys.argv[1] == "inside":
     namespaces.enter(namespaces.make())
-with worker._hint_at_isolation():
-    try:
-        urllib.request.urlopen("http://127.0.0.1:1/")
-    except OSError as error:
-        raise RuntimeError("the environment failed") from error
+try:
+    urllib.request.urlopen("http://127.0.0.1:1/")
+except OSError as error:
+    failed = RuntimeError("the environment failed")
+    failed.__cause__ = error
+    worker._hint_at_isolation(failed)
 """
 
 
@@ -122,5 +123,5 @@ with worker._hint_at_isolation():
 @pytest.mark.parametrize("place", ["inside", "outside"])
 def test_an_environment_that_needs_a_network_is_told_about_isolation(place: str) -> None:
     done = call(sys.executable, "-c", TRIES_TO_CONNECT, place, cwd=REPOSITORY)
-    assert "RuntimeError: the environment failed" in done.stderr
+    assert done.returncode == 0, done.stderr
     assert ("give --isolation off" in done.stderr) == (place == "inside")

@@ -231,28 +231,22 @@ def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Confi
     assert after["num_updates"] == 1
 
 
-def test_an_annealed_ratio_limit_is_the_one_in_the_loss(sides: Sides) -> None:
-    limits = {"ratio_limit": 0.9, "ratio_limit_final": 0.3, "anneal_steps": 1}
+def test_annealed_settings_are_those_of_the_env_step_at_which_an_update_begins(
+    sides: Sides,
+) -> None:
+    limits: dict[str, Any] = {"ratio_limit": 0.9, "ratio_limit_final": 0.3, "anneal_steps": 1}
+    limits |= {"learning_rate_schedule": "linear", "learning_rate_final": 0.1}
     side = sides.one(small_config(**PLAIN, **limits))
     first = side.learner.update(random_rollout(1))
     weights = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
     second = side.learner.update(random_rollout(2))
     each = [update.metrics["train/ratio_limit"] for update in (first, second)]
     assert each == [0.9, 0.3]
+    rates = [update.metrics["train/learning_rate"] for update in (first, second)]
+    assert rates == [0.5, 0.1]
     loss = loss_by_definition(weights, random_rollout(2), LIMITED)
     assert second.metrics["loss/total"] == pytest.approx(loss, rel=1e-4)
     assert loss != pytest.approx(loss_by_definition(weights, random_rollout(2), SGD), rel=1e-3)
-
-
-def test_the_rate_of_an_update_is_that_of_the_step_it_was_pulled_at(sides: Sides) -> None:
-    side = sides.one(SHAPED)
-    rates, at = [], []
-    for seed in range(3):
-        at.append(side.learner.reply.global_step)
-        rates.append(side.learner.update(random_rollout(seed)).metrics["train/learning_rate"])
-    assert at[0] == 0
-    assert len(set(at)) == 3
-    assert rates == [pytest.approx(0.5 * (1 - step / 100)) for step in at]
 
 
 # --- how updates travel -------------------------------------------------------------------------
@@ -338,28 +332,6 @@ def test_staleness_counts_the_steps_before_the_one_that_a_gradient_is_in(sides: 
     assert two.named()["global_step"] == 3 + 15 + 3 + 15
 
 
-def test_workers_draw_minibatches_of_their_own(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one seed for all, all workers cut their rollouts alike."""
-    drawn = []
-    for side in sides.two(small_config(**PLAIN, minibatches=3)):
-        returns: list[np.ndarray] = []
-        really = side.agent.gradient
-
-        def gradient(
-            batch: Batch, *annealed: float, returns: Any = returns, really: Any = really
-        ) -> Gradient:
-            returns.append(batch.returns)
-            return really(batch, *annealed)
-
-        monkeypatch.setattr(side.agent, "gradient", gradient)
-        side.learner.update(random_rollout(3))
-        drawn.append(np.concatenate(returns, axis=None).tolist())
-    assert sorted(drawn[0]) == sorted(drawn[1])
-    assert drawn[0] != drawn[1]
-
-
 @pytest.mark.parametrize("size", [1e-7, 1.0, 1e4])
 def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: float) -> None:
     """Gradients below, within and above what half precision holds, to a 500th of their norm."""
@@ -422,27 +394,6 @@ def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -
     assert kept == [True, True, False, True, True]
     assert moved == [False, False, True, False, False]
     assert not (one.learner.reply.parameters == played).all()
-
-
-def test_workers_may_have_statistics_of_their_own(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each worker's steps are those of its own gradients, and add up on the ps."""
-    kept: dict[str, Any] = {"optimizer": "rmsprop", "rmsprop_alpha": 0.5, "learning_rate": 0.1}
-    settings = small_config(**kept, optimizer_statistics="per-worker", hidden_sizes=[4])
-    workers = sides.two(settings)
-    before = np.concatenate([np.ravel(value) for value in workers[0].initial.values()])
-    gradients = [np.full(before.size, size, np.float32) for size in (1.0, 100.0, 2.0)]
-    squares, expected = [0.0, 0.0], before.astype(np.float64)
-    for gradient, worker in zip(gradients, (0, 1, 0), strict=True):
-        side = workers[worker]
-        given = Gradient(gradient, 1.0, {"loss/total": 0.0})
-        monkeypatch.setattr(side.agent, "gradient", lambda *_, given=given: given)
-        side.learner.update(random_rollout(1))
-        squares[worker] = 0.5 * squares[worker] + 0.5 * float(gradient[0]) ** 2
-        expected -= 0.1 * gradient / np.sqrt(squares[worker] + settings.learning.rmsprop_epsilon)
-    np.testing.assert_allclose(workers[1].learner.refresh().parameters, expected, rtol=1e-4)
-    assert not [name for name in workers[0].named() if "RMSProp" in name]
 
 
 @pytest.mark.parametrize("statistics", ["shared", "per-worker"])
@@ -656,14 +607,13 @@ def numbered(state_size: int) -> Batch:
     return Batch(**rows, state=state)
 
 
-def parts(state_size: int, count: int, seed: int = 1) -> list[Batch]:
-    return list(minibatches(numbered(state_size), count, np.random.default_rng(seed)))
-
-
 @pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("state_size", [0, 3])
-def test_every_sample_is_in_one_part_and_whole(state_size: int, count: int) -> None:
-    found = parts(state_size, count)
+def test_minibatches_mix_all_samples_but_keep_environments_whole_with_a_memory(
+    state_size: int, count: int
+) -> None:
+    rng = np.random.default_rng(1)
+    found, again = (list(minibatches(numbered(state_size), count, rng)) for _ in range(2))
     assert len(found) == count
     for part in found:
         offsets = {
@@ -672,32 +622,18 @@ def test_every_sample_is_in_one_part_and_whole(state_size: int, count: int) -> N
             for offset in np.unique(getattr(part, name) - part.observations[..., 0])
         }
         assert len(offsets) == 3  # one for each array: rows stayed together
-    places = np.concatenate([part.observations[..., 0].ravel() for part in found])
-    assert sorted(places) == list(range(STEPS * ENVS))
-
-
-def test_without_a_memory_parts_mix_steps_and_environments() -> None:
-    for part in parts(0, 4):
-        places = part.observations[0, :, 0].astype(int)
-        assert part.mask.shape == (1, STEPS * ENVS // 4)
-        assert part.state.shape == (len(places), 0)
-        assert len(set(places % ENVS)) > 1
-        assert len(set(places // ENVS)) > 1
-
-
-def test_with_a_memory_environments_stay_whole_with_their_states() -> None:
-    for part in parts(3, 4):
         places = part.observations[..., 0].astype(int)
-        assert places.shape == (STEPS, 1)
-        assert (places // ENVS == np.arange(STEPS)[:, None]).all()
-        assert (part.state == places[0, :, None] % ENVS).all()
-
-
-def test_parts_are_drawn_anew_every_time() -> None:
-    rng = np.random.default_rng(1)
-    whole = numbered(0)
-    first, second = (next(iter(minibatches(whole, 4, rng))) for _ in range(2))
-    assert (first.observations != second.observations).any()
+        if count > 1 and not state_size:
+            assert part.mask.shape == (1, STEPS * ENVS // count)
+            assert part.state.shape == (part.mask.size, 0)
+            assert len(set(places[0] % ENVS)) > 1
+            assert len(set(places[0] // ENVS)) > 1
+        elif state_size:
+            assert (places // ENVS == np.arange(STEPS)[:, None]).all()
+            assert (part.state == places[0, :, None] % ENVS).all()
+    everything = np.concatenate([part.observations[..., 0].ravel() for part in found])
+    assert sorted(everything) == list(range(STEPS * ENVS))
+    assert count == 1 or (found[0].observations != again[0].observations).any()
 
 
 # --- returns that slide over rollouts: however a game is cut, each sample learns the same ---------

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c.learn.rollout import Stopwatch
@@ -73,28 +71,6 @@ def test_rolled_back_rows_are_dropped_even_if_unordered(tmp_path: Path) -> None:
     sink.restart(100)
     sink.write(110, {})
     assert steps_in(tmp_path / "episodes.jsonl") == [90, 95, 98, 110]
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 60)), max_size=25))
-def test_there_is_never_a_zig_zag(
-    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[bool, int, int]]
-) -> None:
-    """Whatever a run does, write on or go back: the steps that are read only grow."""
-    path = tmp_path_factory.getbasetemp() / "zigzag.jsonl"
-    path.unlink(missing_ok=True)
-    sink, step, wanted = JsonlSink(path), 0, list[int]()
-    sink.restart(0)
-    for goes_back, progress, target in acts:
-        if goes_back:
-            step = min(step, target)
-            sink = JsonlSink(path)
-            sink.restart(step)
-            wanted = [earlier for earlier in wanted if earlier <= step]
-        else:
-            step += progress
-            sink.write(step, {})
-            wanted.append(step)
-    assert steps_in(path) == wanted == sorted(set(wanted))
 
 
 def test_an_incomplete_line_loses_no_other_row(tmp_path: Path) -> None:

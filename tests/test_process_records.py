@@ -12,8 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit, ProcessRecord
@@ -72,26 +70,6 @@ def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
     (directory / ".worker-0.json.tmp").write_text(whole)
     assert process_records.read_records(directory.parent) == []
     assert process_records.read_records(directory / "no such run") == []
-
-
-@given(
-    st.sampled_from([field.name for field in dataclasses.fields(ProcessRecord)]),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    ),
-)
-def test_no_value_in_a_record_breaks_its_reader(
-    tmp_path_factory: pytest.TempPathFactory, key: str, value: object
-) -> None:
-    data = dataclasses.asdict(a_record(gone(), gone()))
-    data[key] = value
-    path = tmp_path_factory.getbasetemp() / "record.json"
-    path.write_text(json.dumps(data))
-    record = process_records.read_record(path)
-    if record is not None:
-        assert isinstance(process_records.live_state(record), str)
-        assert process_records.terminate(record) is False
 
 
 def test_a_full_disk_leaves_the_old_record_and_nothing_else(

@@ -18,7 +18,7 @@ import model
 from a3c.errors import PlayError
 from a3c.learn.agent import Agent, Batch
 from a3c.learn.returns import gae
-from a3c.learn.rollout import Player, Rollout, Stopwatch
+from a3c.learn.rollout import Player, Rollout
 from a3c.net.distributions import for_space
 from a3c.run.metrics import Episode
 from tests.clusters import config
@@ -138,17 +138,6 @@ def test_truncation_and_only_truncation_bootstraps_from_the_final_observation(
     np.testing.assert_allclose(rollout.rewards[0], first)
     np.testing.assert_allclose(rollout.rewards[1], [second + GAMMA * final, second, second, first])
     np.testing.assert_array_equal(rollout.discounts[:2].T, [*[[GAMMA, 0.0]] * 3, [GAMMA] * 2])
-
-
-@in_all_modes
-def test_an_episode_that_ends_with_the_rollout_starts_anew_in_the_next(mode: AutoresetMode) -> None:
-    rollouts = play([[Script((1.0, 1.0), "truncated")]], mode, rollout_length=2)
-    one, two = next(rollouts), next(rollouts)
-    assert one.discounts[:, 0].tolist() == [GAMMA, 0.0]
-    row = rows(two)[0]
-    assert two.observations[row, 0].tolist() == [0, 1, 0]
-    assert two.starts[row, 0]
-    assert [len(r.episodes) for r in (one, two)] == [1, 1 if row == 0 else 0]
 
 
 def test_the_value_of_a_cut_is_added_in_its_own_rollout_only() -> None:
@@ -420,36 +409,6 @@ def test_what_was_played_is_what_is_stored() -> None:
     envs = Recording(make_envs([[Script((0.0,) * 9)]] * 3, MODES[0]))
     rollout = next(play([], MODES[0], envs=envs, rollout_length=8, epsilon=0.5))
     assert rollout.actions.tolist() == envs.played
-
-
-# --- the order of events ------------------------------------------------------------------------
-
-
-def test_the_events_of_a_rollout_come_in_order() -> None:
-    events: list[str] = []
-    actor = ScriptedActor(events)
-    envs = make_envs([[Script((1.0, 1.0), "truncated")]], AutoresetMode.SAME_STEP, events)
-    rollouts = play([], MODES[0], actor=actor, envs=envs, rollout_length=3)
-    for _ in range(2):
-        next(rollouts)
-        events.append("yield")
-    one = ["act", "step", "act", "step", "reset", "value", "act", "step", "value", "yield"]
-    two = ["act", "step", "reset", "value", "act", "step", "act", "step", "reset", "value", "value"]
-    assert events == ["reset", *one, *two, "yield"]
-
-
-# --- the stopwatch ------------------------------------------------------------------------------
-
-
-def test_the_stopwatch_gives_each_name_its_time() -> None:
-    clock = iter([0.0, 1.0, 3.0, 3.5, 10.0])
-    watch = Stopwatch(lambda: next(clock))
-    for name in ("act", "env", "act"):
-        watch.lap(name)
-    assert watch.take() == {"act": 1.5, "env": 2.0}
-    assert watch.take() == {}
-    watch.lap("env")
-    assert watch.take() == {"env": 6.5}
 
 
 # --- environments that fail ---------------------------------------------------------------------

@@ -59,12 +59,6 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
         agent(small_config(device="gpu"))
 
 
-def test_local_copies_are_not_in_the_cluster() -> None:
-    player = agent(SETTINGS)
-    devices = {op.device for op in player._graph.get_operations()}
-    assert not any("/job:" in device for device in devices)
-
-
 def test_two_workers_share_one_set_of_adam_slots(stores: tuple[Store, Store]) -> None:
     """Two pushes through two workers end where NumPy's Adam with one state ends."""
     first, second = stores

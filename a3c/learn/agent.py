@@ -119,11 +119,9 @@ class Agent:
     # --- use ------------------------------------------------------------------------------------
 
     def initial_state(self, batch: int) -> np.ndarray:
-        """The recurrent state at the start of an episode, `[B, S]`."""
         return np.zeros((batch, self.network.state_size), np.float32)
 
     def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
-        """Choose actions for `[B, ...]` observations."""
         return Action(*self._act(as_fed(observations_, self.space), state, starts))
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -287,30 +285,23 @@ class Agent:
             gradients = tf.gradients(objective, self._variables, unconnected_gradients="zero")
             return tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
 
-        # With gathered pushes the ps clips instead, because only the ps knows their mean.
-        gathers, limits = self._config.samples_per_step > 0, learning.gradient_norms
+        limits = learning.gradient_norms
         if learning.has_value_optimizer:
             of_value = learning.value_loss_weight * loss["value"]
-            both = zip((loss["total"] - of_value, of_value), limits, strict=True)
-            clipped, norms = zip(
-                *(optimizers.clip_flat(gradient_of(part), limit) for part, limit in both),
-                strict=True,
-            )
-            flat, norm = tf.concat(clipped, axis=0), tf.norm(norms)
-        elif gathers or len(limits) == 1:
-            flat, norm = optimizers.clip_flat(
-                gradient_of(loss["total"]), 0.0 if gathers else limits[0]
-            )
+            parts = [gradient_of(loss["total"] - of_value), gradient_of(of_value)]
         else:
-            flat = gradient_of(loss["total"])
-            sizes = [0, 0]
-            for variable in self._variables:
-                sizes[optimizers.is_value_only(_short_name(variable))] += (
-                    variable.shape.num_elements()
-                )
-            parts = zip(tf.split(flat, sizes), limits, strict=True)
-            clipped, norms = zip(*(optimizers.clip_flat(*part) for part in parts), strict=True)
-            flat, norm = tf.concat(clipped, axis=0), tf.norm(norms)
+            parts = [gradient_of(loss["total"])]
+            if self._config.samples_per_step:  # the ps clips: only it knows the mean of its pushes
+                limits = (0.0,)
+            elif len(limits) > 1:
+                sizes = [0, 0]
+                for variable in self._variables:
+                    is_apart = optimizers.is_value_only(_short_name(variable))
+                    sizes[is_apart] += variable.shape.num_elements()
+                parts = tf.split(parts[0], sizes)
+        clipped, norms = zip(*map(optimizers.clip_flat, parts, limits), strict=True)
+        flat = tf.concat(clipped, axis=0)
+        norm = norms[0] if len(norms) == 1 else tf.norm(norms)
         self._part_names = tuple(f"loss/{name}" for name in loss)
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
         value_inputs = [batch.observations, batch.state, batch.starts]
@@ -337,7 +328,6 @@ class Agent:
 
 
 def _short_name(variable: Any) -> str:
-    """The name of a weight without the scope around the network, `conv1/weights`."""
     return variable.op.name.removeprefix(SCOPE + "/")
 
 

@@ -239,7 +239,6 @@ class Chief:
         return True
 
     def give_up_confirmation(self) -> None:
-        """End evaluation games that are under way, and start no more."""
         if self._games is not None:
             self._games.close()
             self._games = None
@@ -247,7 +246,6 @@ class Chief:
         shutil.rmtree(self._candidates, ignore_errors=True)
 
     def row(self, reply: Reply) -> dict[str, float]:
-        """The cluster's metrics since the last row."""
         now, workers = time.monotonic(), int(self._at_work().sum())
         row = self._tracker.row(now, reply.global_step, reply.num_updates, workers)
         return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}

@@ -46,7 +46,6 @@ class Games:
             return self._fork.recv() if self._fork.poll() else None
 
     def close(self) -> None:
-        """End the fork and the games that it plays."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):  # killpg can't find it before its setsid

@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple):
-    """The result of learning from one rollout."""
-
     reply: Reply  # the newest reply of the ps
     pushed: bool  # true if no minibatch was dropped
     num_pushes: int
@@ -191,11 +189,9 @@ class Learner:
             self.refresh()
 
     def refresh(self) -> Reply:
-        """Load the newest weights without a push."""
         return self._load(self._store.pull())
 
     def return_statistics(self) -> np.ndarray:
-        """The newest statistics of all workers' returns, for `normalize_rewards`."""
         return self.reply.statistics[-NUM_OF_RETURNS:]
 
     def _load(self, reply: Reply) -> Reply:

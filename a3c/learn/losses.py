@@ -167,6 +167,5 @@ def _mean(samples: Any, mask: Any) -> Any:
 
 
 def _moments(samples: Any, mask: Any) -> tuple[Any, Any]:
-    """The mean and the population deviation over the samples that train."""
     mean = _mean(samples, mask)
     return mean, tf.sqrt(_mean((samples - mean) ** 2, mask))

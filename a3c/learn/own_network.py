@@ -132,7 +132,6 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
 
 @contextlib.contextmanager
 def _as_user_error(place: str) -> Iterator[None]:
-    """Turn errors of the user's code into UserError."""
     try:
         yield
     except A3CError:

@@ -54,7 +54,6 @@ class Rollout(NamedTuple):
 
     @property
     def num_env_steps(self) -> int:
-        """The number of env steps without those that only reset."""
         return int(np.count_nonzero(self.mask))
 
 
@@ -193,7 +192,6 @@ class Player:
         self._discounted = np.zeros(envs.num_envs)  # returns so far, for `normalize_rewards`
 
     def rollouts(self) -> Iterator[Rollout]:
-        """Yield rollouts until `go_on` returns False."""
         buffer, learning = self._new_buffer(), self._learning
         while True:
             # Reset non-finite states: they would make every later rollout non-finite.
@@ -298,7 +296,6 @@ class Player:
         self._state = action.state
 
     def _explore(self, actions: np.ndarray, parameters: np.ndarray, epsilon: float) -> np.ndarray:
-        """Replace each action by a uniformly random one with probability `epsilon`."""
         if epsilon <= 0:
             return actions
         chosen = self._rng.random(len(actions)) < epsilon

@@ -25,7 +25,6 @@ DEFAULT_VARIABLES = {
 
 
 def is_unwanted(name: str) -> bool:
-    """Whether to remove a variable of that name, in any case."""
     return name.lower() in _UNWANTED
 
 
@@ -36,7 +35,6 @@ def code_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def chosen_variables(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of DEFAULT_VARIABLES that the user has set."""
     return {name: base[name] for name in DEFAULT_VARIABLES if name in base}
 
 

@@ -22,7 +22,6 @@ class Heartbeat:
 
     @classmethod
     def from_environment(cls) -> Heartbeat:
-        """The heartbeat that this process's keeper requested, if it has a keeper."""
         return cls(os.environ.get(VARIABLE))
 
     def beat(self) -> None:

@@ -12,8 +12,6 @@ _LISTENING = "0A"  # the state's code in the kernel's tables
 
 
 class Listener(NamedTuple):
-    """An address on which a process accepts connections."""
-
     host: str
     port: int
 

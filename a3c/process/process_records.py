@@ -136,7 +136,6 @@ def read_records(run_dir: Path) -> list[ProcessRecord]:
 
 
 def read_record(path: Path) -> ProcessRecord | None:
-    """The record in `path`; None if there is no readable record."""
     record: ProcessRecord | None = read_json(ProcessRecord, path)
     return record
 
@@ -188,12 +187,10 @@ def is_alive(process: Identity | ProcessRecord) -> bool:
 
 
 def keeper_lives(record: ProcessRecord) -> bool:
-    """Whether the keeper that wrote a record still runs on this machine."""
     return is_alive(record.keeper)
 
 
 def is_kept(path: Path) -> bool:
-    """Whether `path` holds a record whose keeper still runs."""
     record = read_record(path)
     return record is not None and keeper_lives(record)
 

@@ -49,27 +49,23 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
         if first:
             held = _open(directory / ".start-first", fcntl.LOCK_SH)
         elif processes > len(os.sched_getaffinity(0)):
-            _wait(directory / ".start-first")
+            time.sleep(YIELD_S)
+            began, said = time.monotonic(), False
+            while not (free := _open(directory / ".start-first", fcntl.LOCK_EX | fcntl.LOCK_NB)):
+                waited_s = time.monotonic() - began
+                if waited_s > PATIENCE_S:
+                    break
+                if waited_s > SAY_AFTER_S and not said:
+                    log.info("waiting until the ps and the chief have started")
+                    said = True
+                time.sleep(WAIT_S)
+            if free:
+                free.close()
     with held or contextlib.nullcontext():
         yield
 
 
-def _wait(path: Path) -> None:
-    time.sleep(YIELD_S)
-    began, said = time.monotonic(), False
-    while (free := _open(path, fcntl.LOCK_EX | fcntl.LOCK_NB)) is None:
-        waited_s = time.monotonic() - began
-        if waited_s > PATIENCE_S:
-            return
-        if waited_s > SAY_AFTER_S and not said:
-            log.info("waiting until the ps and the chief have started")
-            said = True
-        time.sleep(WAIT_S)
-    free.close()
-
-
 def _open(path: Path, lock: int) -> IO[str] | None:
-    """The locked file; None if another process holds a conflicting lock."""
     file = path.open("w")
     try:
         fcntl.flock(file.fileno(), lock)

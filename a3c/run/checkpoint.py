@@ -92,7 +92,6 @@ def is_over(manifest: Manifest, config: RunConfig) -> bool:
 
 
 def _of_run(manifest: Manifest, name: str) -> float:
-    """A number that the run's settings had when a checkpoint was written."""
     run = manifest.config.get("run")
     value = run.get(name) if isinstance(run, dict) else None
     return float(value) if isinstance(value, int | float) else -math.inf
@@ -151,18 +150,13 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 def _move(temporary: Path, final: Path) -> None:
     """Move a finished checkpoint into place, replacing an older one of the same step.
 
-    If the process dies in between, `newest_valid` finds the older one under its other name.
+    If this ends in between, `newest_valid` finds the older one under its other name.
     """
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
         _remove(aside)
         final.rename(aside)
-    try:
-        temporary.rename(final)
-    except OSError:
-        if os.path.lexists(aside):
-            aside.rename(final)
-        raise
+    temporary.rename(final)
     _remove(aside)
 
 
@@ -288,7 +282,6 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
 
 
 def is_of_optimizer(name: str) -> bool:
-    """Whether a variable is a statistic of the optimizer, such as `conv1/weights/Adam_1`."""
     return any(part.startswith(("Adam", "RMSProp")) for part in name.split("/"))
 
 

@@ -26,7 +26,7 @@ from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.process.environment import REPOSITORY as REPOSITORY
-from a3c.run.checkpoint import Manifest, newest_valid, refuse_other_identity
+from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")
 LOCK = ".lock"
@@ -64,7 +64,6 @@ class RunDir:
         return self.path / "processes" / f"{process}.json"
 
     def heartbeat(self, process: str) -> Path:
-        """The file that a process touches while it is alive."""
         return self.path / "processes" / f"{process}.heartbeat"
 
     def log(self, process: str) -> Path:
@@ -75,7 +74,6 @@ class RunDir:
 
 
 def new_path(env_id: str, now: float) -> Path:
-    """A new path for a run, named by game and time."""
     game = slug(re.split("[:/]", env_id)[-1]) or "run"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return unused(RUNS / f"{game}-{stamp}")
@@ -201,14 +199,11 @@ def check_free(path: Path, *, resume: bool) -> None:
         )
 
 
-def check_resumable(path: Path, config: Config) -> Manifest | None:
-    """The manifest that `--resume` continues from; refuses another game or network."""
-    found = newest_valid(path / "checkpoints")
-    if found is None:
-        return None
-    checkpoint, manifest = found
-    refuse_other_identity(manifest, settings.identity(config), checkpoint)
-    return manifest
+def check_resumable(path: Path, config: Config) -> None:
+    """Refuse to resume a run of another game or network."""
+    if found := newest_valid(path / "checkpoints"):
+        checkpoint, manifest = found
+        refuse_other_identity(manifest, settings.identity(config), checkpoint)
 
 
 @contextlib.contextmanager
@@ -284,7 +279,6 @@ def read_board_link(run: RunDir) -> str | None:
 
 
 def read_preset_name(run: RunDir) -> str | None:
-    """The name of the preset that a run was started with; None if it isn't known."""
     return _recorded(run, "preset")
 
 

@@ -79,7 +79,6 @@ class TensorBoardSink:
             self._append(summary=summary.session_start_pb(values, group_name=run_name))
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
-        """Write an image, uint8 `[height, width, 1 or 3]`."""
         from PIL import Image
 
         png = io.BytesIO()

@@ -37,8 +37,6 @@ _Values = list[np.ndarray]
 
 
 class Push(NamedTuple):
-    """The content of one push."""
-
     gradient: np.ndarray  # [P], finite
     learning_rate: float
     num_samples: int  # the gradient is their mean
@@ -49,8 +47,6 @@ class Push(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply of the ps."""
-
     parameters: np.ndarray  # [P], float32, read after this worker's own push
     statistics: np.ndarray
     advantage_moments: np.ndarray  # [3], running over the samples of all workers
@@ -116,7 +112,6 @@ class Exchange:
         self._pool = ThreadPoolExecutor(max(1, len(pairs) - 1), "exchange")
 
     def push(self, push: Push) -> Reply:
-        """Push, and return the state after that push."""
         packed, unit = push.gradient, 1.0
         if self._wire_dtype == "float16":
             unit = max(float(np.linalg.norm(packed)), _SMALLEST_NORM) / _PACKED_NORM
@@ -129,7 +124,6 @@ class Exchange:
         return self._reply(self._call(self._push, fed))
 
     def pull(self) -> Reply:
-        """Return the newest parameters, statistics and counters."""
         return self._reply(self._call(self._pull, [[]] * len(self._parts)))
 
     def _call(
@@ -289,7 +283,6 @@ class Exchange:
             return tf.constant(1, tf.int64)
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
-        """One optimizer step in a shard."""
         learning_rate = tf.cast(header[0], tf.float32)
         if shard.apart:
             learning_rate *= self._learning.critic_learning_rate_scale

@@ -36,7 +36,6 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return self.stop - self.start
 
 
@@ -50,12 +49,10 @@ class Layout:
 
     @property
     def sizes(self) -> list[int]:
-        """The number of elements of each parameter."""
         return [math.prod(shape) for shape in self.shapes]
 
     @property
     def num_parameters(self) -> int:
-        """The number of elements of all parameters."""
         return sum(self.sizes)
 
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:

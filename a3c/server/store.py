@@ -143,7 +143,6 @@ class Store:
         self._assign({"ready": True})
 
     def _assign(self, values: Mapping[str, Any]) -> None:
-        """Write variables of the ps by name."""
         fed = {self._inputs[name]: value for name, value in values.items()}
         self._run([self._assigns[name] for name in values], fed)
 
@@ -202,7 +201,6 @@ class Store:
         return self._run(self._dequeue)
 
     def finish(self, reason: str) -> None:
-        """Tell every process that the run is over, and why."""
         self._assign({"finished": 1 + ENDINGS.index(reason)})
 
     def ending(self) -> str | None:
@@ -211,11 +209,9 @@ class Store:
         return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
-        """Which workers are attached, `[num_workers]`."""
         return self._run(self._flags.read_attached) != 0
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every variable that a checkpoint holds, by name."""
         blank = {n: np.empty(v.shape.as_list(), np.int8) for n, v in self._saved.items()}
         return {name: value.shape for name, value in by_parameter(blank, self.layout).items()}
 
