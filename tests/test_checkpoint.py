@@ -327,20 +327,6 @@ def test_the_newest_the_best_and_the_last_that_solved_the_run_are_kept(
     assert entries(tmp_path) == left.split()
 
 
-def test_a_run_that_went_back_behind_damage_keeps_what_it_writes_now(tmp_path: Path) -> None:
-    """Otherwise the damaged ones, of higher steps, would push out every new one."""
-    for step in (10, 20, 30):
-        write(tmp_path, step)
-    for damaged in ("20", "30"):
-        damage(tmp_path / damaged / "variables.index")
-    for step, written_at in ((12, 2000.0), (14, 2001.0)):
-        write(tmp_path, step, written_at=written_at)
-        checkpoint.prune(tmp_path, 1)
-        found = checkpoint.newest_valid(tmp_path)
-        assert found is not None
-        assert found[1].step == step
-
-
 def test_unfinished_checkpoints_are_removed_by_the_next_chief(tmp_path: Path) -> None:
     write(tmp_path, 10)
     for name in (".writing-5-1", ".writing-6-2", ".replaced-7"):

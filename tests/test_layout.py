@@ -29,14 +29,6 @@ def sizes_by_ps(layout: Layout, num_ps: int) -> list[int]:
     return [sum(shard.size for shard in layout.shards if shard.ps == i) for i in range(num_ps)]
 
 
-def test_a_layer_that_is_nearly_everything_is_split_over_the_ps() -> None:
-    layout = cut({"a": (2,), "b": (10, 10), "c": ()}, 2)
-    assert [(s.name, s.ps, s.start, s.stop) for s in layout.shards] == [
-        ("parameters_0", 0, 0, 51),
-        ("parameters_1", 1, 51, 103),
-    ]
-
-
 def test_parameters_with_a_rate_of_their_own_are_last_and_are_cut_by_themselves() -> None:
     layout = cut({"a": (2,), "c": (3,), "b": (4,)}, 2, is_apart)
     assert layout.names == ("a", "c", "b")
@@ -114,13 +106,6 @@ def test_a_run_goes_on_with_another_number_of_ps_and_another_critic_rate(
     assert again.keys() == named.keys()
     for name, value in named.items():
         np.testing.assert_array_equal(again[name], value)
-
-
-def test_what_is_not_given_is_left_alone() -> None:
-    layout = LAYOUTS[0]
-    parameters = {name: np.zeros(shape) for name, shape in NAMED.items()}
-    held = by_shard({**parameters, "global_step": np.array(3)}, layout, held_by(layout))
-    assert held.keys() == {"parameters_0", "parameters_1", "global_step"}
 
 
 @pytest.mark.parametrize("wrong", ["conv", "conv/weights/Momentum", "global_steps"])

@@ -252,36 +252,6 @@ def test_annealed_settings_are_those_of_the_env_step_at_which_an_update_begins(
 # --- how updates travel -------------------------------------------------------------------------
 
 
-def only(rollout: Rollout, column: int) -> Rollout:
-    """A rollout of one of its environments."""
-    kept = {name: getattr(rollout, name)[:, [column]] for name in PER_STEP}
-    per_game = ("bootstrap_value", "state", "after", "after_starts")
-    kept |= {name: getattr(rollout, name)[[column]] for name in per_game}
-    return rollout._replace(**kept)
-
-
-def test_minibatches_of_a_memory_are_updates_of_one_environment_after_the_other(
-    sides: Sides,
-) -> None:
-    memory = {**PLAIN, "network": "mlp-lstm", "lstm_size": 3}
-    split = sides.one(small_config(**memory, minibatches=3))
-    rollout = random_rollout(3, state_size=6)
-    update = split.learner.update(rollout)
-    after = split.named()
-    assert after["num_updates"] == 3
-    assert after["global_step"] == np.count_nonzero(rollout.mask)
-    assert update.pushed
-    whole = sides.one(small_config(**memory))
-    ends = []
-    for order in itertools.permutations(range(3)):
-        whole.store.initialize(split.initial)
-        whole.learner.refresh()
-        for column in order:
-            whole.learner.update(only(rollout, column))
-        ends.append(whole.named()["hidden1/weights"])
-    assert any(np.allclose(after["hidden1/weights"], end, atol=1e-6) for end in ends)
-
-
 def test_every_epoch_learns_from_all_but_counts_steps_and_statistics_once(sides: Sides) -> None:
     settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2}
     side = sides.one(small_config(**settings, normalize_observations=True, normalize_rewards=True))

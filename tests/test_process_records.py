@@ -72,24 +72,6 @@ def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
     assert process_records.read_records(directory / "no such run") == []
 
 
-def test_a_full_disk_leaves_the_old_record_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "worker-0.json"
-    process_records.write_record(path, a_record(None, gone(), "starting"))
-
-    def no_space(self: Path, target: Path) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", no_space)
-    with pytest.raises(OSError, match="No space left"):
-        process_records.write_record(path, a_record(None, gone(), "running"))
-    record = process_records.read_record(path)
-    assert record is not None
-    assert record.state == "starting"
-    assert [path.name for path in tmp_path.iterdir()] == ["worker-0.json"]
-
-
 def test_a_pid_is_valid_only_with_its_create_time_or_birth() -> None:
     me = myself()
 

@@ -94,7 +94,14 @@ class Agent:
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.is_critic_apart:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
-            assign, assign_inputs = self._build_assignment()
+            sizes = [variable.shape.num_elements() for variable in self._variables]
+            flat = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], "parameters")
+            statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
+            assigns = [
+                variable.assign(tf.reshape(part, variable.shape), read_value=False)
+                for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
+            ]
+            assigns.append(self._statistics.assign(statistics, read_value=False))
             learn_inputs, learn_outputs, value_inputs, values = self._build_learning()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
@@ -107,7 +114,7 @@ class Agent:
         )
         self._act = sessions.prepare(self._session, inputs, outputs)
         self._value = sessions.prepare(self._session, inputs, [outputs.values])
-        self._assign = sessions.prepare(self._session, assign_inputs, targets=[assign])
+        self._assign = sessions.prepare(self._session, [flat, statistics], targets=assigns)
         self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
         self._values = sessions.prepare(self._session, value_inputs, [values])
 
@@ -246,17 +253,6 @@ class Agent:
             self._most_probable = policy.mode(parameters)
             actions = self._most_probable if greedy else policy.sample(parameters)
         return [inputs, state, starts], Action(actions, output.values[0], after, parameters)
-
-    def _build_assignment(self) -> tuple[Any, list[Any]]:
-        sizes = [variable.shape.num_elements() for variable in self._variables]
-        flat = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], "parameters")
-        statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
-        assigns = [
-            variable.assign(tf.reshape(part, variable.shape), read_value=False)
-            for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
-        ]
-        assigns.append(self._statistics.assign(statistics, read_value=False))
-        return tf.group(*assigns), [flat, statistics]
 
     def _build_learning(self) -> tuple[list[Any], list[Any], list[Any], Any]:
         """Inputs and outputs of the gradient, and of values alone."""

@@ -259,7 +259,11 @@ class Player:
         """Play one step of every environment into row `t`."""
         reset = self._autoreset
         action = self._actor.act(self._observations, self._state, reset.starts)
-        actions = self._explore(action.actions, action.policy_parameters, epsilon)
+        actions = action.actions
+        if epsilon > 0:  # the probability of a uniformly random action instead
+            chosen = self._rng.random(len(actions)) < epsilon
+            random = self._policy.random_actions(self._rng, action.policy_parameters)
+            actions = np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
         buffer.observations[t] = self._observations
         buffer.actions[t], buffer.values[t] = actions, action.values
         buffer.policy_parameters[t] = action.policy_parameters
@@ -294,13 +298,6 @@ class Player:
         self._lives = self._lives_left(info)  # a game that was reset has new lives
         self._observations = as_fed(observations, self._space)
         self._state = action.state
-
-    def _explore(self, actions: np.ndarray, parameters: np.ndarray, epsilon: float) -> np.ndarray:
-        if epsilon <= 0:
-            return actions
-        chosen = self._rng.random(len(actions)) < epsilon
-        random = self._policy.random_actions(self._rng, parameters)
-        return np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; unchanged where a game reports none (Gymnasium then puts 0)."""
