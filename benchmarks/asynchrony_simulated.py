@@ -46,7 +46,7 @@ from a3c.learn import schedules
 from a3c.learn.agent import Action, Agent, Batch, Gradient
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
-from a3c.server.exchange import Exchange, Push, Reply, Shared, zeros
+from a3c.server.exchange import Exchange, Push, Reply, zeros
 from a3c.server.layout import cut
 from benchmarks.judge import Judge
 
@@ -101,24 +101,15 @@ class VirtualPs:
     def __init__(self, agent: Agent, config: Config) -> None:
         with tf.Graph().as_default() as built:
             layout = cut(agent.shapes, 1)
-            parameters = {
-                shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in layout.shards
-            }
+            finished = zeros("finished", (), tf.int64)
+            exchange = Exchange(layout, config, 1, agent.statistics_size, finished)
+            parameters = {v.op.name: v for v in tf.compat.v1.global_variables()}
             initial = agent.parameters()
             flat = np.concatenate([np.ravel(initial[name]) for name in layout.names])
             assigns = [
                 parameters[s.name].assign(flat[s.start : s.stop], read_value=False)
                 for s in layout.shards
             ]
-            shared = Shared(
-                parameters,
-                zeros("global_step", (), tf.int64),
-                zeros("num_updates", (), tf.int64),
-                zeros("observation_statistics", (agent.statistics_size,), tf.float64),
-                zeros("advantage_moments", (3,), tf.float64),
-                zeros("finished", (), tf.int64),
-            )
-            exchange = Exchange(shared, layout, config, num_ps=1)
             initialize = tf.compat.v1.global_variables_initializer()
         session = tf.compat.v1.Session(graph=_without_devices(built), config=_one_thread())
         session.run(initialize.name)

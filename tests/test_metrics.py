@@ -167,7 +167,7 @@ def test_the_mean_is_of_exactly_the_last_100_games() -> None:
     means = []
     for batch in ([1000.0] * 99, [2000.0], range(100), [100.0], []):
         tracker.add(reports(*batch))
-        means.append(tracker.mean_return)
+        means.append(tracker.mean_of_last(100))
     assert means == [None, 1010.0, 49.5, 50.5, 50.5]
     assert tracker.episodes == 201
     assert metrics.WINDOW == 100

@@ -47,7 +47,7 @@ def test_the_step_counter_is_int64_and_survives_what_int32_would_not(
     stores: tuple[Store, Store],
 ) -> None:
     store = stores[0]
-    assert store.shared.global_step.dtype == tf.int64
+    assert store._exchange.global_step.dtype == tf.int64
     store.initialize({"global_step": np.array(2**40, np.int64)})
     gradient = np.zeros(flat(agent(SETTINGS)).size, np.float32)
     assert store.push(push_of(gradient, 7)).global_step == 2**40 + 7

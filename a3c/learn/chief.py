@@ -23,7 +23,7 @@ from a3c.process import process_records
 from a3c.process.console import beside, count
 from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
-from a3c.run.metrics import ClusterTracker, JsonlSink
+from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.resume import Life
 from a3c.run.rows import Cache, read_rows
 from a3c.server.exchange import Reply
@@ -337,5 +337,5 @@ class Chief:
             identity=settings.identity(self._config),
             episodes=self._tracker.episodes,
             recent_returns=list(self._tracker.returns),
-            mean_return_100=self._tracker.mean_return,
+            mean_return_100=self._tracker.mean_of_last(WINDOW),
         )

@@ -163,12 +163,8 @@ class ClusterTracker:
         for worker, episode_return in reports[:, :2].tolist():
             self.by_worker[int(worker)].append(episode_return)
 
-    @property
-    def mean_return(self) -> float | None:
-        """The mean return of the last 100 games; None if there were fewer."""
-        return self.mean_of_last(WINDOW)
-
     def mean_of_last(self, games: int) -> float | None:
+        """The mean return of so many last games; None if there were fewer."""
         newest = list(self.returns)[-games:]
         return sum(newest) / games if len(newest) == games else None
 

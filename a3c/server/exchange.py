@@ -56,17 +56,6 @@ class Reply(NamedTuple):
     stepped: bool  # this worker's own push made, or completed, an optimizer step
 
 
-class Shared(NamedTuple):
-    """The variables on the ps that an exchange touches."""
-
-    parameters: Mapping[str, Any]  # by shard name
-    global_step: Any
-    num_updates: Any
-    statistics: Any
-    advantage_moments: Any
-    finished: Any
-
-
 def zeros(name: str, shape: Sequence[int], dtype: Any) -> Any:
     """A variable on the current scope's device; processes share variables by name."""
     return tf.compat.v1.get_variable(
@@ -89,10 +78,18 @@ class _Part(NamedTuple):
 
 
 class Exchange:
-    """Adds its operations to the current graph; call `connect` before use."""
+    """Adds variables and operations to the current graph; call `connect` before use."""
 
-    def __init__(self, shared: Shared, layout: Layout, config: Config, num_ps: int) -> None:
-        self._shared = shared
+    def __init__(
+        self, layout: Layout, config: Config, num_ps: int, statistics_size: int, finished: Any
+    ) -> None:
+        """`finished` is a variable to read besides."""
+        self._parameters = {s.name: zeros(s.name, (s.size,), tf.float32) for s in layout.shards}
+        self.global_step = zeros("global_step", (), tf.int64)
+        self.num_updates = zeros("num_updates", (), tf.int64)
+        self._statistics = zeros("observation_statistics", (statistics_size,), tf.float64)
+        self.advantage_moments = zeros("advantage_moments", (3,), tf.float64)
+        self._finished = finished
         self._learning = config.learning
         self._limits = config.learning.gradient_norms
         self._samples_per_step = config.samples_per_step
@@ -183,7 +180,7 @@ class Exchange:
 
     def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
-            size = _NUMBERS + 2 * len(self._limits) + self._shared.statistics.shape[0]
+            size = _NUMBERS + 2 * len(self._limits) + self._statistics.shape[0]
             header = tf.compat.v1.placeholder(tf.float64, [size], "header")
             fed = gradients = [
                 tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
@@ -286,7 +283,7 @@ class Exchange:
         learning_rate = tf.cast(header[0], tf.float32)
         if shard.apart:
             learning_rate *= self._learning.critic_learning_rate_scale
-        variable = self._shared.parameters[shard.name]
+        variable = self._parameters[shard.name]
         if not self._learning.has_value_optimizer:
             return optimizers.step(self._learning, learning_rate, gradient, variable)
 
@@ -299,14 +296,13 @@ class Exchange:
 
     def _count(self, header: Any, stepped: Any) -> Any:
         """Count a push and the step that it made; returns the counters after that."""
-        shared = self._shared
         with tf.control_dependencies([stepped]):
-            moments = shared.advantage_moments.read_value() * header[4] + header[5:8]
+            moments = self.advantage_moments.read_value() * header[4] + header[5:8]
             counts = [
-                shared.advantage_moments.assign(moments, read_value=False),
-                shared.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
-                shared.num_updates.assign_add(stepped, read_value=False),
-                shared.statistics.assign_add(
+                self.advantage_moments.assign(moments, read_value=False),
+                self.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
+                self.num_updates.assign_add(stepped, read_value=False),
+                self._statistics.assign_add(
                     header[_NUMBERS + 2 * len(self._limits) :], read_value=False
                 ),
             ]
@@ -316,13 +312,12 @@ class Exchange:
     def _read(self, shard: Shard, after: Sequence[Any]) -> Any:
         """The parameters of a shard in the wire dtype."""
         with tf.control_dependencies(after):
-            value = self._shared.parameters[shard.name].read_value()
+            value = self._parameters[shard.name].read_value()
             return tf.cast(value, self._wire_dtype)
 
     def _counters(self, stepped: Any) -> Any:
         """One int64 vector: the counters, and bitcast, the advantages' moments and statistics."""
-        shared = self._shared
-        counters = (shared.global_step, shared.num_updates, shared.finished)
+        counters = (self.global_step, self.num_updates, self._finished)
         numbers = tf.stack([*(variable.read_value() for variable in counters), stepped])
-        moments = [shared.advantage_moments.read_value(), shared.statistics.read_value()]
+        moments = [self.advantage_moments.read_value(), self._statistics.read_value()]
         return tf.concat([numbers, tf.bitcast(tf.concat(moments, 0), tf.int64)], 0)

@@ -20,7 +20,7 @@ from a3c.config import Config
 from a3c.errors import FatalError, RetryableError
 from a3c.run.resume import Life
 from a3c.server import sessions
-from a3c.server.exchange import GATHERED, Exchange, Push, Reply, Shared, zeros
+from a3c.server.exchange import GATHERED, Exchange, Push, Reply, zeros
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import is_value_only
 from a3c.server.sessions import PsLossWatch, leave_if_stuck, never_returning, or_lost
@@ -84,8 +84,9 @@ class Store:
         num_ps = len(cluster.ps)
         is_apart = is_value_only if config.learning.is_critic_apart else lambda _: False
         self.layout = cut(shapes, num_ps, is_apart)
-        shards = self.layout.shards
-        place = {shard.name: shard.ps for shard in shards}  # all else is on the first ps
+        place = {
+            shard.name: shard.ps for shard in self.layout.shards
+        }  # all else is on the first ps
         setter = tf.compat.v1.train.replica_device_setter(
             worker_device=FIRST_PS,
             cluster=tf.train.ClusterSpec(cluster.as_dict()),
@@ -94,16 +95,10 @@ class Store:
         self.graph = tf.Graph()
         with self.graph.as_default(), tf.compat.v1.device(setter):
             self._flags = Flags(len(cluster.workers))
-            self.shared = Shared(
-                {shard.name: zeros(shard.name, (shard.size,), tf.float32) for shard in shards},
-                zeros("global_step", (), tf.int64),
-                zeros("num_updates", (), tf.int64),
-                zeros("observation_statistics", (statistics_size,), tf.float64),
-                zeros("advantage_moments", (3,), tf.float64),
-                self._flags.finished,
+            self._exchange = Exchange(
+                self.layout, config, num_ps, statistics_size, self._flags.finished
             )
             self._never = never_returning(num_ps)
-            self._exchange = Exchange(self.shared, self.layout, config, num_ps)
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
@@ -254,17 +249,17 @@ class Store:
 
     def _build_saving(self) -> None:
         variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
-        left_out = {v.op.name for v in (*self._flags.variables, self.shared.advantage_moments)}
+        left_out = {v.op.name for v in (*self._flags.variables, self._exchange.advantage_moments)}
         kept = {
             name: variable
             for name, variable in variables.items()
             if name not in left_out and not name.startswith(f"{GATHERED}/")
         }
-        before = self.shared.num_updates.read_value()
+        before = self._exchange.num_updates.read_value()
         with tf.control_dependencies([before]):
             self._saved = {name: variable.read_value() for name, variable in kept.items()}
         with tf.control_dependencies(list(self._saved.values())):
-            after = self.shared.num_updates.read_value()
+            after = self._exchange.num_updates.read_value()
         self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
         self._initializer = tf.compat.v1.variables_initializer(list(variables.values()))
         self._all_exist = tf.reduce_all(
