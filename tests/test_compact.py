@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from a3c.run.rundir import REPOSITORY
 from benchmarks import compact
 from tests import snapshots
 from tests.clusters import config
+from tests.runs import call_script
 from tests.snapshots import BlankStore
 
 RNG = np.random.default_rng(0)
@@ -136,9 +135,7 @@ def test_every_shipped_agent_is_whole_small_and_has_scores(path: Path) -> None:
 
 
 def test_the_zoo_is_played_from_any_folder(tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "evaluate.py"), "zoo/cartpole", "--json"]
-    played = subprocess.run(
-        [*command, "--episodes", "3"], cwd=tmp_path, check=True, capture_output=True
-    )
+    command = ("evaluate.py", "zoo/cartpole", "--json", "--episodes", "3")
+    played = call_script(*command, cwd=tmp_path, check=True)
     result = json.loads(played.stdout)
     assert (result["checkpoint"], result["mean"]) == (str(REPOSITORY / "zoo" / "cartpole"), 500.0)

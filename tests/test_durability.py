@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.runs import REPOSITORY, call
 
 WRITE = """
 import sys
@@ -33,7 +32,7 @@ def test_every_file_and_both_directories_are_synced_around_the_rename(tmp_path: 
     root, trace = tmp_path / "checkpoints", tmp_path / "trace"
     traced = ("strace", "-f", "-y", "-e", f"trace={CALLS}", "-o", str(trace))
     command = [*traced, sys.executable, "-c", WRITE, str(root)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = call(*command, cwd=REPOSITORY)
     if "ptrace" in done.stderr:
         pytest.skip(f"nobody may be traced here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr

@@ -39,20 +39,6 @@ def test_a_heartbeat_ignores_a_disk_that_cannot_be_written(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_keeper_sets_the_file_of_the_heartbeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for value in (None, ""):
-        Heartbeat(value).beat()
-    monkeypatch.delenv(heartbeat.VARIABLE, raising=False)
-    Heartbeat.from_environment().beat()
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "here"))
-    Heartbeat.from_environment().beat()
-    assert (tmp_path / "here").exists()
-
-
 def test_time_in_which_the_keeper_was_stopped_is_not_silence(tmp_path: Path) -> None:
     monitor = HeartbeatMonitor(tmp_path / "heartbeat")
     (tmp_path / "heartbeat").touch()

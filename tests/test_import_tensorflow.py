@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from tests.runs import call
 
 SCRIPT = """
 import gc, sys
@@ -30,8 +31,6 @@ print(layers.Dense(3).units)
 
 def test_tensorflow_is_imported_silently_and_keras_only_by_who_uses_it() -> None:
     """No message about GPUs either: none is wanted."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = call(sys.executable, "-c", SCRIPT)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout.split() == ["True", "False", "False", "1", "3"]

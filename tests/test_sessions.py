@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
-from tests.runs import REPOSITORY
+from tests.runs import REPOSITORY, call
 
 # Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The
 # threads of a server take pages of their own meanwhile.
@@ -31,15 +30,8 @@ server = start_server(Cluster((ps,), (worker,)), Task("ps", 0), 1)
 
 
 def faults(prepare: str, **environment: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", prepare + COUNT_FAULTS],
-        cwd=REPOSITORY,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
+    command = (sys.executable, "-c", prepare + COUNT_FAULTS)
+    return int(call(*command, cwd=REPOSITORY, env=os.environ | environment, check=True).stdout)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's own setting")
