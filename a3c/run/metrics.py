@@ -48,7 +48,6 @@ class JsonlSink:
         self._path = path
         self._life: dict[str, int] = {}
         self._failing = False
-        self._may_be_torn = True  # the last line may be incomplete after a crash or a full disk
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
         self._append(env_steps, self._life | {key: _plain(value) for key, value in row.items()})
@@ -64,16 +63,16 @@ class JsonlSink:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a+b") as file:
-                if self._may_be_torn and file.seek(0, os.SEEK_END):
-                    file.seek(-1, os.SEEK_END)
+                if file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)  # after a crash the last line may be incomplete
                     line = line if file.read() == b"\n" else b"\n" + line
                 file.write(line)
         except OSError as error:
             if not self._failing:
                 log.error("can't write %s (%s); training goes on", self._path, error.strerror)
-            self._failing = self._may_be_torn = True
+            self._failing = True
         else:
-            self._failing = self._may_be_torn = False
+            self._failing = False
 
 
 def _plain(value: Any) -> Any:
