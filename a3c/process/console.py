@@ -68,10 +68,8 @@ def command(name: str) -> str:
 
 def from_here(path: Path) -> str:
     """The path relative to the current folder if it is inside it, else the whole path."""
-    try:
-        return str(path.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+    whole, here = path.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)
 
 
 def count(number: int, one: str, more: str = "") -> str:
