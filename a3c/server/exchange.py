@@ -11,7 +11,7 @@ through that ps's own master, which takes one round trip. No ps waits for anothe
 With `wire_dtype` float16, vectors travel in half precision, which holds magnitudes from 6e-8 to
 65504. So a gradient is divided by a unit that makes its norm 1024; the header holds the unit.
 
-A call to a lost ps may hang; `PsLossWatch` then ends the process. After a broken connection gRPC
+A call to a lost ps may hang; `Store` then ends the process. After a broken connection gRPC
 repeats the call, and a ps that already received it refuses it: no gradient counts twice.
 """
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -18,8 +17,6 @@ from a3c.errors import EXIT_RETRY, RetryableError
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss
-_POLL_S = 0.05
 _CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
 
 # TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
@@ -83,52 +80,6 @@ def prepare(
 # --- a lost ps ------------------------------------------------------------------------------------
 
 
-class PsLossWatch:
-    """Watches for the loss of a ps in its own thread; after a loss, new calls raise.
-
-    A call to the master of a lost ps waits until the session's time-out. So `until_lost` makes a
-    call through this process's own master, which fails at once when a ps is lost. If an exchange is
-    under way then and doesn't end, `on_stuck` is called: its thread can't be interrupted.
-    """
-
-    def __init__(
-        self, until_lost: Callable[[], None], on_stuck: Callable[[RetryableError], None]
-    ) -> None:
-        self._until_lost, self._on_stuck = until_lost, on_stuck
-        self._lost: RetryableError | None = None
-        self._calling_since: float | None = None
-        self._is_over = False
-        threading.Thread(target=self._watch, name="ps-loss-watch", daemon=True).start()
-
-    def end(self) -> None:
-        """Stop watching: from now on a ps may exit."""
-        self._is_over = True
-
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """Context around each exchange; raises if a ps is already lost."""
-        if self._lost:
-            raise self._lost
-        self._calling_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._calling_since = None
-
-    def _watch(self) -> None:
-        try:
-            self._until_lost()
-        except RetryableError as error:
-            self._lost = error
-        lost_at = time.monotonic()
-        while self._lost and not self._is_over:
-            since = self._calling_since
-            if since is not None and time.monotonic() > max(since, lost_at) + PATIENCE_S:
-                self._on_stuck(self._lost)
-                return
-            time.sleep(_POLL_S)
-
-
 @contextlib.contextmanager
 def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
     """End this process if the body takes longer, because the runtime may wait forever."""
@@ -155,13 +106,3 @@ def or_lost() -> Iterator[None]:
     except LOST as error:
         reason = " ".join(str(error.message).split())[:300]  # the first line only names the ps
         raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
-
-
-def never_returning(num_ps: int) -> list[Any]:
-    """Add a dequeue per ps that never completes; it fails when that ps dies."""
-    waiting = []
-    for ps in range(num_ps):
-        with tf.device(f"/job:ps/task:{ps}"):
-            nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
-            waiting.append(nothing.dequeue())
-    return waiting

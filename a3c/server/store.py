@@ -7,9 +7,10 @@ statistics, the queue of episode reports and a few flags.
 from __future__ import annotations
 
 import contextlib
-import functools
 import secrets
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +24,15 @@ from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply, zeros
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import is_value_only
-from a3c.server.sessions import PsLossWatch, leave_if_stuck, never_returning, or_lost
+from a3c.server.sessions import leave_if_stuck, or_lost
 
 FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
 SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
+PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss of a ps
+_POLL_S = 0.05
 ENDINGS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 
 
@@ -98,14 +101,20 @@ class Store:
             self._exchange = Exchange(
                 self.layout, config, num_ps, statistics_size, self._flags.finished
             )
-            self._never = never_returning(num_ps)
+            self._never = []  # a dequeue per ps that never completes; it fails when that ps dies
+            for ps in range(num_ps):
+                with tf.device(f"/job:ps/task:{ps}"):
+                    nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
+                    self._never.append(nothing.dequeue())
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
         graph, timeout_s = self.graph, config.cluster.ps_timeout_s
         me = f"/job:{task.job}/task:{task.index}"
         self._session = sessions.for_cluster(target, graph, timeout_s, "/job:ps", me)
-        self._ps_loss_watch: PsLossWatch | None = None
+        self._lost: RetryableError | None = None  # why, once a ps is lost
+        self._calling_since: float | None = None
+        self._has_left = False
         targets = [f"grpc://{ps}" for ps in cluster.ps]
         with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
             self._exchange.connect(
@@ -149,20 +158,43 @@ class Store:
         self._set_presence(1)
         life = Life(*self._run(self._flags.read_life).tolist())
         if on_stuck:
-            for_ever = tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS)
-            wait_for_loss = functools.partial(self._run, self._never, options=for_ever)
-            self._ps_loss_watch = PsLossWatch(wait_for_loss, on_stuck)
+            watch = threading.Thread(target=self._watch, args=[on_stuck], daemon=True)
+            watch.start()
         return life
 
-    def _watched(self) -> contextlib.AbstractContextManager[None]:
-        """Context around a call that may hang if a ps is lost."""
-        watch = self._ps_loss_watch
-        return watch.calling() if watch else contextlib.nullcontext()
+    def _watch(self, on_stuck: Callable[[RetryableError], None]) -> None:
+        """Wait for the loss of a ps; then end a call that doesn't fail by itself.
+
+        A call to the master of a lost ps waits until the session's time-out, and its thread can't
+        be interrupted. So this calls this process's own master, which fails at once.
+        """
+        try:
+            self._run(self._never, options=tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS))
+        except RetryableError as error:
+            self._lost = error
+        lost_at = time.monotonic()
+        while self._lost and not self._has_left:
+            since = self._calling_since
+            if since is not None and time.monotonic() > max(since, lost_at) + PATIENCE_S:
+                on_stuck(self._lost)
+                return
+            time.sleep(_POLL_S)
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Context around a call that may hang if a ps is lost; raises if one is lost already."""
+        if self._lost:
+            raise self._lost
+        self._calling_since = time.monotonic()
+        try:
+            with or_lost():
+                yield
+        finally:
+            self._calling_since = None
 
     def detach(self) -> None:
-        """Unregister this worker, after its last push."""
-        if self._ps_loss_watch:
-            self._ps_loss_watch.end()
+        """Unregister this worker, after its last push; from now on a ps may exit."""
+        self._has_left = True
         self._set_presence(0)
 
     def _set_presence(self, presence: int) -> None:
@@ -172,17 +204,17 @@ class Store:
 
     def pull(self) -> Reply:
         """Return the newest parameters, statistics and counters without a push."""
-        with self._watched(), or_lost():
+        with self._calling():
             return self._exchange.pull()
 
     def push(self, push: Push) -> Reply:
         """Push a gradient, count its steps and pull, in one call to each ps."""
-        with self._watched(), or_lost():
+        with self._calling():
             return self._exchange.push(push)
 
     def take_over(self, parameters: np.ndarray) -> None:
         """Replace the parameters on the ps; counters and the optimizer's statistics stay."""
-        with self._watched():
+        with self._calling():
             self._assign({s.name: parameters[s.start : s.stop] for s in self.layout.shards})
 
     def report(self, episodes: np.ndarray) -> bool:
