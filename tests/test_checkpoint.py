@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -268,23 +267,6 @@ def test_the_newest_is_taken_by_number_and_nothing_else_counts(tmp_path: Path) -
     assert [path.name for path in checkpoint.steps(tmp_path)] == ["9", "20", "100"]
     found = checkpoint.newest_valid(tmp_path)
     assert found == (tmp_path / "100", checkpoint.verify(tmp_path / "100"))
-
-
-def test_damaged_checkpoints_are_skipped_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for step in (10, 20, 30):
-        write(tmp_path, step)
-    damage(tmp_path / "30" / "variables.index")
-    (tmp_path / "20" / "manifest.json").unlink()
-    with caplog.at_level(logging.WARNING):
-        found = checkpoint.newest_valid(tmp_path)
-    assert found is not None
-    assert found[0].name == "10"
-    said = [record.getMessage() for record in caplog.records]
-    assert [str(tmp_path / step) in line for step, line in zip(("30", "20"), said, strict=True)]
-    assert "variables.index does not match its SHA-256" in said[0]
-    assert "manifest.json is missing" in said[1]
 
 
 def test_the_best_has_the_highest_mean_and_of_equals_is_the_newest(tmp_path: Path) -> None:

@@ -30,18 +30,6 @@ def test_without_any_checkpoint_the_start_is_fresh(tmp_path: Path) -> None:
     assert restore(tmp_path) == [FRESH]
 
 
-def test_a_chief_refuses_if_all_checkpoints_are_damaged_and_writes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for step in (10, 20):
-        snapshots.damage(snapshots.write(tmp_path / "checkpoints", step) / "variables.index")
-    store: Any = BlankStore()
-    with pytest.raises(UserError, match=r"all 2 checkpoints in .* are damaged: restore one from"):
-        chief.prepare(store, config(), tmp_path, dict)
-    assert store.given == []
-    assert caplog.text.count("variables.index does not match its SHA-256") == 2
-
-
 def test_files_that_tensorflow_cannot_read_are_named_though_every_byte_is_right(
     tmp_path: Path,
 ) -> None:

@@ -153,6 +153,9 @@ def test_a_run_of_another_game_is_not_resumed(runs: Path) -> None:
     damage(Path("here/checkpoints/10/variables.index"))
     with pytest.raises(UserError, match="the only checkpoint in here/checkpoints is damaged"):
         rundir.check_resumable(Path("here"), config())
+    damage(write(Path("here/checkpoints"), 20) / "variables.index")
+    with pytest.raises(UserError, match="all 2 checkpoints in here/checkpoints are damaged"):
+        rundir.check_resumable(Path("here"), config())
 
 
 # --- holding one --------------------------------------------------------------------------------

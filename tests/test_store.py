@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.errors import RetryableError, UserError
+from a3c.errors import UserError
 from a3c.server import sessions
 from a3c.server.store import Store
 from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
@@ -88,22 +88,6 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(
     assert all((value == 0).all() for value in slots.values())
 
 
-def test_a_snapshot_restores_bit_for_bit(stores: tuple[Store, Store]) -> None:
-    first, second = stores
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        gradient = rng.normal(size=first.pull().parameters.size).astype(np.float32)
-        first.push(push_of(gradient, 2))
-    saved = first.snapshot().values
-    second.push(push_of(gradient, 2))
-    second.initialize(saved)
-    again = second.snapshot().values
-    assert saved.keys() == again.keys()
-    assert all(np.array_equal(saved[name], again[name]) for name in saved)
-    assert {"global_step", "num_updates", "hidden1/weights/Adam"} <= saved.keys()
-    assert any("beta1_power" in name for name in saved)
-
-
 def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
     cluster: InProcessCluster,
 ) -> None:
@@ -167,17 +151,6 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end_with_their_next_excha
     first.finish("solved")
     assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
     assert second.ending() == "solved"
-
-
-def test_a_blank_ps_is_not_ready_and_takes_no_push() -> None:
-    lonely = InProcessCluster(num_ps=1, num_workers=1)
-    player = agent(SETTINGS)
-    store = lonely.store(SETTINGS, 0, player)
-    assert not store.is_ready()
-    with pytest.raises(RetryableError, match="the ps is lost"):
-        store.push(push_of(np.zeros(flat(player).size, np.float32), 1))
-    store.initialize(player.parameters())
-    assert store.is_ready()
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])

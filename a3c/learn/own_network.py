@@ -40,25 +40,6 @@ def build(
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # of Keras
             network = keras_model.network(network, observation_space, action_space, config)
-    _check_network(place, network)
-    return dataclasses.replace(network, forward=_checked(place, network))
-
-
-def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some builtins have no signature
-        return
-    try:
-        signature.bind(*wanted.split(", "))
-    except TypeError:
-        name = getattr(function, "__name__", "it")
-        raise UserError(
-            f"network {place}: {name}{signature} can't be called with {wanted}: let it take these"
-        ) from None
-
-
-def _check_network(place: str, network: Any) -> None:
     remedy, wrong = "return a3c.net.network.Network(forward, policy) or a keras.Model", ""
     names = ("forward", "policy", "state_size")
     forward, policy, size = (getattr(network, name, None) for name in names)
@@ -75,6 +56,21 @@ def _check_network(place: str, network: Any) -> None:
     if wrong:
         raise UserError(f"network {place}{wrong}")
     _check_signature(place, network.forward, _FORWARD)
+    return dataclasses.replace(network, forward=_checked(place, network))
+
+
+def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return
+    try:
+        signature.bind(*wanted.split(", "))
+    except TypeError:
+        name = getattr(function, "__name__", "it")
+        raise UserError(
+            f"network {place}: {name}{signature} can't be called with {wanted}: let it take these"
+        ) from None
 
 
 def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkOutput]:
