@@ -68,7 +68,6 @@ class Echo:
                 self._broken = True
 
     def close(self) -> None:
-        """Flush for at most half a second, then close."""
         self.flush(timeout_s=0.5)
         os.close(self.fd)
 
@@ -87,13 +86,11 @@ class Tail:
         self.partial = partial[rewritten + 1 :][:_PARTIAL_BYTES]
 
     def lines(self) -> list[str]:
-        """The last `TAIL_LINES` lines, the newest last."""
         partial = [_clean(self.partial)] if self.partial else []
         return [*self._lines, *partial][-TAIL_LINES:]
 
 
 def _clean(line: bytes) -> str:
-    """One line as a terminal would show it."""
     text = line.removesuffix(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
     return _CONTROL.sub("", text)[:LINE_CHARS]
 
@@ -139,7 +136,6 @@ class Capture:
                 self.note(f"cannot write the log: {why}; the process goes on, output is lost")
 
     def note(self, text: str) -> None:
-        """Add a message of the keeper's as a separate line."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} keeper: {text}\n"
         self.feed(("\n" * bool(self.tail.partial) + line).encode("utf-8", "replace"))
 

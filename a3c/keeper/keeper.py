@@ -27,7 +27,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 from typing import Any
@@ -66,7 +65,6 @@ class Keeper:
 
     def __init__(self, spec: KeeperSpec) -> None:
         self._spec = spec
-        self._parent = os.getppid() if spec.parent == 0 else spec.parent
         self._patience = Patience(spec.limits)
         self._child: Child | None = None
         self._start_at = self._ticked = time.monotonic()
@@ -85,13 +83,25 @@ class Keeper:
         while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass  # a standard stream was closed: no other file may get its number
         os.close(fd)
-        refuse_second_keeper(self._spec.record)
+        found = read_record(self._spec.record)
+        if found and found.host == this_host() and keeper_lives(found):
+            raise UserError(
+                f"{found.name} is kept already by pid {found.keeper.pid} ({self._spec.record}): "
+                "stop that run, or start this one in another directory"
+            )
         self._capture = _open_output(self._spec)
         self._network = namespaces.join(self._spec.network) if self._spec.network else None
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
-            wake = _signals_into_pipe()
+            # Signals become bytes on a pipe, so that none is lost and none interrupts other work.
+            wake, sink = os.pipe()
+            for fd in (wake, sink):
+                os.set_blocking(fd, False)
+            signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
+            for signum in _SIGNALS:
+                if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
+                    signal.signal(signum, lambda *_: None)
             self._record = RecordFile(self._spec, self._capture)
             while self._exit_status is None:
                 self._wait_and_handle(wake)
@@ -112,8 +122,16 @@ class Keeper:
                 self._on_signal(signum)
         if writable and echo:
             echo.flush()
-        if self._child is not None:
-            self._read_and_collect(self._child)
+        if child := self._child:
+            child.read()
+            code = spawn.collect(child.pid)
+            if code is not None:
+                spawn.end_adopted(known={self._guardian.pid})
+                child.close()
+                self._child = None
+                self._guardian.watch(0)
+                lived_s = time.monotonic() - child.started_at
+                self._decide(code, child.reason, lived_s, child.heartbeat.beat)
         elif self._exit_status is None and time.monotonic() >= self._start_at:
             self._start()
         if time.monotonic() - self._ticked >= _TICK_S:
@@ -151,8 +169,12 @@ class Keeper:
         spec = self._spec
         restarts = self._record.now.restarts + (self._record.now.last_exit is not None)
         self._capture.tail = Tail()
+        environment = {name: v for name, v in os.environ.items() if not is_unwanted(name)}
+        environment.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
+        environment |= spec.environment
+        if spec.heartbeat is not None:
+            environment[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
         try:
-            environment = child_environment(os.environ, spec)
             child = Child(spec, environment, self._capture.feed, self._network)
         except OSError as error:
             what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
@@ -174,18 +196,6 @@ class Keeper:
             restarts=restarts,
             started_at=now_text(),
         )
-
-    def _read_and_collect(self, child: Child) -> None:
-        child.read()
-        code = spawn.collect(child.pid)
-        if code is None:
-            return
-        spawn.end_adopted(known={self._guardian.pid})
-        child.close()
-        self._child = None
-        self._guardian.watch(0)
-        lived_s = time.monotonic() - child.started_at
-        self._decide(code, child.reason, lived_s, child.heartbeat.beat)
 
     def _decide(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
         self._last_status = code if code >= 0 else 128 - code
@@ -226,7 +236,7 @@ class Keeper:
         """Check the parent, the heartbeat, memory and the record; runs four times a second."""
         now = time.monotonic()
         elapsed_s, self._ticked = now - self._ticked, now
-        if self._parent is not None and os.getppid() != self._parent and not self._stopping:
+        if self._spec.parent not in (None, os.getppid()) and not self._stopping:
             self._stop("parent")
         if self._child is not None:
             spawn.reap_adopted(known={self._guardian.pid, self._child.pid})
@@ -305,30 +315,8 @@ class RecordFile:
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                self._capture.note(
-                    f"cannot write {self._path.name}: {error.strerror}; trying again"
-                )
-
-
-def child_environment(base: Mapping[str, str], spec: KeeperSpec) -> dict[str, str]:
-    """The environment of the process: `base` without proxies, plus that of the spec."""
-    env = {name: value for name, value in base.items() if not is_unwanted(name)}
-    env.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
-    env.update(spec.environment)
-    if spec.heartbeat is not None:
-        env[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
-    return env
-
-
-def refuse_second_keeper(path: Path) -> None:
-    record = read_record(path)
-    if record is None or record.host != this_host() or record.keeper.pid == os.getpid():
-        return
-    if keeper_lives(record):
-        raise UserError(
-            f"{record.name} is kept already by pid {record.keeper.pid} ({path}): "
-            "stop that run, or start this one in another directory"
-        )
+                what = f"cannot write {self._path.name}"
+                self._capture.note(f"{what}: {error.strerror}; trying again")
 
 
 def _open_output(spec: KeeperSpec) -> Capture:
@@ -356,18 +344,6 @@ def _raise_unless_full(error: OSError, path: Path) -> None:
     if error.errno not in _DISK_FULL:
         where = error.filename or path
         raise UserError(f"cannot write {where}: {error.strerror}; give another file") from error
-
-
-def _signals_into_pipe() -> int:
-    """Turn signals into bytes on a pipe, so that none is lost and none interrupts other work."""
-    wake, sink = os.pipe()
-    for fd in (wake, sink):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
-    for signum in _SIGNALS:
-        if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
-            signal.signal(signum, lambda *_: None)
-    return wake
 
 
 def main() -> int:

@@ -38,10 +38,6 @@ _MAX_FILE_BYTES = 1 << 24
 _REMEDY = "give --isolation off, and read SECURITY.md before that"
 
 
-class NamespaceError(Exception):
-    """The kernel refused an operation; the message says which and why."""
-
-
 class Namespace(NamedTuple):
     """Descriptors of a network namespace and of the user namespace that owns it, if any."""
 
@@ -60,7 +56,7 @@ def signals_blocked() -> Iterator[set[int]]:
 
 
 def make() -> Namespace:
-    """Create a namespace with loopback up, in a fork; raises NamespaceError."""
+    """Create a namespace with loopback up, in a fork; UserError if the kernel refuses it."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, signals_blocked():
@@ -72,7 +68,8 @@ def make() -> Namespace:
                     found = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
                     socket.send_fds(theirs, [b"made"], found)
                 except OSError as error:
-                    theirs.send(_describe(error).encode()[:_MESSAGE_BYTES])
+                    what = filter(None, (error.filename, error.strerror))
+                    theirs.send(": ".join(what).encode()[:_MESSAGE_BYTES])
                 finally:
                     os._exit(0)
         said, descriptors, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, 2)
@@ -80,7 +77,7 @@ def make() -> Namespace:
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     if not descriptors:
-        raise NamespaceError(said.decode() or "the process that makes the namespace was killed")
+        raise UserError(said.decode() or "the process that makes the namespace was killed")
     return Namespace(*descriptors)
 
 
@@ -119,10 +116,6 @@ def _call(name: str, *arguments: int) -> None:
         raise OSError(number, os.strerror(number), name)
 
 
-def _describe(error: OSError) -> str:
-    return ": ".join(filter(None, (error.filename, error.strerror))) or str(error)
-
-
 def join(path: Path) -> Namespace:
     """Join the network whose holders `path` lists, or create it; raises UserError."""
     try:
@@ -139,7 +132,7 @@ def join(path: Path) -> Namespace:
             os.write(descriptor, json.dumps(holder).encode() + b"\n")
         finally:
             os.close(descriptor)
-    except NamespaceError as error:
+    except UserError as error:
         raise UserError(f"the run can't have its own network ({error}): {_REMEDY}") from None
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another directory") from None
@@ -170,9 +163,8 @@ def main() -> int:
         enter(make())
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5.0).close()
-    except (NamespaceError, OSError) as error:
-        said = _describe(error) if isinstance(error, OSError) else str(error)
-        sys.stdout.write(f"{said}\n")
+    except (UserError, OSError) as error:
+        sys.stdout.write(f"{error}\n")
         return 1
     return 0
 

@@ -66,12 +66,10 @@ class Child:
     def read(self) -> bool:
         """Read one piece of output; returns whether there was any."""
         with contextlib.suppress(BlockingIOError):
-            if self.readable:
-                data = os.read(self._output, _READ_BYTES)
-                if data:
-                    self._take_output(data)
-                    return True
-                self.readable = []
+            if self.readable and (data := os.read(self._output, _READ_BYTES)):
+                self._take_output(data)
+                return True
+            self.readable = []
         return False
 
     def end(self, reason: str, grace_s: float) -> None:
@@ -107,7 +105,7 @@ def start(
     env: Mapping[str, str],
     cwd: str | None,
     output_fd: int,
-    network: Namespace | None = None,
+    network: Namespace | None,
 ) -> int:
     """Start `argv` with stdout and stderr on `output_fd` and an empty stdin; returns its pid.
 

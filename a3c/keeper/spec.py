@@ -38,11 +38,9 @@ class Process:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on the launcher's own machine."""
         return self.host == HERE
 
     def shell(self) -> str:
-        """The process as a shell command on its host."""
         variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
         there = [f"cd {shlex.quote(self.directory)} &&"] if self.directory else []
         return " ".join([*there, "env", *variables, shlex.join(self.argv)])
@@ -54,7 +52,7 @@ class KeeperSpec(Process):
 
     Without `heartbeat` the keeper doesn't check for silence. `network` is the file that lists the
     holders of the run's private network. `restarts` counts restarts under earlier keepers. The
-    keeper ends when the pid `parent` ends (0: the process that starts the keeper; None: no pid).
+    keeper ends when its parent, with the pid `parent`, ends.
     """
 
     record: Path
@@ -72,6 +70,5 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
 
 
 def parse(text: str) -> KeeperSpec:
-    """The spec from the argument of a keeper's command line."""
     spec: KeeperSpec = from_json(KeeperSpec, json.loads(text))
     return spec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from a3c.keeper.spec import KeeperSpec
 from a3c.process import process_records
 from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import ProcessRecord
+from tests.runs import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -29,13 +29,8 @@ COUNT = "echo x >> lives; n=$(wc -l < lives)"
 Start = Callable[..., "Kept"]
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    """What `condition` gives once it is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return value
+def wait_for(condition: Callable[[], Any]) -> Any:
+    return wait_until(condition, "what the test needs", 20.0)
 
 
 def is_gone(pid: int) -> bool:
@@ -80,9 +75,7 @@ class Kept:
 
     def child(self) -> int:
         """The pid of the child, once there is one."""
-        pid = self.wait_record(lambda record: record.pid).pid
-        assert pid
-        return pid
+        return self.wait_record(lambda record: record.pid).pid or 0
 
     def file(self, name: str) -> Path:
         """A file where the child works."""
@@ -98,9 +91,8 @@ class Kept:
     def guardian(self) -> int:
         """The keeper's other child."""
         child = self.child()
-        pids = [p.pid for p in psutil.Process(self.process.pid).children() if p.pid != child]
-        assert len(pids) == 1
-        return pids[0]
+        (pid,) = {p.pid for p in psutil.Process(self.process.pid).children()} - {child}
+        return pid
 
     def ended(self) -> ProcessRecord:
         """The record after the keeper has exited."""

@@ -6,20 +6,16 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 from unittest.mock import ANY
 
 import psutil
 import pytest
 
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import command
 from a3c.process import process_records
 from a3c.process.process_records import LastExit
-from tests.keeper.kept import BEAT, COUNT, DEAF, PYTHON, ROOT, Start, is_gone, make_spec, wait_for
+from tests.keeper.kept import BEAT, DEAF, PYTHON, Start, is_gone, wait_for
 
 
 def test_a_stopped_process_ends_in_order(start: Start) -> None:
@@ -79,9 +75,11 @@ def test_under_nohup_a_hangup_is_ignored(start: Start) -> None:
     assert kept.ended().state == "done"
 
 
-def test_stopping_between_two_starts_ends_at_once(start: Start) -> None:
+def test_a_delay_ends_with_a_requested_restart_or_with_a_stop(start: Start) -> None:
     kept = start("exit 75", limits=Limits(first_delay_s=1000.0, longest_delay_s=1000.0))
-    kept.wait_record(lambda record: record.state == "restarting")
+    waiting = kept.wait_record(lambda record: record.state == "restarting")
+    assert process_records.request_restart(waiting)
+    kept.wait_record(lambda record: record.state == "restarting" and record.restarts == 1)
     kept.process.terminate()
     assert kept.ended().state == "stopped"
     assert kept.process.returncode == 75
@@ -96,13 +94,6 @@ def test_a_requested_restart_is_immediate_and_counts_as_no_failure(start: Start)
     after = kept.wait_record(lambda record: record.state == "running" and record.restarts == 2)
     ended = LastExit(None, "SIGTERM", ANY, "restart")
     assert (after.last_exit, after.first_error) == (ended, None)
-
-
-def test_a_requested_restart_ends_the_delay(start: Start) -> None:
-    limits = Limits(first_delay_s=1000.0, longest_delay_s=1000.0)
-    kept = start(f"{COUNT}; [ $n -ge 2 ] || exit 75", limits=limits)
-    assert process_records.request_restart(kept.wait_record(lambda r: r.state == "restarting"))
-    assert kept.ended().state == "done"
 
 
 DAEMON = "import os, time; os.setsid(); open('left','w').write(str(os.getpid())); time.sleep(99)"
@@ -147,56 +138,6 @@ def test_a_killed_keeper_takes_its_process_along(start: Start, means: str) -> No
     assert (record.state, process_records.live_state(record)) == ("starting", "dead")
 
 
-def test_the_keeper_ends_with_its_parent(tmp_path: Path) -> None:
-    argv = ("sh", "-c", "trap 'echo last words; exit 0' TERM; while :; do sleep 0.02; done")
-    spec = make_spec(tmp_path, *argv, parent=0)
-
-    def record() -> Any:
-        return process_records.read_record(spec.record)
-
-    launcher = [*PYTHON, f"import subprocess; subprocess.run({command(spec)!r})"]
-    with subprocess.Popen(launcher, cwd=ROOT, start_new_session=True) as parent:
-        try:
-            running = wait_for(lambda: (r := record()) and r.pid and r)
-        finally:
-            parent.kill()
-    wait_for(lambda: is_gone(running.keeper.pid) and is_gone(running.pid))
-    ended = LastExit(0, None, ANY, "parent")
-    assert (record().state, record().last_exit) == ("stopped", ended)
-    assert "last words" in Path(spec.log).read_text()
-
-
 def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:
     kept = start("exec sleep 1000", parent=2**30)
     assert kept.ended().state == "stopped"
-
-
-def test_a_terminal_that_is_closed_ends_the_run_in_order(start: Start) -> None:
-    ours, theirs = os.openpty()
-    script = "trap 'echo last words; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
-    kept = start(script, {"stdout": theirs}, echo=True)
-    os.close(theirs)
-    output = b""
-    while b"ready" not in output:
-        output += os.read(ours, 4096)
-    os.close(ours)
-    kept.process.send_signal(signal.SIGHUP)
-    assert kept.ended().state == "stopped"
-    assert "last words" in kept.log()
-
-
-FAILS = """
-import os
-from a3c.keeper import spawn
-try: spawn.start(["true"], os.environ, "/no/such/directory", 1)
-except FileNotFoundError: print("said")
-try: os.waitpid(-1, os.WNOHANG)
-except ChildProcessError: print("none left")
-"""
-
-
-def test_a_start_that_fails_says_why_and_leaves_no_process() -> None:
-    """In a process of its own, because its children are counted."""
-    command = [sys.executable, "-c", FAILS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["said", "none left"]

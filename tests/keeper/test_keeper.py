@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from a3c.keeper.keeper import child_environment
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import command, parse
 from a3c.process.heartbeat import VARIABLE
@@ -133,11 +132,6 @@ def test_proxies_are_dropped_and_the_rest_of_the_environment_passes(start: Start
     assert (argv, stdin) == (arguments, "")
 
 
-def test_the_heartbeat_of_an_outer_keeper_is_not_passed_on() -> None:
-    spec = make_spec(Path(), "true")
-    assert child_environment({VARIABLE: "outer", "A": "b"}, spec) == {"A": "b"}
-
-
 def test_the_process_starts_with_plain_signals_in_a_session_of_its_own(start: Start) -> None:
     code = (
         "import os, signal; p = os.getpid();"
@@ -200,7 +194,7 @@ def test_a_spec_survives_its_command_line() -> None:
         heartbeat=Path("h\udcff"),
         grace_s=2,
         limits=Limits(1, 2, 3.0, 4.0, 5.0),
-        parent=0,
+        parent=7,
         environment={"A": "b=c", "B": ""},
         directory="/",
     )
