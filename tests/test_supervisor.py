@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from a3c.cluster.plan import Plan
-from a3c.errors import EXIT_OK
+from a3c.errors import EXIT_FATAL
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import Process
 from a3c.launch import supervisor as module
@@ -59,10 +59,6 @@ def plan(run: RunDir, *names: str) -> Plan:
     return Plan(str(run.path), tuple(made))
 
 
-def supervisor_of(run: RunDir, keepers: Keepers) -> Supervisor:
-    return Supervisor(plan(run), keepers, run, Interruption())
-
-
 def wait_for_keeper(
     run: RunDir, other_than: int = 0, supervisor: Supervisor | None = None
 ) -> ProcessRecord:
@@ -84,7 +80,7 @@ def wait_for_keeper(
 def test_a_killed_keeper_is_restarted_with_its_process_and_given_up_after_the_third_time(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
-    supervisor = supervisor_of(run, keepers)
+    supervisor = Supervisor(plan(run), keepers, run, Interruption())
     before = wait_for_keeper(run)
     for restarts in (1, 2):
         os.kill(before.keeper.pid, signal.SIGKILL)
@@ -102,26 +98,6 @@ def test_a_killed_keeper_is_restarted_with_its_process_and_given_up_after_the_th
     assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
 
 
-def test_no_keeper_is_started_again_once_the_run_is_ending(
-    keepers: ChildKeepers, run: RunDir
-) -> None:
-    supervisor = supervisor_of(run, keepers)
-    supervisor.is_over = True
-    os.kill(wait_for_keeper(run).keeper.pid, signal.SIGKILL)
-    wait_until(lambda: supervisor.exit_code(NAME) == 128 + signal.SIGKILL, "its end", 20.0)
-    supervisor.poll()
-    assert supervisor.exit_code(NAME) is not None
-
-
-def test_a_keeper_that_left_by_itself_is_not_started_again(
-    keepers: ChildKeepers, run: RunDir
-) -> None:
-    supervisor = supervisor_of(run, keepers)
-    process_records.terminate(wait_for_keeper(run))
-    wait_until(lambda: supervisor.exit_code(NAME) == EXIT_OK, "its end", 20.0)
-    assert not keepers.is_killed(NAME)
-
-
 def test_a_keeper_that_another_process_started_is_known_by_its_record(
     keepers: ChildKeepers, run: RunDir
 ) -> None:
@@ -130,19 +106,20 @@ def test_a_keeper_that_another_process_started_is_known_by_its_record(
 
     def restart(process: Process, restarts: int) -> None:
         asked.append(restarts)
-        if len(asked) == 1:
-            keepers.start_again(process, restarts)
+        keepers.start_again(process, restarts)
 
     recorded = RecordedKeepers(run, restart)
-    supervisor = supervisor_of(run, recorded)
+    supervisor = Supervisor(plan(run), recorded, run, Interruption())
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
     wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
     after = wait_for_keeper(run, before.keeper.pid, supervisor)
     assert (asked, after.restarts) == ([1], 1)
-    supervisor.is_over = True
-    process_records.terminate(after)
-    assert wait_until(lambda: recorded.exit_code(NAME) == EXIT_OK, "its end", 20.0)
+    supervisor.is_over = True  # now it is not started again
+    os.kill(after.keeper.pid, signal.SIGKILL)
+    wait_until(lambda: supervisor.exit_code(NAME) == EXIT_FATAL, "its end", 20.0)
+    supervisor.poll()
+    assert asked == [1]
 
 
 def test_two_hundred_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:

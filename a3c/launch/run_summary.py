@@ -41,10 +41,10 @@ LINE_INTERVAL_S = 5.0
 
 def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     """The lines at the start: the task, the cluster, the directories, the URL of TensorBoard."""
-    cluster, env, mark = config.cluster, config.env, config.run.stop_at_return
+    cluster, mark = config.cluster, config.run.stop_at_return
     goal = "" if mark is None else f", goal {mark:g}"
     lines = [
-        f"training {env.env_id}: {cluster.ps} ps, {count(cluster.workers, 'worker')}, "
+        f"training {config.env.env_id}: {cluster.ps} ps, {count(cluster.workers, 'worker')}, "
         f"{f'preset {preset}' if preset else 'no preset'}{goal}",
         sharing(config),
         f"run directory {from_here(run.path)}",
@@ -75,16 +75,11 @@ def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
             if not stream.isatty():  # it was closed, and every write would fail
                 discard(stream)
         try:
-            ended = elsewhere.end_left(run, now=True)  # such as after a second Ctrl-C
+            if ended := elsewhere.end_left(run, now=True):  # such as after a second Ctrl-C
+                log.info("ended elsewhere: %s", ", ".join(ended))
         except UserError as error:
             log.error("%s", error)
-        else:
-            if ended:
-                log.info("ended elsewhere: %s", ", ".join(ended))
         return conclude(run, config, outcome, interruption)
-
-
-# --- while it trains ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -151,9 +146,6 @@ class Progress:
                 self._waits |= waits
 
 
-# --- at its end -----------------------------------------------------------------------------------
-
-
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
     """Write `summary.json`, print how the run ended, and return the run's exit code."""
     shutil.rmtree(run.path / CANDIDATE, ignore_errors=True)  # left by a chief that was killed
@@ -175,22 +167,21 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     games = config.run.evaluation_episodes
     if done and evaluation is None and not asked and games:
         log.info("playing %s with the trained agent", count(games, "game"))
-        said = _run_script(
-            interruption, "evaluate.py", str(run.path), "--json", "--episodes", str(games)
-        )
+        flags = ("--json", "--episodes", str(games))
+        said = _run_script(interruption, "evaluate.py", str(run.path), *flags)
         evaluation = json.loads(said) if said else None
     summary = summarise(run, outcome.state, newest, evaluation, config.run.stop_at_return)
-    pictures = None
+    pictures = ""
     if done and not asked:
         pictures = _run_script(interruption, "plot.py", str(run.path), "--what", "return")
-    log.info("%s", closing(run, summary, (pictures or "").splitlines()))
+    log.info("%s", closing(run, summary, pictures.splitlines()))
     return 128 + interruption.signal if interruption.signal else outcome.exit_code
 
 
-def _run_script(interruption: Interruption, script: str, *arguments: str) -> str | None:
-    """Run one of our scripts; return its output, or None if it fails or a signal has arrived."""
+def _run_script(interruption: Interruption, script: str, *arguments: str) -> str:
+    """Run one of our scripts; return its output, empty if it fails or a signal has arrived."""
     if interruption.came():
-        return None
+        return ""
     last = ""
     argv = [sys.executable, str(REPOSITORY / script), *arguments]
     with (
@@ -210,16 +201,15 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
         if interruption.came():
             name = signal.Signals(interruption.signal).name
             log.info("%s: %s was ended before it was ready", name, script)
-            return None
-        if process.returncode == 0:
+        elif process.returncode == 0:
             printed.seek(0)
             return printed.read()
-    log.error("%s failed with %d: %s", script, process.returncode, last)
-    return None
+        else:
+            log.error("%s failed with %d: %s", script, process.returncode, last)
+    return ""
 
 
 def newest_checkpoint(run: RunDir) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint that is intact; None if there is none."""
     try:
         return checkpoint.newest_valid(run.checkpoints)
     except UserError:  # all are damaged
@@ -245,7 +235,7 @@ def summarise(
             rundir.write_json(run.summary, before)  # nothing was learned since
         return before
     played = resume.newest_step(run.path / "metrics")
-    kept = locate.find_best(run)  # by the evaluator
+    kept = locate.find_best(run)
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {
         "state": state,
@@ -298,8 +288,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     rows = [("curve", from_here(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
-    if summary["best"]:
-        kept = summary["best"]
+    if kept := summary["best"]:
         by = f"the evaluator's mean, {kept['mean']:.1f}"
         rows.append(("best", f"{from_here(Path(kept['path']))} by {by}"))
     if (before := summary.get("before")) and before["solved"]:
@@ -329,10 +318,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         lines.append(f"  lost         {lost}: in no checkpoint")
     if evaluation := summary["evaluation"]:
         names = ("episodes", "mean", "median", "stderr", "min", "max")
-        # One game has no standard error.
-        cells = [
-            "-" if evaluation[name] is None else beside(evaluation[name], None) for name in names
-        ]
+        values = [evaluation[name] for name in names]  # one game has no standard error
+        cells = ["-" if value is None else beside(value, None) for value in values]
         cells[:2] = [f"{evaluation['episodes']:g}", beside(evaluation["mean"], goal)]
         lines.append("  evaluation   " + "".join(f"{name:>10}" for name in names))
         lines.append("               " + "".join(f"{cell:>10}" for cell in cells))

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from a3c.cluster import plan as planning
@@ -85,9 +85,6 @@ class Interruption:
         return self.count > 0
 
 
-# --- keepers --------------------------------------------------------------------------------------
-
-
 class ChildKeepers:
     """Keepers as children of this process, which end with it.
 
@@ -130,9 +127,7 @@ class ChildKeepers:
         return EXIT_OK if record and record.state == "stopped" else code
 
     def end(self, name: str, *, now: bool) -> None:
-        """Ask a keeper to end its process and exit, at once if `now`."""
-        if self._children[name].poll() is None:
-            self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
+        self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
 
 
 class RecordedKeepers:
@@ -145,29 +140,26 @@ class RecordedKeepers:
         self._replaced: dict[str, tuple[Identity | None, float]] = {}  # the old keeper, and when
 
     def exit_code(self, name: str) -> int | None:
-        record = process_records.read_record(self._run.record(name))
-        if record is None:
-            _, since = self._replaced.get(name, (None, self._began_at))
-            return EXIT_FATAL if time.monotonic() - since > FIRST_RECORD_S else None
-        state = self._state(record)
+        state, record = self._look(name)
         if state in ("done", "stopped"):
             return EXIT_OK
         if state not in ("failed", process_records.DEAD):
             return None
-        last = record.last_exit
-        return last.code if state == "failed" and last and last.code else EXIT_FATAL
+        last = record.last_exit if record and state == "failed" else None
+        return (last and last.code) or EXIT_FATAL
 
     def is_killed(self, name: str) -> bool:
-        record = process_records.read_record(self._run.record(name))
-        return record is not None and self._state(record) == process_records.DEAD
+        state, record = self._look(name)
+        return record is not None and state == process_records.DEAD
 
-    def _state(self, record: ProcessRecord) -> str:
-        """The state of a process; "starting" until a restarted keeper has written its record."""
-        old, since = self._replaced.get(record.name, (None, 0.0))
-        if old == record.keeper:
-            late = time.monotonic() - since > FIRST_RECORD_S
-            return process_records.DEAD if late else "starting"
-        return process_records.live_state(record)
+    def _look(self, name: str) -> tuple[str, ProcessRecord | None]:
+        """State and record of a process; "starting" until its newest keeper has written it."""
+        record = process_records.read_record(self._run.record(name))
+        old, since = self._replaced.get(name, (None, self._began_at))
+        if record is not None and record.keeper != old:
+            return process_records.live_state(record), record
+        is_late = time.monotonic() - since > FIRST_RECORD_S
+        return process_records.DEAD if is_late else "starting", record
 
     def start_again(self, process: Process, restarts: int) -> None:
         record = process_records.read_record(self._run.record(process.name))
@@ -183,14 +175,11 @@ class RecordedKeepers:
 Keepers = ChildKeepers | RecordedKeepers
 
 
-# --- a run ----------------------------------------------------------------------------------------
-
-
 @dataclass
 class _Kept:
     process: Process
-    patience: Patience
-    started_at: float  # of its keeper
+    patience: Patience = field(default_factory=lambda: Patience(LIMITS))
+    started_at: float = field(default_factory=time.monotonic)  # of its keeper
     due_at: float | None = None  # when its keeper, which was killed, is restarted
     is_given_up: bool = False
 
@@ -214,17 +203,12 @@ class Supervisor:
         self._run = run
         self._interruption = interruption
         self._on_poll = on_poll
-        self._kept: dict[str, _Kept] = {}
-        for process in plan.processes:
-            self._add(process)
+        self._kept = {process.name: _Kept(process) for process in plan.processes}
         self._servers = [p.name for p in plan.of_role("ps")]
         self.is_over = False
         self._polled_at = -math.inf
         for path in requests(run).glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
-
-    def _add(self, process: Process) -> None:
-        self._kept[process.name] = _Kept(process, Patience(LIMITS), time.monotonic())
 
     def run(self) -> Outcome:
         """Return when all processes have ended; Ctrl-C and SIGTERM end them in order."""
@@ -248,9 +232,14 @@ class Supervisor:
 
     def _watch(self) -> Outcome:
         while not self._interruption.count:
-            failed = self._failure()
-            if failed:
-                return Outcome(self.exit_code(failed) or EXIT_FATAL, failed=failed)
+            # A ps and the chief are needed, and of the workers at least one.
+            workers = self._of_role("worker")
+            codes = {name: self.exit_code(name) for name in [*self._servers, *workers]}
+            lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
+            needed = [name for name in lost if name in (*self._servers, CHIEF)]
+            if needed or (lost and set(workers) <= set(lost)):
+                failed = (needed or lost)[0]
+                return Outcome(codes[failed] or EXIT_FATAL, failed=failed)
             if self.exit_code(CHIEF) == EXIT_OK:
                 self.is_over = True
                 # The chief has ended the run. A worker that starts late would wait for it forever.
@@ -267,16 +256,6 @@ class Supervisor:
             self._pause()
         log.info("stopping: workers, last checkpoint, ps (a second signal stops at once)")
         return Outcome(128 + self._interruption.signal, stopped=True)
-
-    def _failure(self) -> str | None:
-        """A failed process that the run needs: a ps, the chief, or one worker if all failed."""
-        workers = self._of_role("worker")
-        codes = {name: self.exit_code(name) for name in [*self._servers, *workers]}
-        lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
-        needed = [name for name in lost if name in (*self._servers, CHIEF)]
-        if needed:
-            return needed[0]
-        return lost[0] if lost and set(workers) <= set(lost) else None
 
     def _groups(self) -> list[list[str]]:
         """The order of the end: the workers, then the chief, which saves, then the ps."""
@@ -307,8 +286,6 @@ class Supervisor:
         self._on_poll()
         time.sleep(POLL_S)
 
-    # --- restarts ---------------------------------------------------------------------------------
-
     def exit_code(self, name: str) -> int | None:
         """The exit code of a keeper; None while it runs or is about to be restarted."""
         code = self._keepers.exit_code(name)
@@ -321,33 +298,28 @@ class Supervisor:
         if self.is_over or now - self._polled_at < RESTART_POLL_S:
             return
         self._polled_at = now
-        for kept in self._kept.values():
-            if not kept.is_given_up and self._keepers.is_killed(kept.process.name):
-                self._restart(kept, now)
+        for name, kept in self._kept.items():
+            if kept.is_given_up or not self._keepers.is_killed(name):
+                continue
+            if kept.due_at is None:
+                decision = kept.patience.decide("crash", now - kept.started_at, beat=False)
+                kept.due_at, kept.is_given_up = now + decision.delay_s, not decision.again
+                if decision.again:
+                    again = f"it starts again in {decision.delay_s:g} s"
+                    log.warning("the keeper of %s was killed; %s", name, again)
+                else:
+                    log.error("the keeper of %s was killed too often: it is not restarted", name)
+            elif now >= kept.due_at:
+                kept.due_at, kept.started_at = None, now
+                record = process_records.read_record(self._run.record(name))
+                self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
         for path in sorted(requests(self._run).glob("worker-*")):
             path.unlink(missing_ok=True)
             for process in Plan.load(self._run).of_role("worker"):
                 if process.name == path.name:
                     log.info("%s is added, at %s", process.name, process.address)
-                    self._add(process)
+                    self._kept[process.name] = _Kept(process)
                     self._keepers.start_again(process, restarts=0)
-
-    def _restart(self, kept: _Kept, now: float) -> None:
-        """Restart a keeper that was killed, after a delay; give it up if that happens too often."""
-        name = kept.process.name
-        if kept.due_at is None:
-            decision = kept.patience.decide("crash", now - kept.started_at, beat=False)
-            if decision.again:
-                delay_s = decision.delay_s
-                log.warning("the keeper of %s was killed; it starts again in %g s", name, delay_s)
-                kept.due_at = now + delay_s
-            else:
-                log.error("the keeper of %s was killed too often: it is not restarted", name)
-                kept.is_given_up = True
-        elif now >= kept.due_at:
-            kept.due_at, kept.started_at = None, now
-            record = process_records.read_record(self._run.record(name))
-            self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
 
 
 def requests(run: RunDir) -> Path:
