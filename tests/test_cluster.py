@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from a3c.cluster import plan, topology
 from a3c.cluster.topology import Cluster, Task, make_cluster
 from a3c.cluster.which_task import from_tf_config
 from a3c.errors import RetryableError, UserError
-from a3c.process.environment import adopt_environment, chosen_variables, process_environment
+from a3c.process.environment import chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
 from tests.runs import call
@@ -85,16 +83,6 @@ def test_an_invalid_address_is_refused_with_its_text(address: str) -> None:
 def test_an_address_that_is_given_twice_is_refused(pair: tuple[str, str]) -> None:
     for ps, workers in (([pair[0]], [pair[1]]), (["a:1"], [*pair]), ([*pair], ["a:1"])):
         assert f"address {pair[1]} is given twice" in refusal(ps, workers, trusted=True)
-
-
-def test_one_host_with_two_ports_and_two_hosts_with_one_port_are_fine() -> None:
-    ps, workers = ("a:1", "[::1]:1"), ("a:2", "b:1", "10.0.0.1:1", "10.0.0.2:1")
-    assert make_cluster(ps, workers, trusted_network=True) == Cluster(ps, workers)
-
-
-def test_a_cluster_needs_both_jobs() -> None:
-    assert "no ps" in refusal([], WORKERS)
-    assert "no worker" in refusal(PS, [])
 
 
 def test_addresses_that_others_can_reach_need_a_trusted_network() -> None:
@@ -220,22 +208,6 @@ def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
         assert time.monotonic() - began < 1.5
 
 
-def test_a_peer_that_comes_late_is_found() -> None:
-    (port,) = topology.free_ports(1)
-    missed = threading.Event()
-    listening: list[socket.socket] = []
-
-    def come_late() -> None:
-        missed.wait(10)
-        listening.append(socket.create_server(("127.0.0.1", port)))
-
-    thread = threading.Thread(target=come_late)
-    thread.start()
-    topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 20, lambda _: missed.set())
-    thread.join()
-    listening[0].close()
-
-
 def test_waiting_for_a_peer_ends_on_request() -> None:
     (port,) = topology.free_ports(1)
     pauses = iter((False, True))
@@ -284,13 +256,6 @@ def test_what_the_user_set_about_logging_and_onednn_stays() -> None:
     assert made["OMP_NUM_THREADS"] == "1"  # a setting of the run: --worker-threads
     assert process_environment({}, 1)["TF_ENABLE_ONEDNN_OPTS"] == "1"
     assert chosen_variables({**base, "PATH": "/bin"}) == base
-
-
-def test_adopting_the_environment_removes_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = {"http_proxy": "http://dead:1", "KEPT": "yes"}
-    monkeypatch.setattr(os, "environ", mine)
-    adopt_environment(2)
-    assert mine == process_environment({"KEPT": "yes"}, 2)
 
 
 def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
-from a3c.keeper.spec import HERE, Process
+from a3c.keeper.spec import Process
 from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
@@ -203,14 +203,3 @@ def test_half_a_line_from_a_host_ends_in_a_time_out(
     (answer,) = hosts.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
-
-
-def test_a_host_that_closes_its_output_is_not_waited_for(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexec >&-\nexec sleep 60\n")
-    python.chmod(0o700)
-    host = Host(HERE, "127.0.0.1", 1, str(python), str(tmp_path))
-    began = time.monotonic()
-    (answer,) = hosts.ask(Plan(str(tmp_path), (), hosts=(host,)))
-    assert "give the python there" in answer.trouble
-    assert time.monotonic() - began < 30

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,22 +40,6 @@ STEP = {
 )
 def test_host_lists_are_expanded_as_slurm_writes_them(text: str, hosts: list[str]) -> None:
     assert which_task.expand_hosts(text) == hosts
-
-
-@given(
-    st.lists(
-        st.tuples(st.from_regex(r"[a-z][a-z-]{0,5}", fullmatch=True), st.integers(0, 999)),
-        min_size=1,
-    ),
-    st.integers(1, 4),
-)
-def test_a_compressed_host_list_is_expanded(hosts: list[tuple[str, int]], width: int) -> None:
-    """Runs of numbers behind one name in brackets, as `scontrol show hostlist` makes them."""
-    names = [f"{prefix}{number:0{width}}" for prefix, number in hosts]
-    items = []
-    for prefix, group in itertools.groupby(hosts, key=lambda host: host[0]):
-        items.append(f"{prefix}[{','.join(f'{number:0{width}}' for _, number in group)}]")
-    assert which_task.expand_hosts(",".join(items)) == names
 
 
 @given(

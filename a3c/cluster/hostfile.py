@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -94,15 +94,21 @@ def parse(tables: dict[str, Any]) -> HostFile:
     _check_together(hosts)
     # The launcher's machine is first: it runs the chief, which stores the checkpoints.
     hosts.sort(key=lambda host: not host.is_here)
-    found = HostFile(tuple(hosts), tuple(_ps_names(tables.get("ps", hosts[0].name), hosts)))
+    said, known = tables.get("ps", hosts[0].name), [host.name for host in hosts]
+    ps = [said] if isinstance(said, str) else said
+    if not isinstance(ps, list) or not ps or not all(isinstance(name, str) for name in ps):
+        raise UserError(f"ps = {said!r} is no host: give the name of one, or a list of names")
+    for name in ps:
+        if name not in known:
+            raise UserError(f"ps = {name!r} is none of the hosts: they are {', '.join(known)}")
     for host in hosts:
-        if not host.slots and host.name not in found.ps:
+        if not host.slots and host.name not in ps:
             raise UserError(f"{host.name} has no slots and no ps: give it slots, or take it out")
     if not hosts[0].is_here or not hosts[0].slots:
         raise UserError(
             'no slot is here, where worker-0 keeps the checkpoints: add host = "here" with slots'
         )
-    return found
+    return HostFile(tuple(hosts), tuple(ps))
 
 
 def _host(entry: Any, number: int) -> Host:
@@ -188,17 +194,6 @@ def _check_together(hosts: Sequence[Host]) -> None:
         )
 
 
-def _ps_names(said: Any, hosts: Sequence[Host]) -> Iterator[str]:
-    names = [said] if isinstance(said, str) else said
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        raise UserError(f"ps = {said!r} is no host: give the name of one, or a list of names")
-    known = [host.name for host in hosts]
-    for name in names:
-        if name not in known:
-            raise UserError(f"ps = {name!r} is none of the hosts: they are {', '.join(known)}")
-        yield name
-
-
 @dataclass(frozen=True)
 class Placement:
     cluster: Cluster
@@ -207,7 +202,6 @@ class Placement:
 
 
 def directory_of(host: Host, label: str) -> str:
-    """The run's directory on another host."""
     return str(PurePosixPath(host.directory) / "runs" / label)
 
 
@@ -228,11 +222,8 @@ def place(file: HostFile, config: Config) -> Placement:
     chosen |= {Task("worker", i): slots[i] for i in range(settings.addresses)}
     base = settings.base_port or BASE_PORT
     addresses = count_up([host.address for host in chosen.values()], base)
-    made = make_cluster(
-        addresses[: settings.ps],
-        addresses[settings.ps :],
-        trusted_network=settings.trusted_network,
-    )
+    ps, workers = addresses[: settings.ps], addresses[settings.ps :]
+    made = make_cluster(ps, workers, trusted_network=settings.trusted_network)
     return Placement(made, {task.name: host for task, host in chosen.items()}, file)
 
 

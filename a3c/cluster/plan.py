@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from a3c.cluster import topology
@@ -117,27 +116,22 @@ def make(
     made = [_process(task, here, config, run, hosts.get(task.name), isolated) for task in tasks]
     at_once = len(here.ps) + config.cluster.workers
     processes, reserved = made[:at_once], made[at_once:]
+    python, environment = sys.executable, process_environment(chosen_variables(), 1)
     if evaluator or config.run.render or config.run.patience:
         games = str(max(1, config.run.evaluation_episodes))
         script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
-        watch = ("--watch",) if config.run.render else ()
-        processes.append(_extra("evaluator", (*script, *watch), run))
+        argv = (python, *script, *(["--watch"] if config.run.render else []))
+        log = str(run.log("evaluator-0"))
+        processes.append(Process("evaluator-0", "evaluator", 0, "", argv, environment, log))
     if tensorboard_port is not None:
-        argv = ("-m", "a3c.launch.board", str(run.path / "events"))
-        flags = ("--port", str(tensorboard_port), "--link", str(run.board_link))
-        address = f"{LOOPBACK}:{tensorboard_port}"
-        board = _extra("tensorboard", (*argv, *flags), run, address)
-        board.environment["PYTHONPATH"] = str(REPOSITORY)
-        processes.append(board)
+        name, address = "tensorboard-0", f"{LOOPBACK}:{tensorboard_port}"
+        argv = (python, "-m", "a3c.launch.board", str(run.path / "events"))
+        argv += ("--port", str(tensorboard_port), "--link", str(run.board_link))
+        environment = environment | {"PYTHONPATH": str(REPOSITORY)}
+        log = str(run.log(name))
+        processes.append(Process(name, "tensorboard", 0, address, argv, environment, log))
     file = placement.file.hosts if placement else ()
     return Plan(str(run.path), tuple(processes), tuple(reserved), file)
-
-
-def _extra(role: str, argv: tuple[str, ...], run: RunDir, address: str = "") -> Process:
-    """A process beside the cluster; `argv` is given to Python."""
-    name, command = f"{role}-0", (sys.executable, *argv)
-    environment = process_environment(chosen_variables(), 1)
-    return Process(name, role, 0, address, command, environment, str(run.log(name)))
 
 
 def _process(
@@ -191,9 +185,7 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     return spec_command(replace(spec, **changes))
 
 
-def far_keeper_command(process: Process, host: Host, run: RunDir) -> list[str]:
-    """The command of the remote keeper, which supervises a process on its own host."""
-    there = RunDir(Path(directory_of(host, run.label)))
+def far_keeper_command(process: Process, host: Host, there: RunDir) -> list[str]:
     spec = replace(_spec(process, there), log=str(there.log(process.name)))
     return spec_command(spec, host.python)
 

@@ -18,7 +18,10 @@ CHIEF = "worker-0"  # initialises, saves and judges the run
 
 # DNS can look up only labels of 1 to 63 characters.
 _LABEL = "[A-Za-z0-9_-]{1,63}"
-_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
+_ADDRESS = re.compile(
+    rf"((?P<name>(?=[^:]{{1,253}}:){_LABEL}(\.{_LABEL})*\.?)"
+    r"|\[(?P<v6_zone>(?P<v6>[0-9A-Fa-f:.]+)(%[A-Za-z0-9]+)?)\]):(?P<port>[0-9]{1,5})"
+)
 
 
 @dataclass(frozen=True)
@@ -53,24 +56,13 @@ class Task:
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[v6]:port`; UserError for any other form."""
-    host, colon, port = address.rpartition(":")
-    is_v6 = host.startswith("[") and host.endswith("]")
-    bare = host[1:-1] if is_v6 else host
-    good_host = _is_v6(bare) if is_v6 else _HOST_NAME.fullmatch(bare)
-    good_port = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535
-    if not (colon and good_host and good_port):
-        raise UserError(
-            f"address {address!r} is refused: give host:port with a port from 1 to 65535"
-        )
-    return bare, int(port)
-
-
-def _is_v6(host: str) -> bool:
-    address, _, zone = host.partition("%")
-    with contextlib.suppress(ValueError):
-        ipaddress.IPv6Address(address)
-        return host == address or (zone.isascii() and zone.isalnum())
-    return False
+    match = _ADDRESS.fullmatch(address)
+    if match and 1 <= int(match["port"]) <= 65535:
+        with contextlib.suppress(ValueError):
+            if match["v6"]:
+                ipaddress.IPv6Address(match["v6"])
+            return match["v6_zone"] or match["name"], int(match["port"])
+    raise UserError(f"address {address!r} is refused: give host:port with a port from 1 to 65535")
 
 
 def is_loopback(address: str) -> bool:

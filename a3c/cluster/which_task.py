@@ -27,7 +27,6 @@ from a3c.cluster.topology import JOBS, Cluster, Task, count_up, make_cluster
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
-PLACE = "{}"  # placeholder for the number of a process in its address
 MAX_HOSTS = 10_000  # of a Slurm job
 # Below the ports that kernels use for outgoing connections; the job's number selects a range, so
 # that jobs on one node seldom collide.
@@ -90,21 +89,16 @@ def place(
 
 
 def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Cluster:
-    """The cluster of two comma-separated lists of addresses; `expand` reads the lists."""
-    return make_cluster(
-        expand(ps_hosts, settings.ps),
-        expand(worker_hosts, settings.addresses),
-        trusted_network=settings.trusted_network,
+    """The cluster of two comma-separated lists; an address with `{}` stands for all of its job."""
+    ps, workers = (
+        [
+            address.replace("{}", str(number))
+            for address in filter(None, map(str.strip, text.split(",")))
+            for number in range(count if "{}" in address else 1)
+        ]
+        for text, count in ((ps_hosts, settings.ps), (worker_hosts, settings.addresses))
     )
-
-
-def expand(text: str, count: int) -> list[str]:
-    """The addresses of a list; an address with `{}` stands for `count` addresses, from 0."""
-    return [
-        address.replace(PLACE, str(number))
-        for address in filter(None, map(str.strip, text.split(",")))
-        for number in range(count if PLACE in address else 1)
-    ]
+    return make_cluster(ps, workers, trusted_network=settings.trusted_network)
 
 
 def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
@@ -141,7 +135,6 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
 
 
 def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
-    """The cluster of this process's job step, and this process's task."""
     step = environ
     if "SLURM_STEP_NODELIST" not in environ:
         step = {name: environ[old] for name, old in _OF_THE_JOB.items() if old in environ}
@@ -174,8 +167,8 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
     if base is None:
         base = _FIRST_PORT + _PORTS_A_JOB * (_number(environ, "SLURM_JOB_ID") % _JOBS)
     addresses = count_up([hosts[node] for node in nodes], base)
-    servers, workers = addresses[: settings.ps], addresses[settings.ps :]
-    cluster = make_cluster(servers, workers, trusted_network=settings.trusted_network)
+    ps, workers = addresses[: settings.ps], addresses[settings.ps :]
+    cluster = make_cluster(ps, workers, trusted_network=settings.trusted_network)
     return cluster, Task("ps", me) if me < settings.ps else Task("worker", me - settings.ps)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from a3c.cluster.hostfile import Host, directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts.connection import Connection
-from a3c.keeper.spec import Process
 from a3c.process import console
 from a3c.process.atomic_file import write_atomically
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, read_json
@@ -41,7 +39,6 @@ class Elsewhere:
         return self.record is not None and self.record.state in ENDED_STATES
 
     def cut_off_s(self) -> float | None:
-        """Seconds since the connection was lost; None while connected."""
         return None if self.cut_off_at is None else max(0.0, time.time() - self.cut_off_at)
 
 
@@ -61,20 +58,12 @@ def write(path: Path, seen: Elsewhere) -> None:
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
-    if not (run.path / "elsewhere").is_dir() or copied_from(run):
+    folder = run.path / "elsewhere"
+    if not folder.is_dir() or copied_from(run):
         return []
-    plan = Plan.load(run)
-    doubtful = {process.host for process, _ in _without_end(run, plan)}
-    return [host for host in plan.hosts if host.name in doubtful]
-
-
-def _without_end(run: RunDir, plan: Plan) -> Iterator[tuple[Process, Path]]:
-    """The processes on other hosts with no recorded end, and the files about them."""
-    for process in (*plan.processes, *plan.reserved):
-        path = path_of(run, process.name)
-        seen = read(path)
-        if not process.is_here and seen is not None and not seen.has_ended:
-            yield process, path
+    seen = [found for path in folder.glob("*.json") if (found := read(path))]
+    doubtful = {each.host for each in seen if not each.has_ended}
+    return [host for host in Plan.load(run).hosts if host.name in doubtful]
 
 
 def end_left(run: RunDir, *, now: bool) -> list[str]:
@@ -99,8 +88,9 @@ def end_left(run: RunDir, *, now: bool) -> list[str]:
         else:
             ended += answer["ended"]
             troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
-            for process, path in _without_end(run, Plan.load(run)):
-                if process.host == host.name:
+            for path in (run.path / "elsewhere").glob("*.json"):
+                seen = read(path)
+                if seen and seen.host == host.name and not seen.has_ended:
                     path.unlink(missing_ok=True)
     if troubles:
         raise UserError(

@@ -36,10 +36,9 @@ _KILL_S = 10.0
 
 class Reporter:
     def __init__(self, request: dict[str, Any]) -> None:
+        self._request = request
         self._run = Path(request["run_dir"])
         self._record = Path(request["record"])
-        self._roots: list[str] = request["files"]
-        self._log = Path(request["log"])
         self._places: dict[str, int] = request["places"]
         self._reported: ProcessRecord | None = None
         self._files_at = time.monotonic()
@@ -64,7 +63,7 @@ class Reporter:
         if record and record != self._reported:
             self._reported = record
             send({"record": dataclasses.asdict(record)})
-        self._report_file("log", self._log)
+        self._report_file("log", Path(self._request["log"]))
         now = time.monotonic()
         if not everything and now - self._files_at < FILES_INTERVAL_S:
             return
@@ -73,7 +72,7 @@ class Reporter:
             touched = Path(record.heartbeat).stat().st_mtime if record and record.heartbeat else 0
             if touched:
                 send({"beat": max(0.0, time.time() - touched)})
-        for root in (self._run / name for name in self._roots):
+        for root in (self._run / name for name in self._request["files"]):
             for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
                 if path.is_file():
                     self._report_file(str(path.relative_to(self._run)), path)

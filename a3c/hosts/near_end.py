@@ -73,11 +73,11 @@ class Follower:
         while time.monotonic() < until:
             time.sleep(TICK_S)
             if self._asked_at is not None and time.monotonic() - self._asked_at > LAST_RETRIES_S:
-                name, host = self._process.name, self._host.name
-                stop = f"{console.command('launch_cluster.py')} stop {self._run.name}"
+                host = self._host.name
                 print_line(
-                    f"{host} can't be reached: {name} may be at work there still; "
-                    f"`{stop}` ends it once {host} is back"
+                    f"{host} can't be reached: {self._process.name} may be at work there still; "
+                    f"`{console.command('launch_cluster.py')} stop {self._run.name}` ends it "
+                    f"once {host} is back"
                 )
                 self._status = 128 + signal.SIGTERM
                 return
@@ -129,7 +129,7 @@ class Follower:
             "files": [f"metrics/{name}.jsonl", f"events/{name}"],
             "places": places,
             "argv": list(self._process.argv),
-            "keeper": planning.far_keeper_command(self._process, self._host, self._run),
+            "keeper": planning.far_keeper_command(self._process, self._host, there),
             "unless_ended": self._log_place is not None,
         }
 

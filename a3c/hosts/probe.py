@@ -54,7 +54,6 @@ def versions() -> dict[str, str]:
 
 
 def addresses() -> list[str]:
-    """The addresses of this machine that other hosts might reach."""
     try:
         import psutil
     except ImportError:
