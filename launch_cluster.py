@@ -44,13 +44,6 @@ DESCRIPTION = "\n".join(
 LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
-_NOT_WITH_COMPOSE = {
-    "hosts": "is for one host",
-    "resume": "resumes its run whenever it is started again",
-    "dry_run": "is only printed",
-}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say how to start; the settings say what to train."""
     add = parser.add_argument_group("launch").add_argument
@@ -78,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start a run or execute a verb; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.prepare()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -158,9 +150,7 @@ def start(arguments: list[str]) -> int:
         return _compose(config, path.name, chosen)
     if config.run.start_from and not chosen.resume:
         source = locate.find_checkpoint(config.run.start_from).path
-        config = dataclasses.replace(
-            config, run=dataclasses.replace(config.run, start_from=str(source))
-        )
+        config = _with_run(config, start_from=str(source))
     idle = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
@@ -214,55 +204,55 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     needs = {"--patience": config.run.patience, "--render": config.run.render}
     if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
         raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")
-    for name, why in _NOT_WITH_COMPOSE.items() if chosen.mode == "compose" else ():
-        if getattr(chosen, name):
-            flag = name.replace("_", "-")
-            raise UserError(f"--mode compose: a compose file {why}: take --{flag} out")
     if resumed is None or base is None:
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.read_preset_name(resumed)
     if getattr(chosen, "config.max_env_steps", "").startswith("+"):
         newest = checkpoint.newest_valid(resumed.checkpoints)
         more = config.run.max_env_steps + (newest[1].step if newest else 0)
-        config = dataclasses.replace(
-            config, run=dataclasses.replace(config.run, max_env_steps=more)
-        )
+        config = _with_run(config, max_env_steps=more)
     return config, chosen, command_line.changes(command_line.merge([base]), config)
 
 
+def _with_run(config: Config, **changes: Any) -> Config:
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, **changes))
+
+
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
-    """Train a run for each seed, `--at-once` of them at a time, and compare them."""
-    refused = {
-        f"--mode {chosen.mode}": chosen.mode in ("tmux", "compose"),
-        "--resume": chosen.resume,
-        "--dry-run": chosen.dry_run,
-        "--hosts": chosen.hosts,
-    }
-    for flag in (flag for flag, is_given in refused.items() if is_given):
+    flags = {"--resume": chosen.resume, "--dry-run": chosen.dry_run, "--hosts": chosen.hosts}
+    flags[f"--mode {chosen.mode}"] = chosen.mode in ("tmux", "compose")
+    for flag in filter(flags.get, flags):
         raise UserError(
             f"--seeds with {flag}: it trains here, and the same command goes on: leave {flag} out"
         )
     own = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
     for flag in ("--seeds", "--run-dir", "--mode", "--seed", "--at-once"):
         own.add_argument(flag)
-    _, flags = own.parse_known_args(arguments)
-    vary = sweep.Sweep("auto", 1, 1, False, {}, {"seed": sweep.seeds(chosen.seeds)}, {})
+    _, others = own.parse_known_args(arguments)
+    vary = sweep.Sweep(lists={"seed": sweep.seeds(chosen.seeds)})
     again = "the same command"
     if chosen.run_dir is None:
         again += f" with --run-dir {console.from_here(path)}"
     at_once = 1 if chosen.at_once is None else chosen.at_once
     other = "another --run-dir, or the settings as they were"
-    return sweep.run(vary, path, flags, at_once, again, other)
+    return sweep.run(vary, path, others, at_once, again, other)
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
     import envs
-    from a3c.launch import compose
+    from a3c.launch import keep
 
-    if not compose.TEMPLATE.exists():
+    for flag, given, why in (
+        ("--hosts", chosen.hosts, "is for one host"),
+        ("--resume", chosen.resume, "resumes its run whenever it is started again"),
+        ("--dry-run", chosen.dry_run, "is only printed"),
+    ):
+        if given:
+            raise UserError(f"--mode compose: a compose file {why}: take {flag} out")
+    if not keep.COMPOSE_FILE.exists():
         raise UserError("--mode compose builds an image of a clone: run it in one")
     envs.check(config.env)
-    print(compose.render(config, run_name, chosen), end="")
+    print(keep.compose_file(config, run_name, chosen), end="")
     log.info("start it with: docker compose -f FILE up --detach")
     return EXIT_OK
 
@@ -278,8 +268,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     rundir.check_free(path, resume=chosen.resume)
     if chosen.resume:
         rundir.check_resumable(path, config)
-        begun = dataclasses.replace(config.run, start_from=None)  # what it took may be gone
-        config = dataclasses.replace(config, run=begun)
+        config = _with_run(config, start_from=None)  # what it took may be gone
     preflight.check_network(config, observations)
     return command_line.idle(
         chosen,
@@ -292,7 +281,6 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
 def _plan(
     config: Config, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
 ) -> tuple[Plan, list[str]]:
-    """The plan, and the warnings to show before the start."""
     isolated, danger = preflight.decide_isolation(
         config.cluster.isolation, across_hosts=placement is not None
     )

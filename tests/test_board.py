@@ -113,13 +113,6 @@ def test_if_its_port_is_taken_tensorboard_uses_another_and_says_so(tmp_path: Pat
     assert f"TensorBoard is at {url}" in said
 
 
-def test_the_port_of_tensorboard_is_none_of_the_cluster() -> None:
-    ports = topology.free_ports(20)
-    workers = tuple(f"127.0.0.1:{port}" for port in ports[1:])
-    here = topology.Cluster((f"127.0.0.1:{ports[0]}",), workers)
-    assert plan.choose_board_port(here) not in ports
-
-
 def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

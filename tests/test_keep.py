@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from a3c.cluster import topology
 from a3c.errors import UserError
@@ -45,13 +43,6 @@ def test_a_name_a_range_or_a_pod_selects_processes_and_others_are_refused(
 ) -> None:
     with contextlib.nullcontext() if names else pytest.raises(UserError, match="process"):
         assert keep.expand_names(text) == names
-
-
-@given(st.text(alphabet="worker-psm0123456789,.x", max_size=20))
-def test_any_name_selects_processes_or_is_refused(text: str) -> None:
-    with contextlib.suppress(UserError):
-        names = keep.expand_names(text)
-        assert 0 < len(names) == len(set(names))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -109,24 +108,6 @@ def test_a_disk_that_is_nearly_full_is_named_and_a_full_one_refused(full: Facts)
         warned(full)
 
 
-def test_the_disk_of_a_directory_that_does_not_exist_yet_is_measured(tmp_path: Path) -> None:
-    facts = preflight.look(tmp_path / "not" / "yet")
-    assert facts.cores == len(os.sched_getaffinity(0))
-    assert facts.available_mb > 1
-    assert facts.free_disk_mb > 1
-    assert not (tmp_path / "not").exists()
-
-
-def test_a_dry_run_warns_on_stderr_and_plans_all_the_same(tmp_path: Path) -> None:
-    done = launch(tmp_path, "--dry-run", "--workers", "2000")
-    assert done.returncode == 0
-    first, second, *rest = done.stderr.splitlines()
-    assert first.startswith("warning: 2,000 workers share ")
-    assert second.startswith("warning: 2,001 processes need some 1,100.5 GB of memory")
-    assert len(rest) <= 1  # of the disk, if it happens to be nearly full
-    assert len(done.stdout.splitlines()) == 2001
-
-
 def test_a_run_on_a_full_disk_is_refused_and_leaves_no_partial_files(tmp_path: Path) -> None:
     config = cartpole(workers=1)
     refused = "run: File too large; give a directory that can"
@@ -164,15 +145,3 @@ def test_a_reused_pid_is_no_process_of_the_run(tmp_path: Path) -> None:
     elsewhere = dataclasses.replace(elsewhere, host="another-host")
     process_records.write_record(made.run.record("ps-0"), elsewhere)
     preflight.check_left_over(made.run)
-
-
-@pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_the_launcher_refuses_a_directory_whose_processes_live(
-    tmp_path: Path, resume: tuple[str, ...]
-) -> None:
-    made = FakeRun(tmp_path / "run", cartpole(workers=1))
-    made.process("ps-0")
-    done = launch(tmp_path, "--run-dir", "run", *resume)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert f"run is still at work: ps-0 with its keeper, pid {os.getpid()}: " in done.stderr

@@ -65,12 +65,8 @@ def _measured(preset: str) -> str:
     """What a preset's runs came to, and at which commit, from the files of the benchmarks."""
     if not RESULTS.exists():  # an installation without the benchmarks
         return "-"
-    wanted = (preset, str(MEASURED_WITH), "")
-    runs = [
-        row
-        for row in _rows("real-workers.csv")
-        if (row["preset"], row["workers"], row["flags"]) == wanted
-    ]
+    wanted = {"preset": preset, "workers": str(MEASURED_WITH), "flags": ""}
+    runs = [row for row in _rows("real-workers.csv") if wanted.items() <= row.items()]
     if not runs:
         return _measured_games(preset)
     solved = sum(row["solved"] == "True" for row in runs)
@@ -101,7 +97,6 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
-    """Print each setting with its value and the strongest layer that sets it."""
     whole = command_line.merge([layer for _, layer in layers])
     rows: list[tuple[str, ...]] = [("setting", "value", "from")]
     for option in OPTIONS.values():

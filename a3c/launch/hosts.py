@@ -30,7 +30,6 @@ from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
 from a3c.process import console
 from a3c.process.console import command
-from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -70,13 +69,9 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
 def save_copy(run: RunDir, placement: Placement | None) -> None:
     """Copy the host file into the run directory, for `--resume`; without one, delete the copy."""
     copy = run.path / COPY
-    with rundir.refusing(run.path):
-        copy.unlink(missing_ok=True)
-        if placement:
-            copy.write_bytes(placement.file.text)
-
-
-# --- the probes -----------------------------------------------------------------------------------
+    copy.unlink(missing_ok=True)
+    if placement:
+        copy.write_bytes(placement.file.text)
 
 
 @dataclass
@@ -109,8 +104,14 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
     answers = [answer for answer in answers if answer.host.is_here or answer.processes]
     links: list[Connection] = []
     try:
+        source = Path(probe.__file__).read_bytes()
         for answer in answers:
-            links.append(_connect(answer))
+            host = answer.host
+            argv = (host.python, "-c", _LOAD, str(len(source)))
+            links.append(Connection(argv if host.is_here else ssh_command(host, argv)))
+            ports = [split_address(process.address)[1] for process in answer.processes]
+            task = {"directory": host.directory, "ports": ports, "token": answer.token}
+            links[-1].send(task, before=source)
         deadline = time.monotonic() + FACTS_TIMEOUT_S
         for answer, link in zip(answers, links, strict=True):
             answer.facts = _receive(answer, link, deadline) or {}
@@ -130,16 +131,6 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
         for link in links:
             link.close()
     return answers
-
-
-def _connect(answer: Answer) -> Connection:
-    host, source = answer.host, Path(probe.__file__).read_bytes()
-    argv = (host.python, "-c", _LOAD, str(len(source)))
-    link = Connection(argv if host.is_here else ssh_command(host, argv))
-    ports = [split_address(process.address)[1] for process in answer.processes]
-    task = {"directory": host.directory, "ports": ports, "token": answer.token}
-    link.send(task, before=source)
-    return link
 
 
 def _receive(answer: Answer, link: Connection, deadline: float) -> dict[str, Any] | None:
@@ -179,9 +170,6 @@ def _targets(
     for process in at_work if answer.processes else ():
         name = f"{process.name} at {process.address}"
         yield _Target(*split_address(process.address), "", name)
-
-
-# --- the check ------------------------------------------------------------------------------------
 
 
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:

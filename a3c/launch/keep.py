@@ -6,7 +6,7 @@
 
 Every host gets the same settings and computes the same plan. The chief's host stores the
 configuration, the checkpoints and the summary. The other hosts store only the logs and metrics of
-their own processes.
+their own processes. `--mode compose` prints a compose file whose containers run `keep`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import logging
 import math
 import re
@@ -25,6 +26,7 @@ from typing import Any
 
 from a3c.cluster import plan as planning
 from a3c.cluster import which_task
+from a3c.cluster.hostfile import BASE_PORT
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, command_line
@@ -36,10 +38,11 @@ from a3c.launch.supervisor import POLL_S, ChildKeepers, Interruption, Outcome, S
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
 from a3c.run import rundir
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
 
 log = logging.getLogger("a3c")
 
+COMPOSE_FILE = REPOSITORY / "docker" / "compose.yaml"
 BOARD_PORT = 6006
 AFTER_CHIEF_S = 20.0  # how long a ps or worker may outlast the chief
 _NAME = re.compile(r"(?:[\w.-]*-)?(ps|worker|evaluator|tensorboard)-(\d[\d,-]*)", re.ASCII)
@@ -66,17 +69,19 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
     )
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too")
-    limit = getattr(chosen, "config.max_env_steps", "")
-    if limit.startswith("+"):
-        raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
     config, planned, names = make_plan(config, chosen)
     if chosen.dry_run:
         sys.stdout.write(planned.show(as_json=chosen.json) + "\n")
         return EXIT_OK
-    mine = _find(planned, names, spares=chosen.spares)
+    by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
+    unknown = [name for name in names if name not in by_name]
+    workers = console.count(len(planned.of_role("worker")), "worker")
+    if unknown and not chosen.spares:
+        ps = len(planned.of_role("ps"))
+        raise UserError(f"{unknown[0]} is not in the run: it has {ps} ps, {workers}")
+    mine = [by_name[name] for name in names if name in by_name]
     run = RunDir(Path(planned.run_dir))
     if not mine:
-        workers = console.count(config.cluster.workers, "worker")
         log.info("%s is not needed: the run has %s", chosen.process, workers)
     elif not chosen.resume and _is_over(run, names):
         log.info("%s is over: give --resume to go on with it, or another --run-dir", run.name)
@@ -96,6 +101,8 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
     """The configuration, the plan that the lists of hosts give, and our processes' names."""
+    if (limit := getattr(chosen, "config.max_env_steps", "")).startswith("+"):
+        raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
     if chosen.process is None:
         cluster, task = which_task.place(chosen, config)
         names = [task.name]
@@ -124,18 +131,6 @@ def expand_names(text: str) -> list[str]:
             numbers = map(int, which_task.expand_ranges(match[2]))
             return [f"{match[1]}-{number}" for number in dict.fromkeys(numbers)]
     raise UserError(f"process {text!r} is unknown: give ps-0, worker-3 or worker-4-7")
-
-
-def _find(planned: Plan, names: Sequence[str], *, spares: bool) -> list[Process]:
-    """The processes with these names; UserError for an unknown name, unless `spares` is set."""
-    by_name = {process.name: process for process in (*planned.processes, *planned.reserved)}
-    for name in names:
-        if name not in by_name and not spares:
-            workers = console.count(len(planned.of_role("worker")), "worker")
-            raise UserError(
-                f"{name} is not in the run: it has {len(planned.of_role('ps'))} ps, {workers}"
-            )
-    return [by_name[name] for name in names if name in by_name]
 
 
 def _is_over(run: RunDir, names: Sequence[str]) -> bool:
@@ -209,3 +204,61 @@ class PartSupervisor(Supervisor):
 
     def _groups(self) -> list[list[str]]:
         return [list(self._kept)]
+
+
+def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> str:
+    """The compose file of a run; each process is a service and a host with the process's name."""
+    config = config.with_cluster(trusted_network=True)
+    port = config.cluster.base_port or BASE_PORT
+    ps, workers = f"ps-{{}}:{port}", f"worker-{{}}:{port}"
+    cluster = which_task.from_hosts(ps, workers, config.cluster)
+    planned = planning.make(
+        config,
+        RunDir(Path("/runs") / run_name),
+        cluster,
+        evaluator=bool(chosen.evaluator),
+        tensorboard_port=BOARD_PORT if chosen.tensorboard else None,
+    )
+    entrypoint = _yaml(  # compose appends the name of the process
+        [
+            *("python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)),
+            *("--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)),
+            *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
+            *("--run-dir", planned.run_dir),
+        ]
+    )
+    later = (_service(process, "profiles: [later]") for process in planned.reserved)
+    services = "\n".join([*map(_service, planned.processes), *later])
+    text = COMPOSE_FILE.read_text()
+    for pattern, mine in (
+        (r"\A.*?(?=\nx-process)", "# Written by `launch_cluster.py --mode compose`.\n"),
+        (r"(?<=\n  entrypoint: )>-\n.*?(?=\n\n)", entrypoint),
+        (r"(?<=\nservices:\n).*?(?=\n\nnetworks:)", services),
+    ):
+        text = re.sub(pattern, mine.replace("\\", r"\\"), text, count=1, flags=re.DOTALL)
+    return text
+
+
+def _yaml(value: object) -> str:
+    """A value for compose, in one line of ASCII.
+
+    YAML would read JSON's escape of a character beyond the BMP as two invalid characters.
+    """
+    text = json.dumps(value, ensure_ascii=False).replace("$", "$$")
+    return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
+
+
+def _service(process: Process, *extra: str) -> str:
+    kind = {"ps": "member", "worker": "worker"}.get(process.role, "process")
+    more: list[str] = []
+    if process.name == "ps-0":
+        build = {"context": str(REPOSITORY), "dockerfile": "docker/Dockerfile", "target": "runtime"}
+        more = [f"build: {_yaml(build)}"]
+    elif process.role == "evaluator":
+        more = ["network_mode: none"]
+    elif process.role == "tensorboard":
+        port = f"127.0.0.1:${{TENSORBOARD_PORT:-{BOARD_PORT}}}:{BOARD_PORT}"
+        more = ["networks: [board]", f'ports: ["{port}"]']
+    name = process.name
+    fields = [f"<<: *{kind}", f"hostname: {name}", f"command: [{name}]", *more, *extra]
+    return f"  {name}: {{{', '.join(fields)}}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -36,7 +37,6 @@ LOW_DISK_MB = 1000.0
 SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
 NETWORK_TIMEOUT_S = 300.0
 _SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
-_NAMESPACE_TIMEOUT_S = 20.0
 
 
 class Facts(NamedTuple):
@@ -106,13 +106,10 @@ def shortages(
 
 def checkpoint_mb(config: Config, path: Path) -> float:
     """The size of a checkpoint: that of the newest one, else an estimate from the network."""
-    try:
+    with contextlib.suppress(OSError):
         newest = steps(path / "checkpoints")[-1:]
-        sizes = [file.stat().st_size for folder in newest for file in folder.iterdir()]
-    except OSError:
-        sizes = []
-    if sizes:
-        return sum(sizes) / 1e6
+        if sizes := [file.stat().st_size for folder in newest for file in folder.iterdir()]:
+            return sum(sizes) / 1e6
     small = config.network.network in _SMALL_NETWORKS and not config.env.env_id.startswith("ALE/")
     return SMALL_CHECKPOINT_MB if small else IMAGE_CHECKPOINT_MB
 
@@ -142,22 +139,12 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
         return False, f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
     probe = [sys.executable, "-m", "a3c.keeper.namespaces"]
-    try:
-        done = subprocess.run(
-            probe,
-            capture_output=True,
-            text=True,
-            timeout=_NAMESPACE_TIMEOUT_S,
-            env=code_environment(),
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = str(error)
-    else:
-        if done.returncode == 0:
-            return True, None
-        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
-        reason = said.splitlines()[-1]
+    done = subprocess.run(
+        probe, capture_output=True, text=True, env=code_environment(), check=False
+    )
+    if done.returncode == 0:
+        return True, None
+    reason = (done.stdout.strip() or done.stderr.strip() or "no reason given").splitlines()[-1]
     if wanted == "on":
         raise UserError(
             f"--isolation on: this machine gives us no network of our own ({reason}): "

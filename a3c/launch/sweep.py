@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,28 +46,21 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    preset: str
-    trials: int  # draws of the ranges
-    draw_seed: int
-    optuna: bool  # whether Optuna chooses the draws, by the results so far
-    fixed: Values
-    lists: dict[str, list[Any]]
-    ranges: dict[str, Values]
+    preset: str = "auto"
+    trials: int = 1  # draws of the ranges
+    draw_seed: int = 1
+    optuna: bool = False  # whether Optuna chooses the draws, by the results so far
+    fixed: Values = field(default_factory=dict)
+    lists: dict[str, list[Any]] = field(default_factory=dict)
+    ranges: dict[str, Values] = field(default_factory=dict)
 
     def settings(self) -> Iterator[Values]:
         """The varied settings of all trials: each combination of the lists with each draw."""
         rng = random.Random(self.draw_seed)  # noqa: S311
-        draws = [
-            {name: _draw(rng, name, limits) for name, limits in self.ranges.items()}
-            for _ in range(self.trials if self.ranges else 1)
-        ]
-        combinations = [
-            dict(zip(self.lists, values, strict=True))
-            for values in itertools.product(*self.lists.values())
-        ]
-        for draw in draws:
-            for combination in combinations:
-                yield {**draw, **combination}
+        for _ in range(self.trials if self.ranges else 1):
+            draw = {name: _draw(rng, name, limits) for name, limits in self.ranges.items()}
+            for values in itertools.product(*self.lists.values()):
+                yield {**draw, **dict(zip(self.lists, values, strict=True))}
 
 
 @dataclass
@@ -94,7 +87,6 @@ class Trial:
 
 
 def read(path: Path) -> Sweep:
-    """Read a sweep's file; raises UserError, one line."""
     source = str(path)
     tables = command_line.parse_file(path, source)
     if not isinstance(tables, dict):  # a JSON file can hold a list
@@ -206,8 +198,13 @@ class Trainer:
             there, here = (getattr(getattr(config, section), name) for config in (known, wanted))
             if name == "workers" and name not in given:
                 continue  # by default as many as this machine has cores
-            if name == "start_from" and there and here and _is_of(there, here):
-                continue
+            if name == "start_from" and there and here:
+                try:  # a trial notes the checkpoint that it took from this source
+                    source = locate.find_checkpoint(here)
+                except UserError:  # a trial that has not begun yet is refused for this reason
+                    continue
+                if Path(there).is_relative_to(source.run.path if source.run else source.path):
+                    continue
             if there != here:
                 values = command_line.plain(there), command_line.plain(here)
                 differing.append(f"{name} {values[0]}, not {values[1]}")
@@ -263,33 +260,29 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, trainer.stop)
     settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
-    waiting = enumerate(settings)
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
     trials: list[Trial] = []
     turn = threading.Lock()
 
-    def work() -> None:
+    def work(number: int) -> None:
+        if trainer.is_stopped:
+            return
         try:
-            while not trainer.is_stopped:
-                with turn:
-                    number, values = next(waiting, (None, {}))
-                    if number is None:
-                        return
-                    values = study.choose(number) if study else values
-                    trial = Trial(folder / f"{number:03}", values)
-                    trials.append(trial)
-                trainer.train(trial)
-                with turn:
-                    _report(trial, trials, len(settings), trainer)
-                    if study and trial.summary:
-                        study.tell(number, trial)
+            with turn:
+                values = study.choose(number) if study else settings[number]
+                trial = Trial(folder / f"{number:03}", values)
+                trials.append(trial)
+            trainer.train(trial)
+            with turn:
+                _report(trial, trials, len(settings), trainer)
+                if study and trial.summary:
+                    study.tell(number, trial)
         except BaseException:
             trainer.stop(signal.SIGTERM)
             raise
 
     with ThreadPoolExecutor(at_once) as pool:
-        for worker in [pool.submit(work) for _ in range(at_once)]:
-            worker.result()
+        list(pool.map(work, range(len(settings))))
     trials.sort(key=lambda trial: trial.rank)
     with (folder / "sweep.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(trials[0].row))
@@ -302,7 +295,6 @@ def run(
 
 
 def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer) -> None:
-    """Log how a trial ended, how many of `number` have ended, and how long the others may take."""
     if trial.summary is None:
         return
     row = trial.row
@@ -325,15 +317,6 @@ def _state(summary: Path) -> str | None:
     return state
 
 
-def _is_of(path: str, source: str) -> bool:
-    """Whether a checkpoint is what `--start-from SOURCE` took, as far as this is still known."""
-    try:
-        found = locate.find_checkpoint(source)
-    except UserError:  # a trial that has not begun yet is refused for this reason
-        return True
-    return Path(path).is_relative_to(found.run.path if found.run else found.path)
-
-
 def _show(trials: Sequence[Trial], folder: Path) -> None:
     """Print the table, the best trial first, and draw the curves of all trials."""
     from rich.console import Console
@@ -345,10 +328,9 @@ def _show(trials: Sequence[Trial], folder: Path) -> None:
     for trial in trials:
         table.add_row(*map(_cell, trial.row.values()))
     Console().print(table)
-    played = [str(trial.path) for trial in trials if trial.summary]
-    if played:
-        script = str(REPOSITORY / "plot.py")
-        command = [sys.executable, script, *played, "--what", "return", "--output", str(folder)]
+    if played := [str(trial.path) for trial in trials if trial.summary]:
+        command = [sys.executable, str(REPOSITORY / "plot.py"), *played, "--what", "return"]
+        command += ["--output", str(folder)]
         subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
 
 

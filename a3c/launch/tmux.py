@@ -49,11 +49,7 @@ class Pane(NamedTuple):
     argv: tuple[str, ...]
 
 
-# --- a run ----------------------------------------------------------------------------------------
-
-
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    """Open the session, and attach to it if this is a terminal."""
     panes = {
         role: [pane_of(process, run) for process in plan.of_role(role)]
         for role in ("ps", "worker", "evaluator", "tensorboard")
@@ -88,11 +84,7 @@ def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
-    """Start a keeper in the pane of its dead predecessor, or in a new pane."""
     start_again(libtmux.Server(), run.label, pane_of(process, run, restarts))
-
-
-# --- availability and names -----------------------------------------------------------------------
 
 
 def is_usable() -> bool:
@@ -159,9 +151,6 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
     return ["tmux", *(("-S", socket) if socket else ()), "attach-session", *target]
 
 
-# --- sessions and panes ---------------------------------------------------------------------------
-
-
 def open_session(
     server: libtmux.Server,
     label: str,
@@ -212,8 +201,8 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
 
 def _open_window(server: libtmux.Server, session: str, name: str, panes: Sequence[Pane]) -> None:
     # Without -d the new window is current, and the options of `_run_in` apply to it.
-    command = ("new-window", "-t", f"{session}:", "-n", name)
-    window_id, pane_id = _run_in(server, command, panes[0])
+    new = ("new-window", "-t", f"{session}:", "-n", name)
+    window_id, pane_id = _run_in(server, new, panes[0])
     for pane in panes[1:]:
         pane_id = _split(server, window_id, pane_id, pane)
 
@@ -268,13 +257,9 @@ def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
         _open_window(server, session, f"workers-{len(windows) + 1}", [pane])
 
 
-def close_session(server: libtmux.Server, label: str) -> bool:
-    """Kill a run's session; False if the run has none."""
-    session = find_session(server, label)
-    if session is None:
-        return False
-    server.cmd("kill-session", "-t", session)
-    return True
+def close_session(server: libtmux.Server, label: str) -> None:
+    if session := find_session(server, label):
+        server.cmd("kill-session", "-t", session)
 
 
 def _escaped(word: str) -> str:

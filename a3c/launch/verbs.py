@@ -57,8 +57,7 @@ def make_parser(prog: str, verb: str) -> Parser:
 
 def status(arguments: argparse.Namespace) -> None:
     found = reading.read(rundir.find(arguments.run), usage=True)
-    text = json.dumps(found.as_dict(), indent=1) if arguments.json else "\n".join(lines(found))
-    print(text)
+    print(json.dumps(found.as_dict(), indent=1) if arguments.json else "\n".join(lines(found)))
 
 
 def watch(arguments: argparse.Namespace) -> None:
@@ -119,12 +118,10 @@ def stop(arguments: argparse.Namespace) -> None:
         ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return
-    order = [
-        [r for r in alive if r.name != CHIEF and r.role != "ps"],
-        [r for r in alive if r.name == CHIEF],
-        [r for r in alive if r.role == "ps"],
-    ]
-    for records in [alive] if arguments.now else order:
+    chief = [record for record in alive if record.name == CHIEF]
+    servers = [record for record in alive if record.role == "ps"]
+    others = [record for record in alive if record not in (*chief, *servers)]
+    for records in [alive] if arguments.now else [others, chief, servers]:
         if left := far_end.end(records, now=arguments.now, grace_s=STOP_TIMEOUT_S):
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
@@ -144,15 +141,14 @@ def stop(arguments: argparse.Namespace) -> None:
 def restart(arguments: argparse.Namespace) -> None:
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
-    records = process_records.read_records(found.path)
-    for record in records:
-        if record.name == arguments.process:
-            if not process_records.request_restart(record):
-                raise UserError(f"{record.name} has no keeper any more: use --resume")
-            print(f"{record.name} starts again")
-            return
-    names = ", ".join(record.name for record in records) or "none yet"
-    raise UserError(f"{found.name} has no process {arguments.process!r}: it has {names}")
+    name, records = arguments.process, process_records.read_records(found.path)
+    by_name = {record.name: record for record in records}
+    if name not in by_name:
+        names = ", ".join(by_name) or "none yet"
+        raise UserError(f"{found.name} has no process {name!r}: it has {names}")
+    if not process_records.request_restart(by_name[name]):
+        raise UserError(f"{name} has no keeper any more: use --resume")
+    print(f"{name} starts again")
 
 
 def add(arguments: argparse.Namespace) -> None:
@@ -219,9 +215,8 @@ def remove(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + SCALING_TIMEOUT_S
     while process_records.keeper_lives(record):
         if time.monotonic() >= deadline:
-            raise UserError(
-                f"{name} has not left within {SCALING_TIMEOUT_S:g} s: see `logs {name}`"
-            )
+            late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
+            raise UserError(f"{late}: see `logs {name}`")
         time.sleep(0.05)
     print(f"{name} has left")
 
