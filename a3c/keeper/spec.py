@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,11 +38,6 @@ class Process:
     @property
     def is_here(self) -> bool:
         return self.host == HERE
-
-    def shell(self) -> str:
-        variables = [f"{k}={shlex.quote(v)}" for k, v in self.environment.items()]
-        there = [f"cd {shlex.quote(self.directory)} &&"] if self.directory else []
-        return " ".join([*there, "env", *variables, shlex.join(self.argv)])
 
 
 @dataclass(frozen=True, kw_only=True)

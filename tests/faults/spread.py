@@ -45,14 +45,11 @@ class Spread:
             [*mine, *endless, "--env-id", ledger.ENV_ID, *flags], "spread", "", lambda _: None
         )
         create(path, config, None, resume=False)
-        self.plan: Plan = planning.make(config, self.run, _addresses(hosts))
+        ps, *workers = [f"{host.address}:{PORT}" for host in hosts]
+        self.plan: Plan = planning.make(config, self.run, Cluster((ps,), tuple(workers)))
         self.plan.save(self.run)
         self._keepers = RecordedKeepers(self.run, lambda *_: None)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self) -> None:
-        for process in self.plan.processes:
-            self.start_one(process.name)
 
     def start_one(self, name: str) -> None:
         process = next(p for p in self.plan.processes if p.name == name)
@@ -111,17 +108,13 @@ class Spread:
         return lambda: file.read_bytes().count(b"\n") > rows + 1
 
 
-def _addresses(hosts: Sequence[Host]) -> Cluster:
-    ps, *workers = [f"{host.address}:{PORT}" for host in hosts]
-    return Cluster((ps,), tuple(workers))
-
-
 @contextmanager
 def spread(path: Path, book: Path, hosts: Sequence[Host], *flags: str) -> Iterator[Spread]:
     """A cluster at work in `path`, its ledger in `book`; gone in the end, whatever happens."""
     cluster = Spread(path, book, hosts, *flags)
     try:
-        cluster.start()
+        for process in cluster.plan.processes:
+            cluster.start_one(process.name)
         yield cluster
     finally:
         cluster.stop()

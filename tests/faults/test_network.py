@@ -95,16 +95,6 @@ def test_noise_at_the_port_of_the_ps_disturbs_nobody(cluster: Spread, hosts: lis
     assert restarts(cluster) == [0, 0, 0]
 
 
-def test_a_partitioned_worker_is_out_and_returns(cluster: Spread, hosts: list[Host]) -> None:
-    before = cluster.step
-    hosts[2].conditions.cut = True
-    wait_until(lambda: restarts(cluster)[2] >= 1, "the worker's new start")
-    assert cluster.step > before
-    assert restarts(cluster)[:2] == [0, 0]
-    hosts[2].conditions.cut = False
-    everyone_works(cluster)
-
-
 def test_a_partitioned_ps_is_found_again_as_it_was(cluster: Spread, hosts: list[Host]) -> None:
     pid, before = cluster.pid("ps-0"), cluster.step
     hosts[0].conditions.cut = True

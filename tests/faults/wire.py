@@ -11,7 +11,6 @@ import ctypes
 import fcntl
 import heapq
 import itertools
-import math
 import os
 import random
 import select
@@ -41,7 +40,6 @@ class Conditions:
 
     loss: float = 0.0  # of 1
     delay_s: float = 0.0
-    rate: float = math.inf  # bits a second
     cut: bool = False  # nothing passes, and no connection is reset
 
 
@@ -57,7 +55,6 @@ class Host:
     def __init__(self, address: str, beside: Host | None = None) -> None:
         self.address = address
         self.conditions = Conditions()
-        self.free_at = 0.0  # when the last packet has left its link, at its rate
         name, there = ("tun1", beside.namespace) if beside else ("tun0", None)
         self.namespace, self.device = in_namespace(there, lambda: _ends(name))
         for command in (
@@ -149,11 +146,8 @@ class Wires:
                 return
             receiver = self._hosts.get(packet[16:20])  # IPv4's destination
             if receiver and self._passes(sender.conditions) and self._passes(receiver.conditions):
-                due = time.monotonic()
-                for host in (sender, receiver):
-                    due = max(due, host.free_at) + 8 * len(packet) / host.conditions.rate
-                    host.free_at = due
-                due += sender.conditions.delay_s + receiver.conditions.delay_s
+                delay_s = sender.conditions.delay_s + receiver.conditions.delay_s
+                due = time.monotonic() + delay_s
                 heapq.heappush(self._waiting, (due, next(self._order), receiver.device, packet))
 
     def _passes(self, conditions: Conditions) -> bool:
