@@ -64,10 +64,11 @@ class Cluster:
     @contextlib.contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """The running launcher; all remaining processes of the run are killed on exit."""
+        paths = [str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
+        injected = {"PYTHONPATH": os.pathsep.join(paths), "A3C_TEST_FAULTS": str(self._switches)}
+        environment, command = {**os.environ, **injected}, self.command(*arguments)
         with self._said.open("ab") as said:
-            process = subprocess.Popen(
-                self.command(*arguments), env=self._environment(), stdout=said, stderr=said
-            )
+            process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
         try:
             yield process
         finally:
@@ -77,11 +78,6 @@ class Cluster:
 
     def command(self, *arguments: str) -> list[str]:
         return launcher("--run-dir", str(self.run.path), *self._arguments, *FOR_EVER, *arguments)
-
-    def _environment(self) -> dict[str, str]:
-        paths = [str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
-        injected = {"PYTHONPATH": os.pathsep.join(paths), "A3C_TEST_FAULTS": str(self._switches)}
-        return {**os.environ, **injected}
 
     def wait_until_training(self) -> None:
         wait_until(lambda: all(self.trains(name) for name in self.workers), "training")
@@ -234,7 +230,9 @@ class Cluster:
             lives = before.lives[name]
             wait_until(lambda: self.trains(name, lives), f"{name} after {fault}")  # noqa: B023
         took_s = time.monotonic() - before.monotonic
-        import_s = max(self._imports(before), default=0.0)
+        said = "".join(self.said_since(name, before) for name in before.logged)
+        imports_s = re.findall(r"TensorFlow is there, ([\d.]+) s after", said)
+        import_s = max(map(float, imports_s), default=0.0)
         report(fault, took_s, import_s)
         limit_s = import_s + RECOVERY_S * max(1.0, import_s / USUAL_IMPORT_S)
         assert took_s < limit_s, f"{fault}: {took_s:.1f} s, an import {import_s:.1f} s"
@@ -242,10 +240,6 @@ class Cluster:
 
     def said_since(self, name: str, before: Moment) -> str:
         return self.log(name)[before.logged[name] :]
-
-    def _imports(self, before: Moment) -> list[float]:
-        said = "".join(self.said_since(name, before) for name in before.logged)
-        return [float(s) for s in re.findall(r"TensorFlow is there, ([\d.]+) s after", said)]
 
     def longest_pause(self, name: str, since: float) -> float:
         """The longest time between two rows of a worker since a time (`time.time`)."""
