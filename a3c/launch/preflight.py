@@ -37,6 +37,7 @@ LOW_DISK_MB = 1000.0
 SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
 NETWORK_TIMEOUT_S = 300.0
 _SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
+_NAMESPACE_TIMEOUT_S = 20.0
 
 
 class Facts(NamedTuple):
@@ -139,12 +140,22 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
         return False, f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
     probe = [sys.executable, "-m", "a3c.keeper.namespaces"]
-    done = subprocess.run(
-        probe, capture_output=True, text=True, env=code_environment(), check=False
-    )
-    if done.returncode == 0:
-        return True, None
-    reason = (done.stdout.strip() or done.stderr.strip() or "no reason given").splitlines()[-1]
+    try:
+        done = subprocess.run(
+            probe,
+            capture_output=True,
+            text=True,
+            timeout=_NAMESPACE_TIMEOUT_S,
+            env=code_environment(),
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = str(error)
+    else:
+        if done.returncode == 0:
+            return True, None
+        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
+        reason = said.splitlines()[-1]
     if wanted == "on":
         raise UserError(
             f"--isolation on: this machine gives us no network of our own ({reason}): "
