@@ -177,6 +177,14 @@ def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03
 
 
+def test_gaussian_gradients_match_finite_differences() -> None:
+    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
+    _, _, of_log_p, _ = numbers_of(for_space(BOX, CLIP), at[None], action[None])
+    nudged = at + 1e-5 * np.concatenate([np.eye(4), -np.eye(4)])
+    above, below = np.split(normal_log_density(action, nudged[:, :2], nudged[:, 2:]), 2)
+    np.testing.assert_allclose(of_log_p[0], (above - below) / 2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("mean", [0.0, 0.5, -3.0])
 @pytest.mark.parametrize(
     ("deviation", "tolerance"), [(0.1, 1e-4), (1.0, 1e-4), (3.0, 0.09), (30.0, 0.9)]

@@ -160,6 +160,39 @@ def test_nothing_before_an_episode_start_reaches_what_comes_after() -> None:
     np.testing.assert_array_equal(last, other_last)
 
 
+def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
+    def build() -> Any:
+        inputs, state = placeholder("inputs", [None, None, 2]), placeholder("state", [None, 6])
+        starts = placeholder("starts", [None, None], tf.bool)
+        outputs, last = layers.lstm(inputs, state, starts, 3)
+        loss = tf.reduce_sum(outputs**2) + tf.reduce_sum(last)
+        variables = tf.compat.v1.trainable_variables()
+        return {v.op.name: g for v, g in zip(variables, tf.gradients(loss, variables), strict=True)}
+
+    built = Built(build)
+    rng = np.random.default_rng(2)
+    inputs, state = rng.normal(size=(5, 2, 2)), rng.normal(size=(2, 6))
+    starts = rng.random((5, 2)) < 0.3
+    gradients = built.run(inputs=inputs, state=state, starts=starts)
+    variables = {k: v.astype(np.float64) for k, v in built.variables().items()}
+
+    def loss() -> float:
+        outputs, last = unrolled_lstm(inputs, state, starts, variables)
+        return float((outputs**2).sum() + last.sum())
+
+    for name, value in variables.items():
+        for index in rng.choice(value.size, 6, replace=False):
+            place = np.unravel_index(index, value.shape)
+            start, step = value[place], 1e-5
+            value[place] = start + step
+            above = loss()
+            value[place] = start - step
+            below = loss()
+            value[place] = start
+            expected = (above - below) / (2 * step)
+            assert gradients[name][place] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
 # --- variables and what they start from ---------------------------------------------------------
 
 
