@@ -107,6 +107,8 @@ def test_problems_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     assert all(words in slow for words in ("wait for the ps 60%", "7.2 steps old", "--ps"))
     assert "last 3 checkpoints could not" in saves
     assert drops.startswith("7 rollouts dropped")
+    made.process("worker-1", "starting")  # that takes the cores from all others
+    assert not any("wait for the ps" in line for line in status.read(made.run).warnings)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=30))

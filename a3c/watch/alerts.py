@@ -11,6 +11,7 @@ from a3c.watch.snapshot import (
     LIVE_STATES,
     RESTARTING,
     RUNNING,
+    STARTING,
     WILDCARDS,
     ProcessStatus,
     Status,
@@ -121,10 +122,12 @@ def _late(status: Status) -> Iterator[str]:
     age_s, limit_s = status.metrics_age_s, max(15.0, 5 * status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
-    if status.exchange_share is not None and status.exchange_share > _SLOW_PS_SHARE:
+    starts = any(p.state == STARTING for p in status.processes)  # that slows all others down
+    share = None if starts else status.exchange_share
+    if share is not None and share > _SLOW_PS_SHARE:
         # More workers would only make gradients staler.
         yield (
-            f"workers wait for the ps {status.exchange_share:.0%} of their time, and gradients are "
+            f"workers wait for the ps {share:.0%} of their time, and gradients are "
             f"{status.staleness or 0:.1f} steps old: give more --ps, a larger --smallest-push, or "
             "--wire-dtype float16"
         )
