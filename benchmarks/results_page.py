@@ -9,6 +9,7 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.results_page")
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from a3c.plot.curves import Series, across_seeds, series
 from a3c.plot.pictures import COLOURS, FAINT
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
-from benchmarks.results import GAMES, WHOLE, plan
+from benchmarks.results import WHOLE
 
 PAGE = REPOSITORY / "docs" / "results.md"
 PICTURE = REPOSITORY / "docs" / "pictures" / "results.png"
@@ -32,24 +33,29 @@ NOT_YET = "not run yet"
 
 
 class Published(NamedTuple):
-    """Scores of other programs after 10M env steps, A3C's after 80M; docs/results.md cites them."""
+    """Scores of other programs, A3C's after 80M env steps; docs/results.md cites them."""
 
+    goal: float  # ours
     sb3_a2c: float
     sb3_ppo: float
-    rllib_a2c: float | None
-    a3c_80m: float
-    goal: float  # ours
+    rllib_a2c: float | None = None
+    a3c_80m: float | None = None
 
 
-PUBLISHED = {
-    "Breakout": Published(280, 398, 374, 581, 400),
-    "SpaceInvaders": Published(627, 960, 692, 1_044, 1_000),
-    "Qbert": Published(3_882, 15_627, 3_620, 20_722, 15_000),
-    "BeamRider": Published(2_890, 3_397, 1_401, 8_883, 3_400),
-    "Seaquest": Published(1_721, 1_784, None, 1_782, 1_800),
-    "Enduro": Published(0, 996, None, 0, 800),
-    "Pong": Published(17.3, 21.0, None, 20.9, 20.5),
+ATARI = {
+    "ALE/Breakout-v5": Published(400, 280, 398, 374, 581),
+    "ALE/SpaceInvaders-v5": Published(1_000, 627, 960, 692, 1_044),
+    "ALE/Qbert-v5": Published(15_000, 3_882, 15_627, 3_620, 20_722),
+    "ALE/BeamRider-v5": Published(3_400, 2_890, 3_397, 1_401, 8_883),
+    "ALE/Seaquest-v5": Published(1_800, 1_721, 1_784, None, 1_782),
+    "ALE/Enduro-v5": Published(800, 0, 996, None, 0),
+    "ALE/Pong-v5": Published(20.5, 17.3, 21.0, None, 20.9),
 }
+MUJOCO = {
+    "HalfCheetah-v5": Published(3_000, 3_041, 5_819),
+    "Hopper-v5": Published(2_500, 733, 2_410),
+}
+MUJOCO_STEPS = 1_000_000
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -62,22 +68,29 @@ def by_run(rows: Rows) -> dict[str, list[Mapping[str, str]]]:
     return runs
 
 
-def atari(rows: Rows) -> list[str]:
-    """The games beside the published scores."""
-    runs = by_run(rows)
+def beside(published: Mapping[str, Published], rows: Rows, whole: int) -> list[str]:
+    """The games beside the published scores; a whole run has `whole` env steps."""
+    titles = ("SB3 A2C", "SB3 PPO", "RLlib A2C", "A3C, 80M")
+    shown = [
+        any(column) for column in zip(*(known[1:] for known in published.values()), strict=True)
+    ]
     lines = []
-    for game, env_id in zip(GAMES, (goal.env_id for goal in plan(GAMES, [1], [1])), strict=True):
-        mine = [sessions for sessions in runs.values() if sessions[0]["env_id"] == env_id]
-        known = PUBLISHED[game]
-        others = ["–" if x is None else f"{x:,g}" for x in known[:-1]]
-        lines.append([game, *others, f"{known.goal:,g}", *ours(mine)])
-    titles = ("game", "SB3 A2C", "SB3 PPO", "RLlib A2C", "A3C, 80M", "goal", "a3c-cluster", "seeds")
-    return machine.table(titles, lines)
+    for env_id, known in published.items():
+        mine = [sessions for sessions in by_run(rows).values() if sessions[0]["env_id"] == env_id]
+        others = ["–" if score is None else f"{score:,g}" for score in known[1:]]
+        scores = itertools.compress(others, shown)
+        lines.append([name_of(env_id), *scores, f"{known.goal:,g}", *ours(mine, whole)])
+    names = itertools.compress(titles, shown)
+    return machine.table(("game", *names, "goal", "a3c-cluster", "seeds"), lines)
 
 
-def ours(runs: Sequence[Rows]) -> tuple[str, str]:
+def name_of(env_id: str) -> str:
+    return env_id.removeprefix("ALE/").removesuffix("-v5") if "/" in env_id else env_id
+
+
+def ours(runs: Sequence[Rows], whole: int) -> tuple[str, str]:
     """The score of a game's finished runs and their number, or how far the furthest is."""
-    final = [[r for r in run if r["mean"] and int(r["env_steps"]) >= WHOLE] for run in runs]
+    final = [[r for r in run if r["mean"] and int(r["env_steps"]) >= whole] for run in runs]
     means = [float(found[-1]["mean"]) for found in final if found]
     if means:
         spread = f" ({min(means):,.1f} to {max(means):,.1f})" if len(means) > 1 else ""
@@ -134,17 +147,16 @@ def figure(curves: Mapping[str, Sequence[Series]]) -> Figure:
     for axes in grid.flat[len(curves) :]:
         axes.set_axis_off()
     for axes, (env_id, found) in zip(grid.flat, curves.items(), strict=False):
-        game = env_id.removeprefix("ALE/").removesuffix("-v5")
         for points in found:
             axes.plot(*points, color=COLOURS[0], linewidth=1, alpha=0.6)
         if len(found) > 1:
             band = across_seeds(found, 200)
             axes.fill_between(band.x, band.low, band.high, color=COLOURS[0], alpha=0.2)
             axes.plot(band.x, band.mean, color=COLOURS[0], linewidth=2.5, label="mean of the seeds")
-        if known := PUBLISHED.get(game):
-            axes.axhline(known.sb3_a2c, color=FAINT, linestyle=":", label="SB3 A2C at 10M")
-            axes.axhline(known.sb3_ppo, color=FAINT, linestyle="--", label="SB3 PPO at 10M")
-        pictures.dress(axes, "million env steps", "", game)
+        known = (ATARI | MUJOCO)[env_id]
+        axes.axhline(known.sb3_a2c, color=FAINT, linestyle=":", label="SB3 A2C at the end")
+        axes.axhline(known.sb3_ppo, color=FAINT, linestyle="--", label="SB3 PPO at the end")
+        pictures.dress(axes, "million env steps", "", name_of(env_id))
     pictures.legend_below(page, [*grid.flat])
     return page
 
@@ -159,12 +171,18 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, default=PICTURE)
     arguments = parser.parse_args()
     rows = machine.read(arguments.output / "index.csv")
-    curves = {k: v for k, v in read_curves(arguments.output, rows).items() if k.startswith("ALE/")}
+    found = read_curves(arguments.output, rows)
+    curves = {env_id: found[env_id] for env_id in [*ATARI, *MUJOCO] if env_id in found}
     shown = [NOT_YET]
     if curves:
         shown = [f"![Curves of the games](pictures/{arguments.picture.name})"]
         print(f"picture: {pictures.save(figure(curves), arguments.picture)}")
-    made = {"Atari": atari(rows), "runs": every_run(rows), "curves": shown}
+    made = {
+        "Atari": beside(ATARI, rows, WHOLE),
+        "MuJoCo": beside(MUJOCO, rows, MUJOCO_STEPS),
+        "runs": every_run(rows),
+        "curves": shown,
+    }
     arguments.page.write_text(machine.filled(arguments.page.read_text(), made))
     print("\n".join(line for lines in made.values() for line in ["", *lines]))
     return 0

@@ -116,10 +116,13 @@ def test_the_page_shows_finished_games_and_how_far_the_others_are(tmp_path: Path
         points = [results.Point(n * 20_000, n * 9.0, n / 2 + row.seed) for n in range(1, 20)]
         machine.write(tmp_path / f"{row.run}.csv", points)
     index = machine.read(tmp_path / "index.csv")
-    table = "\n".join(results_page.atari(index))
+    table = "\n".join(results_page.beside(results_page.ATARI, index, whole))
     assert "| Pong | 17.3 | 21 | – | 20.9 | 20.5 | 20.5 (20.0 to 21.0) | 2 |" in table
     assert "| 400 | not finished: 33.5 in training at 1.25M | 0 |" in table
     assert table.count(results_page.NOT_YET) == 5
+    table = "\n".join(results_page.beside(results_page.MUJOCO, index, whole))
+    assert "| game | SB3 A2C | SB3 PPO | goal | a3c-cluster | seeds |" in table
+    assert "| Hopper-v5 | 733 | 2,410 | 2,500 | not run yet | 0 |" in table
     everything = "\n".join(results_page.every_run(index))
     assert "| pong-3 | 3,000,000 | – | 9.0 ± 2.0 | 1.00 | 2 | 1 | 0 | 2 cores |" in everything
     curves = results_page.read_curves(tmp_path, index)
