@@ -133,17 +133,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         settings = config.cluster
         adopt_environment(settings.threads(task.job), gpu=settings.uses_gpu(task.job))
-        return run(cluster, task, config, arguments.run_dir.absolute())
+        try:
+            return run(cluster, task, config, arguments.run_dir.absolute())
+        except Exception as error:
+            _hint_at_isolation(error)
+            raise
     except UserError as error:
-        _hint_at_isolation(error)
         return console.refuse("worker.py", error)
     except A3CError as error:
-        _hint_at_isolation(error)
         shown = error.__cause__ if isinstance(error, PlayError) else None
         log.error("%s; leaving with %d", error, error.exit_code, exc_info=shown)
         return error.exit_code
-    except Exception as error:
-        _hint_at_isolation(error)
+    except Exception:
         log.exception("a bug; leaving with %d", EXIT_FATAL)
         return EXIT_FATAL
 

@@ -74,9 +74,9 @@ def beside(published: Mapping[str, Published], rows: Rows, whole: int) -> list[s
     shown = [
         any(column) for column in zip(*(known[1:] for known in published.values()), strict=True)
     ]
-    lines = []
+    lines, runs = [], by_run(rows).values()
     for env_id, known in published.items():
-        mine = [sessions for sessions in by_run(rows).values() if sessions[0]["env_id"] == env_id]
+        mine = [sessions for sessions in runs if sessions[0]["env_id"] == env_id]
         others = ["–" if score is None else f"{score:,g}" for score in known[1:]]
         scores = itertools.compress(others, shown)
         lines.append([name_of(env_id), *scores, f"{known.goal:,g}", *ours(mine, whole)])

@@ -48,6 +48,17 @@ class Option(typing.NamedTuple):
         return self.is_list and self.kind in (str, dict)
 
     @property
+    def is_time(self) -> bool:
+        """Whether its values are seconds, which may have a unit."""
+        return self.name.endswith("_s")
+
+    @property
+    def limits(self) -> tuple[Any, Any, Any]:
+        """The lowest and the highest value, and the number that all values are above."""
+        limits = self.field.metadata
+        return limits["low"], limits["high"], limits["above"]
+
+    @property
     def allowed(self) -> str:
         if self.choices:
             own = ", or package.module:function" if self.field.metadata["choices"] else ""
@@ -64,9 +75,9 @@ class Option(typing.NamedTuple):
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         if self.is_list:
             words = f"a list, each {words}"
-        if self.name.endswith("_s"):
+        if self.is_time:
             words += " of seconds, or a time like 30m,"
-        low, high, above = map(self.field.metadata.get, ("low", "high", "above"))
+        low, high, above = self.limits
         if above is not None:
             words += f" above {above}" + (f", at most {high}" if high is not None else "")
         elif low is not None:
@@ -106,8 +117,7 @@ def coerce(option: Option, value: Any, source: str) -> Any:
         return None
     try:
         if not option.is_list:
-            is_time = option.name.endswith("_s") and isinstance(value, str)
-            if is_time and value[-1:] in SECONDS:
+            if option.is_time and isinstance(value, str) and value[-1:] in SECONDS:
                 return _coerce_item(option, float(value[:-1]) * SECONDS[value[-1]])
             return _coerce_item(option, value)
         if not isinstance(value, list | tuple):
@@ -154,7 +164,7 @@ def _coerce_item(option: Option, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     number = kind(value)
-    low, high, above = map(option.field.metadata.get, ("low", "high", "above"))
+    low, high, above = option.limits
     in_range = (low is None or number >= low) and (high is None or number <= high)
     if not in_range or (above is not None and number <= above):
         raise ValueError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,12 +59,18 @@ def write(path: Path, seen: Elsewhere) -> None:
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
-    folder = run.path / "elsewhere"
-    if not folder.is_dir() or copied_from(run):
+    if not (run.path / "elsewhere").is_dir() or copied_from(run):
         return []
-    seen = [found for path in folder.glob("*.json") if (found := read(path))]
-    doubtful = {each.host for each in seen if not each.has_ended}
+    doubtful = {seen.host for _, seen in _without_end(run)}
     return [host for host in Plan.load(run).hosts if host.name in doubtful]
+
+
+def _without_end(run: RunDir) -> Iterator[tuple[Path, Elsewhere]]:
+    """The files about processes on other hosts with no recorded end."""
+    for path in (run.path / "elsewhere").glob("*.json"):
+        seen = read(path)
+        if seen and not seen.has_ended:
+            yield path, seen
 
 
 def end_left(run: RunDir, *, now: bool) -> list[str]:
@@ -88,9 +95,8 @@ def end_left(run: RunDir, *, now: bool) -> list[str]:
         else:
             ended += answer["ended"]
             troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
-            for path in (run.path / "elsewhere").glob("*.json"):
-                seen = read(path)
-                if seen and seen.host == host.name and not seen.has_ended:
+            for path, seen in _without_end(run):
+                if seen.host == host.name:
                     path.unlink(missing_ok=True)
     if troubles:
         raise UserError(

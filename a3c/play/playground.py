@@ -248,7 +248,7 @@ class Games:
 
     @property
     def num_ended(self) -> int:
-        return len(self.episodes)
+        return sum(map(len, self._ended))
 
     @property
     def over(self) -> bool:

@@ -87,9 +87,8 @@ class Store:
         num_ps = len(cluster.ps)
         is_apart = is_value_only if config.learning.is_critic_apart else lambda _: False
         self.layout = cut(shapes, num_ps, is_apart)
-        place = {
-            shard.name: shard.ps for shard in self.layout.shards
-        }  # all else is on the first ps
+        # All else is on the first ps.
+        place = {shard.name: shard.ps for shard in self.layout.shards}
         setter = tf.compat.v1.train.replica_device_setter(
             worker_device=FIRST_PS,
             cluster=tf.train.ClusterSpec(cluster.as_dict()),
