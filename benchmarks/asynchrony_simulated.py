@@ -43,7 +43,7 @@ from a3c.config import Config, command_line
 from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.learn import schedules
-from a3c.learn.agent import Action, Agent, Batch, Gradient
+from a3c.learn.agent import Action, Agent, Batch, Gradient, Newest
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply, zeros
@@ -218,9 +218,9 @@ class VirtualAgent:
         """Values of observations."""
         return self._shared.holding(self._weights).value(observations, state, starts)
 
-    def values(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Values of a rollout's observations."""
-        return self._shared.holding(self._weights).values(observations, state, starts)
+    def newest(self, *rollout: np.ndarray) -> Newest:
+        """A rollout as the newest weights see it."""
+        return self._shared.holding(self._weights).newest(*rollout)
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of a batch."""

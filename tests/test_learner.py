@@ -143,6 +143,13 @@ def forward(weights: dict[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, 
     return hidden, (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
 
 
+def log_played(logits: np.ndarray, actions: np.ndarray, epsilon: Any) -> np.ndarray:
+    """Log-probabilities of actions, of which a share `epsilon` are random ones of two."""
+    log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    taken = np.take_along_axis(log_pi, actions[..., None], axis=-1)[..., 0]
+    return np.log((1 - epsilon) * np.exp(taken) + epsilon / 2)
+
+
 def loss_by_definition(
     weights: dict[str, np.ndarray],
     rollout: Rollout,
@@ -152,13 +159,23 @@ def loss_by_definition(
     """The loss of docs/numerics.md; returns are estimated with the `loaded` weights, if others."""
     learning = settings.learning
     played, bootstrap = rollout.values, rollout.bootstrap_value
-    if learning.ratio_limit and learning.predict_weights and settings.cluster.workers > 1:
+    logits_before, epsilon = rollout.policy_parameters.astype(np.float64), rollout.epsilon
+    importance = 1.0
+    if learning.ratio_limit and settings.cluster.workers > 1:
         everything = np.concatenate([rollout.observations, rollout.after[None]])
-        newest = forward(loaded or weights, everything)[1]
+        hidden, newest = forward(loaded or weights, everything)
         played, bootstrap = newest[:-1], newest[-1]
+        held = loaded or weights
+        logits_newest = hidden[:-1] @ held["policy/weights"] + held["policy/biases"]
+        newer = log_played(logits_newest, rollout.actions, epsilon)
+        importance = np.minimum(
+            2.0, np.exp(newer - log_played(logits_before, rollout.actions, epsilon))
+        )
+        logits_before = logits_newest
     advantages, returns = gae(
         rollout.rewards, played, bootstrap, rollout.discounts, learning.gae_lambda
     )
+    advantages = advantages * importance
     hidden, values = forward(weights, rollout.observations)
     logits = hidden @ weights["policy/weights"] + weights["policy/biases"]
     log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -166,12 +183,7 @@ def loss_by_definition(
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
     gain = advantages * taken
     if limit := settings.learning.ratio_limit:
-        logits_played = rollout.policy_parameters.astype(np.float64)
-        log_played = logits_played - np.log(np.exp(logits_played).sum(axis=-1, keepdims=True))
-        log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
-        epsilon = rollout.epsilon  # random ones of two actions
-        log_played = np.log((1 - epsilon) * np.exp(log_played) + epsilon / 2)
-        ratio = np.exp(taken - log_played)
+        ratio = np.exp(taken - log_played(logits_before, rollout.actions, epsilon))
         gain = np.minimum(ratio * advantages, np.clip(ratio, 1 - limit, 1 + limit) * advantages)
     errors = (returns - values) ** 2
     if clip := learning.value_clip:
