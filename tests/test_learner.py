@@ -164,7 +164,8 @@ def loss_by_definition(
     if learning.ratio_limit and settings.cluster.workers > 1:
         everything = np.concatenate([rollout.observations, rollout.after[None]])
         hidden, newest = forward(loaded or weights, everything)
-        played, bootstrap = newest[:-1], newest[-1]
+        if learning.predict_weights:
+            played, bootstrap = newest[:-1], newest[-1]
         held = loaded or weights
         logits_newest = hidden[:-1] @ held["policy/weights"] + held["policy/biases"]
         newer = log_played(logits_newest, rollout.actions, epsilon)
@@ -214,8 +215,8 @@ def gradient_by_differences(
 
 @pytest.mark.parametrize(
     "settings",
-    [SGD, SHAPED, LIMITED, ALONE, CLIPPED, APART],
-    ids=["plain", "shaped", "limited", "alone", "clipped", "apart"],
+    [SGD, SHAPED, LIMITED, UNPREDICTED, ALONE, CLIPPED, APART],
+    ids=["plain", "shaped", "limited", "unpredicted", "alone", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side = sides.one(settings)

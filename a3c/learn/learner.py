@@ -113,7 +113,8 @@ class Learner:
                 )
                 rollout = rollout._replace(policy_parameters=newest.policy_parameters)
                 importance = newest.importance
-                values, bootstrap = newest.values[:-1], newest.values[-1]
+                if learning.predict_weights:
+                    values, bootstrap = newest.values[:-1], newest.values[-1]
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
         update = NO_UPDATE
         if learning.advantage_horizon:
