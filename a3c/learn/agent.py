@@ -40,7 +40,7 @@ class Action(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """A rollout as weights see it newer than those that played."""
+    """A rollout as the newest weights see it, which are others than those that played."""
 
     values: np.ndarray  # [T + 1, B], the last row of the observation after the rollout
     policy_parameters: np.ndarray  # [T, B, P]
