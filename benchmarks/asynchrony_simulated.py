@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
+from numpy.typing import ArrayLike
 
 import envs
 import model
@@ -218,9 +219,9 @@ class VirtualAgent:
         """Values of observations."""
         return self._shared.holding(self._weights).value(observations, state, starts)
 
-    def newest(self, *rollout: np.ndarray) -> Newest:
+    def newest(self, observations: np.ndarray, *played: ArrayLike) -> Newest:
         """A rollout as the newest weights see it."""
-        return self._shared.holding(self._weights).newest(*rollout)
+        return self._shared.holding(self._weights).newest(observations, *played)
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of a batch."""

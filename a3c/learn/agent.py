@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
+from numpy.typing import ArrayLike
 
 from a3c.config import Config
 from a3c.errors import UserError
@@ -111,7 +112,7 @@ class Agent:
                 for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
             ]
             assigns.append(self._statistics.assign(statistics, read_value=False))
-            learn_inputs, learn_outputs, again_inputs, newest = self._build_learning()
+            learn_inputs, learn_outputs, newest_inputs, newest = self._build_learning()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
@@ -125,7 +126,7 @@ class Agent:
         self._value = sessions.prepare(self._session, inputs, [outputs.values])
         self._assign = sessions.prepare(self._session, [flat, statistics], targets=assigns)
         self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
-        self._newest = sessions.prepare(self._session, again_inputs, newest)
+        self._newest = sessions.prepare(self._session, newest_inputs, newest)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -145,7 +146,7 @@ class Agent:
         (values,) = self._value(as_fed(observations_, self.space), state, starts)
         return values
 
-    def newest(self, observations_: np.ndarray, *played: np.ndarray) -> Newest:
+    def newest(self, observations_: np.ndarray, *played: ArrayLike) -> Newest:
         """A rollout and the observations after it as the local weights see them.
 
         `played` are its actions, its starts and those after it, the state before its first row,
@@ -314,10 +315,10 @@ class Agent:
         parameters = output.policy_parameters[:-1]
         now = policy.played_log_probability(parameters, batch.actions, batch.epsilon)
         importance = tf.minimum(tf.exp(now - played), LARGEST_IMPORTANCE)
-        again = [batch.observations, batch.actions, batch.starts, batch.state]
-        again += [batch.policy_parameters, batch.epsilon]
+        newest_inputs = [batch.observations, batch.actions, batch.starts, batch.state]
+        newest_inputs += [batch.policy_parameters, batch.epsilon]
         newest = Newest(output.values, parameters, importance)
-        return [*batch, entropy_weight, ratio_limit], [flat, numbers], again, newest
+        return [*batch, entropy_weight, ratio_limit], [flat, numbers], newest_inputs, newest
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self.space)

@@ -94,7 +94,7 @@ class Learner:
         """
         learning = self._config.learning
         importance: np.ndarray | float = 1.0
-        epsilon = np.full_like(rollout.mask, rollout.epsilon)
+        rollout = rollout._replace(epsilon=np.full_like(rollout.mask, rollout.epsilon))
         if self._sliding:
             rollout, advantages, returns = self._sliding.complete(rollout)
         else:
@@ -108,8 +108,7 @@ class Learner:
                     np.concatenate([rollout.observations, rollout.after[None]]),
                     rollout.actions,
                     np.concatenate([rollout.starts, rollout.after_starts[None]]),
-                    *(rollout.state, rollout.policy_parameters),
-                    epsilon,
+                    *(rollout.state, rollout.policy_parameters, rollout.epsilon),
                 )
                 rollout = rollout._replace(policy_parameters=newest.policy_parameters)
                 importance = newest.importance
@@ -122,7 +121,6 @@ class Learner:
             moments = update[0] * self.reply.advantage_moments + update[1:]
             advantages = normalize(advantages, moments)
         kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
-        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
         batch = Batch(**kept, advantages=advantages * importance, returns=returns)
         return batch, update
 

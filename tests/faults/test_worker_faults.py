@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from a3c.errors import EXIT_RETRY
 from tests.faults.cluster import FAULTY, Cluster, report
 from tests.runs import wait_until
 
@@ -132,7 +133,11 @@ def test_a_crash_loop_ends_as_failed_with_its_first_error_and_the_rest_trains_on
     assert failed.last_exit.code == 1
     assert "ValueError: no game today" in (failed.first_error or ())
     assert any("worker-1 failed" in line for line in cluster.status()["warnings"])
-    before, restarts = cluster.newest_checkpoint_step(), cluster.record("worker-0").restarts
+    chief = cluster.record("worker-0")
+    if chief.last_exit:  # on a slow machine it may have been silent, or have lost patience
+        was_silent = chief.last_exit.reason == "heartbeat"
+        assert was_silent or chief.last_exit.code == EXIT_RETRY, cluster.log("worker-0")[-3000:]
+    before, restarts = cluster.newest_checkpoint_step(), chief.restarts
     cluster.switch("raise-in-step.0")
     wait_until(lambda: "not playing any more" in cluster.log("worker-0"), "a chief standing in")
     wait_until(lambda: cluster.newest_checkpoint_step() > before, "its checkpoint")
