@@ -19,7 +19,6 @@
 #define MAX_GAMES 4096 /* that wait to be reported */
 #define MAX_PARAMS (2 * ((MAX_OBS + 1) * H + (H + 1) * H) + (MAX_ACTIONS + 1) * (H + 1) + 1)
 #define PI 3.14159265358979323846
-#define LARGEST_IMPORTANCE 2 /* as in a3c/learn/agent.py */
 
 /* Settings without a default are of the preset; `asynchrony_in_c.py` gives them all. */
 #define SETTINGS(X) \
@@ -34,7 +33,7 @@
   X(play_ms, 1) X(learn_ms, 0.3) X(push_ms, 1) /* an env step, a sample, a push */ \
   X(jitter, 0.3) /* standard deviation of the logarithm of each duration */ \
   X(pull, 1) /* load the newest weights before learning */ \
-  X(look_again, 1) /* then compute values and probabilities with them; 2: before each epoch */ \
+  X(values_again, 1) /* then compute values with them again; 2: before each epoch */ \
   X(together, 0) /* all workers wait for each other before they play and before they learn */ \
   X(alone, 0) /* env steps that the first worker plays before the others start */ \
   X(report_delay, 0) /* env steps between a game's end and its report */ \
@@ -393,7 +392,7 @@ static void report(const double *games, int n) {
 
 /* --- a worker ------------------------------------------------------------------------------ */
 
-#define ROWS(X) X(action) X(reward) X(discount) X(value) X(log_p) X(importance) X(trains) X(advantage) X(goal)
+#define ROWS(X) X(action) X(reward) X(discount) X(value) X(log_p) X(trains) X(advantage) X(goal)
 
 typedef struct {
   float p[MAX_PARAMS]; /* the weights that it holds */
@@ -443,7 +442,6 @@ static void play(Worker *w) {
     const float *q = policy + b * num_actions;
     w->action[i] = sample(q, log_dev, &w->random);
     w->log_p[i] = log_probability(q, log_dev, w->action[i], NULL, NULL);
-    w->importance[i] = 1;
     w->trains[i] = !e->is_over;
     w->reward[i] = w->discount[i] = 0;
     w->cut[i * num_obs] = NAN;
@@ -495,16 +493,10 @@ static void estimate(Worker *w) {
   for (int i = 0; i < size; i++) w->advantage[i] = (w->advantage[i] - mean) / (deviation + 1e-6);
 }
 
-/* Compute values, advantages and probabilities again with the weights that the worker holds. */
-static void look_again(Worker *w) {
+/* Compute values and advantages again with the weights that the worker holds. */
+static void estimate_again(Worker *w) {
   static float policy[MAX_BATCH * MAX_ACTIONS];
-  float log_dev = is_gaussian ? w->p[deviation()] : 0;
   forward(w->p, size_of_rollout(), w->obs, policy, w->value);
-  for (int i = 0; i < size_of_rollout(); i++) {
-    float now = log_probability(policy + i * num_actions, log_dev, w->action[i], NULL, NULL);
-    w->importance[i] = fmin(LARGEST_IMPORTANCE, w->importance[i] * exp(now - w->log_p[i]));
-    w->log_p[i] = now;
-  }
   forward(w->p, c.envs, w->next, policy, w->end);
   estimate(w);
 }
@@ -518,7 +510,7 @@ static void begin_to_learn(Worker *w) {
   if (c.pull) load(w);
   w->rate = annealed(w->env_steps);
   w->keep = 1, memset(w->news, 0, sizeof w->news);
-  if (c.look_again) look_again(w);
+  if (c.values_again) estimate_again(w);
   else estimate(w);
   w->pushed = 0;
 }
@@ -530,7 +522,7 @@ static void learn(Worker *w) {
   int parts = c.minibatches, part = w->pushed % parts, epoch = w->pushed / parts, n = 0;
   int size = size_of_rollout(), rest = size % parts, rows[MAX_BATCH];
   if (part == 0) {
-    if (epoch && c.look_again > 1) look_again(w);
+    if (epoch && c.values_again > 1) estimate_again(w);
     for (int i = 0; i < size; i++) { /* a random order, each row put in at a random place */
       int j = next64(&w->random) % (i + 1);
       w->order[i] = w->order[j], w->order[j] = i;
@@ -558,7 +550,7 @@ static void learn(Worker *w) {
     float *q = policy + i * num_actions, advantage = (w->advantage[row] - mean) * scale;
     float ratio = expf(log_probability(q, log_dev, w->action[row], d, de) - w->log_p[row]);
     int is_clipped = advantage > 0 ? ratio > 1 + c.ratio_limit : ratio < 1 - c.ratio_limit;
-    float weight = is_clipped && c.ratio_limit ? 0 : w->importance[row] * advantage * ratio;
+    float weight = is_clipped && c.ratio_limit ? 0 : advantage * ratio;
     for (int k = 0; k < num_actions; k++)
       dpolicy[i * num_actions + k] = -(weight * d[k] + c.entropy_weight * de[k]) / n;
     if (is_gaussian) ddeviation -= (weight * d[1] + c.entropy_weight * de[1]) / n;

@@ -45,6 +45,9 @@ APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_
 CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
 LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
 UNPREDICTED = small_config(**PLAIN, ratio_limit=0.3, workers=2, predict_weights=False)
+NEWEST = small_config(
+    **PLAIN, ratio_limit=0.3, ratio_limit_from="newest", workers=2, predict_weights=False
+)
 ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
 GATHERED = small_config(
     optimizer="adam",
@@ -166,13 +169,14 @@ def loss_by_definition(
         hidden, newest = forward(loaded or weights, everything)
         if learning.predict_weights:
             played, bootstrap = newest[:-1], newest[-1]
-        held = loaded or weights
-        logits_newest = hidden[:-1] @ held["policy/weights"] + held["policy/biases"]
-        newer = log_played(logits_newest, rollout.actions, epsilon)
-        importance = np.minimum(
-            2.0, np.exp(newer - log_played(logits_before, rollout.actions, epsilon))
-        )
-        logits_before = logits_newest
+        if learning.ratio_limit_from == "newest":
+            held = loaded or weights
+            logits_newest = hidden[:-1] @ held["policy/weights"] + held["policy/biases"]
+            newer = log_played(logits_newest, rollout.actions, epsilon)
+            importance = np.minimum(
+                2.0, np.exp(newer - log_played(logits_before, rollout.actions, epsilon))
+            )
+            logits_before = logits_newest
     advantages, returns = gae(
         rollout.rewards, played, bootstrap, rollout.discounts, learning.gae_lambda
     )
@@ -215,8 +219,8 @@ def gradient_by_differences(
 
 @pytest.mark.parametrize(
     "settings",
-    [SGD, SHAPED, LIMITED, UNPREDICTED, ALONE, CLIPPED, APART],
-    ids=["plain", "shaped", "limited", "unpredicted", "alone", "clipped", "apart"],
+    [SGD, SHAPED, LIMITED, UNPREDICTED, NEWEST, ALONE, CLIPPED, APART],
+    ids=["plain", "shaped", "limited", "unpredicted", "newest", "alone", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side = sides.one(settings)
@@ -461,7 +465,7 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sid
     assert one.learner.reply.num_updates == 4 + 4
 
 
-@pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED])
+@pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED, NEWEST])
 def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(
     sides: Sides, settings: Config
 ) -> None:

@@ -100,18 +100,22 @@ class Learner:
         else:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
-            if self._config.cluster.workers > 1 and learning.ratio_limit:
-                # Others have changed the weights that played. The ratio limit counts from the
-                # weights that learn from the rollout, and the importance of a sample is how likely
-                # they would have played it. Values already in the rewards stay.
+            from_newest = learning.ratio_limit_from == "newest"
+            several = self._config.cluster.workers > 1
+            if several and learning.ratio_limit and (from_newest or learning.predict_weights):
+                # Others have changed the weights that played: values are computed again by the
+                # weights that learn from the rollout, or the ratio limit counts from these, and the
+                # importance of a sample is how likely they would have played it. Values already in
+                # the rewards stay.
                 newest = self._agent.newest(
                     np.concatenate([rollout.observations, rollout.after[None]]),
                     rollout.actions,
                     np.concatenate([rollout.starts, rollout.after_starts[None]]),
                     *(rollout.state, rollout.policy_parameters, rollout.epsilon),
                 )
-                rollout = rollout._replace(policy_parameters=newest.policy_parameters)
-                importance = newest.importance
+                if from_newest:
+                    rollout = rollout._replace(policy_parameters=newest.policy_parameters)
+                    importance = newest.importance
                 if learning.predict_weights:
                     values, bootstrap = newest.values[:-1], newest.values[-1]
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
