@@ -12,7 +12,7 @@ from typing import Any
 from a3c.config import command_line
 from a3c.config.command_line import OPTIONS, Layer
 from a3c.errors import UserError
-from a3c.process.console import table
+from a3c.process.console import count, table
 from a3c.run.rundir import REPOSITORY
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -78,15 +78,24 @@ def _measured(preset: str) -> str:
 
 
 def _measured_games(preset: str) -> str:
-    """The scores of a preset's finished long runs, of 100 whole games each."""
-    lines = [
-        f"{row['env_id']} {float(row['mean']):.1f} after {int(row['env_steps']):,} env steps in "
-        f"{float(row['wall_s']):,.0f} s (commit {row['commit'][:7]})"
-        for row in _rows("games/index.csv")
-        if row["mean"]
-        and row["workers"] == str(MEASURED_WITH)
-        and command_line.preset_for(row["env_id"]) == preset
-    ]
+    """The mean scores of a preset's finished long runs, of 100 whole games each, by game."""
+    games: dict[str, dict[str, dict[str, str]]] = {}
+    for row in _rows("games/index.csv"):
+        is_with = row["mean"] and row["workers"] == str(MEASURED_WITH)
+        if is_with and command_line.preset_for(row["env_id"]) == preset:
+            games.setdefault(row["env_id"], {})[row["seed"]] = row  # the last session of each seed
+    lines = []
+    for env_id, runs in games.items():
+        mean = statistics.fmean(float(row["mean"]) for row in runs.values())
+        steps, wall_s = (
+            statistics.median(float(row[key]) for row in runs.values())
+            for key in ("env_steps", "wall_s")
+        )
+        commit = list(runs.values())[-1]["commit"][:7]
+        lines.append(
+            f"{env_id} {mean:,.1f} ({count(len(runs), 'seed')}) after {steps:,.0f} env steps "
+            f"in {wall_s:,.0f} s (commit {commit})"
+        )
     return "; ".join(lines) or "not yet"
 
 
