@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
-from numpy.typing import ArrayLike
 
 import envs
 import model
@@ -44,7 +43,7 @@ from a3c.config import Config, command_line
 from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.learn import schedules
-from a3c.learn.agent import Action, Agent, Batch, Gradient, Newest
+from a3c.learn.agent import Action, Agent, Batch, Gradient
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply, zeros
@@ -219,9 +218,9 @@ class VirtualAgent:
         """Values of observations."""
         return self._shared.holding(self._weights).value(observations, state, starts)
 
-    def newest(self, observations: np.ndarray, *played: ArrayLike) -> Newest:
-        """A rollout as the newest weights see it."""
-        return self._shared.holding(self._weights).newest(observations, *played)
+    def values(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Values of a rollout's observations."""
+        return self._shared.holding(self._weights).values(observations, state, starts)
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of a batch."""

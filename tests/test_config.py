@@ -80,7 +80,6 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
         ({"value_clip": 0.5}, "value_clip 0.5 without a ratio_limit"),
         ({"kl_limit": 0.02, "ratio_limit": 0.2}, "kl_limit 0.02 with one epoch"),
         ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),
-        ({"ratio_limit_from": "newest"}, "ratio_limit_from newest without a ratio_limit"),
         ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),
         ({"epsilon_anneal_start": 7, "anneal_steps": 7}, "epsilon_anneal_start 7 is not below"),
         ({"entropy_anneal_start": 7, "entropy_anneal_steps": 7}, "entropy_anneal_start 7 is not"),

@@ -45,9 +45,6 @@ APART = small_config(**{**PLAIN, "max_gradient_norm": 0.1, "critic_max_gradient_
 CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
 LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
 UNPREDICTED = small_config(**PLAIN, ratio_limit=0.3, workers=2, predict_weights=False)
-NEWEST = small_config(
-    **PLAIN, ratio_limit=0.3, ratio_limit_from="newest", workers=2, predict_weights=False
-)
 ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
 GATHERED = small_config(
     optimizer="adam",
@@ -146,13 +143,6 @@ def forward(weights: dict[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, 
     return hidden, (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
 
 
-def log_played(logits: np.ndarray, actions: np.ndarray, epsilon: Any) -> np.ndarray:
-    """Log-probabilities of actions, of which a share `epsilon` are random ones of two."""
-    log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    taken = np.take_along_axis(log_pi, actions[..., None], axis=-1)[..., 0]
-    return np.log((1 - epsilon) * np.exp(taken) + epsilon / 2)
-
-
 def loss_by_definition(
     weights: dict[str, np.ndarray],
     rollout: Rollout,
@@ -162,25 +152,13 @@ def loss_by_definition(
     """The loss of docs/numerics.md; returns are estimated with the `loaded` weights, if others."""
     learning = settings.learning
     played, bootstrap = rollout.values, rollout.bootstrap_value
-    logits_before, epsilon = rollout.policy_parameters.astype(np.float64), rollout.epsilon
-    importance = 1.0
-    if learning.ratio_limit and settings.cluster.workers > 1:
+    if learning.ratio_limit and learning.predict_weights and settings.cluster.workers > 1:
         everything = np.concatenate([rollout.observations, rollout.after[None]])
-        hidden, newest = forward(loaded or weights, everything)
-        if learning.predict_weights:
-            played, bootstrap = newest[:-1], newest[-1]
-        if learning.ratio_limit_from == "newest":
-            held = loaded or weights
-            logits_newest = hidden[:-1] @ held["policy/weights"] + held["policy/biases"]
-            newer = log_played(logits_newest, rollout.actions, epsilon)
-            importance = np.minimum(
-                2.0, np.exp(newer - log_played(logits_before, rollout.actions, epsilon))
-            )
-            logits_before = logits_newest
+        newest = forward(loaded or weights, everything)[1]
+        played, bootstrap = newest[:-1], newest[-1]
     advantages, returns = gae(
         rollout.rewards, played, bootstrap, rollout.discounts, learning.gae_lambda
     )
-    advantages = advantages * importance
     hidden, values = forward(weights, rollout.observations)
     logits = hidden @ weights["policy/weights"] + weights["policy/biases"]
     log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -188,7 +166,12 @@ def loss_by_definition(
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
     gain = advantages * taken
     if limit := settings.learning.ratio_limit:
-        ratio = np.exp(taken - log_played(logits_before, rollout.actions, epsilon))
+        logits_played = rollout.policy_parameters.astype(np.float64)
+        log_played = logits_played - np.log(np.exp(logits_played).sum(axis=-1, keepdims=True))
+        log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
+        epsilon = rollout.epsilon  # random ones of two actions
+        log_played = np.log((1 - epsilon) * np.exp(log_played) + epsilon / 2)
+        ratio = np.exp(taken - log_played)
         gain = np.minimum(ratio * advantages, np.clip(ratio, 1 - limit, 1 + limit) * advantages)
     errors = (returns - values) ** 2
     if clip := learning.value_clip:
@@ -219,8 +202,8 @@ def gradient_by_differences(
 
 @pytest.mark.parametrize(
     "settings",
-    [SGD, SHAPED, LIMITED, UNPREDICTED, NEWEST, ALONE, CLIPPED, APART],
-    ids=["plain", "shaped", "limited", "unpredicted", "newest", "alone", "clipped", "apart"],
+    [SGD, SHAPED, LIMITED, ALONE, CLIPPED, APART],
+    ids=["plain", "shaped", "limited", "alone", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side = sides.one(settings)
@@ -465,7 +448,7 @@ def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sid
     assert one.learner.reply.num_updates == 4 + 4
 
 
-@pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED, NEWEST])
+@pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED])
 def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(
     sides: Sides, settings: Config
 ) -> None:

@@ -237,12 +237,11 @@ def _check_learning(config: Config) -> None:
     for name, is_given in (
         ("epochs", learning.epochs > 1),
         ("ratio_limit_final", learning.ratio_limit_final is not None),
-        ("ratio_limit_from", learning.ratio_limit_from == "newest"),
         ("value_clip", learning.value_clip > 0),
     ):
         if is_given and not learning.ratio_limit:
             raise UserError(
-                f"{name} {getattr(learning, name)} without a ratio_limit, which bounds how far "
+                f"{name} {getattr(learning, name):g} without a ratio_limit, which bounds how far "
                 "the policy moves: give one, for example --ratio-limit 0.2"
             )
     if learning.kl_limit and learning.epochs == 1:

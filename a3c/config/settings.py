@@ -264,11 +264,6 @@ class LearningConfig:
     )
     ratio_limit_anneal_start: int | None = window_start("the ratio limit")
     ratio_limit_anneal_steps: int | None = window_end("the ratio limit")
-    ratio_limit_from: Literal["played", "newest"] = option(
-        "played",
-        "several workers: count the ratio limit from the weights that played, or from the newest "
-        "ones, and then weight samples by importance",
-    )
     value_clip: float = option(
         0.0,
         "how far a value may move from the one predicted while playing (0: no limit)",

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box
-from numpy.typing import ArrayLike
 
 from a3c.config import Config
 from a3c.errors import UserError
@@ -27,7 +26,6 @@ from a3c.server import optimizers, sessions
 from a3c.server.exchange import zeros
 
 SCOPE = "network"
-LARGEST_IMPORTANCE = 2.0  # as in IMPACT, Luo et al. 2020, arXiv:1912.00167
 PREPARED = "prepare/observations:0"  # what the acting part of the graph gives its network
 
 
@@ -38,14 +36,6 @@ class Action(NamedTuple):
     values: np.ndarray  # [B]
     state: np.ndarray  # [B, S]
     policy_parameters: np.ndarray  # [B, P], of the distribution that the actions are drawn from
-
-
-class Newest(NamedTuple):
-    """A rollout as the newest weights see it, which are others than those that played."""
-
-    values: np.ndarray  # [T + 1, B], the last row of the observation after the rollout
-    policy_parameters: np.ndarray  # [T, B, P]
-    importance: np.ndarray  # [T, B], the action's probability divided by that when it was played
 
 
 class Batch(NamedTuple):
@@ -112,7 +102,7 @@ class Agent:
                 for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
             ]
             assigns.append(self._statistics.assign(statistics, read_value=False))
-            learn_inputs, learn_outputs, newest_inputs, newest = self._build_learning()
+            learn_inputs, learn_outputs, value_inputs, values = self._build_learning()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
@@ -126,7 +116,7 @@ class Agent:
         self._value = sessions.prepare(self._session, inputs, [outputs.values])
         self._assign = sessions.prepare(self._session, [flat, statistics], targets=assigns)
         self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
-        self._newest = sessions.prepare(self._session, newest_inputs, newest)
+        self._values = sessions.prepare(self._session, value_inputs, [values])
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -146,13 +136,12 @@ class Agent:
         (values,) = self._value(as_fed(observations_, self.space), state, starts)
         return values
 
-    def newest(self, observations_: np.ndarray, *played: ArrayLike) -> Newest:
-        """A rollout and the observations after it as the local weights see them.
-
-        `played` are its actions, its starts and those after it, the state before its first row,
-        its policy parameters and its epsilons. The importance is at most `LARGEST_IMPORTANCE`.
-        """
-        return Newest(*self._newest(as_fed(observations_, self.space), *played))
+    def values(
+        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
+    ) -> np.ndarray:
+        """Values `[T, B]` of `[T, B, ...]` observations; `state` is that before the first row."""
+        (values,) = self._values(as_fed(observations_, self.space), state, starts)
+        return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of the loss over one batch with respect to the local weights.
@@ -265,14 +254,11 @@ class Agent:
             actions = self._most_probable if greedy else policy.sample(parameters)
         return [inputs, state, starts], Action(actions, output.values[0], after, parameters)
 
-    def _build_learning(self) -> tuple[list[Any], list[Any], list[Any], Newest]:
-        """Inputs and outputs of the gradient, and of the newest look at a rollout."""
+    def _build_learning(self) -> tuple[list[Any], list[Any], list[Any], Any]:
+        """Inputs and outputs of the gradient, and of values alone."""
         batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
         entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
         output = self._forward(batch.observations, batch.state, batch.starts)
-        played = policy.played_log_probability(
-            batch.policy_parameters, batch.actions, batch.epsilon
-        )
         loss = losses.total(
             log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
             entropies=policy.entropy(output.policy_parameters),
@@ -283,7 +269,9 @@ class Agent:
             value_loss_weight=learning.value_loss_weight,
             entropy_weight=entropy_weight,
             normalize_advantages=learning.normalize_advantages,
-            played_log_probabilities=played,
+            played_log_probabilities=policy.played_log_probability(
+                batch.policy_parameters, batch.actions, batch.epsilon
+            ),
             ratio_limit=ratio_limit if learning.ratio_limit else None,
             played_values=batch.values,
             value_clip=learning.value_clip,
@@ -312,13 +300,8 @@ class Agent:
         norm = norms[0] if len(norms) == 1 else tf.norm(norms)
         self._part_names = tuple(f"loss/{name}" for name in loss)
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
-        parameters = output.policy_parameters[:-1]
-        now = policy.played_log_probability(parameters, batch.actions, batch.epsilon)
-        importance = tf.minimum(tf.exp(now - played), LARGEST_IMPORTANCE)
-        newest_inputs = [batch.observations, batch.actions, batch.starts, batch.state]
-        newest_inputs += [batch.policy_parameters, batch.epsilon]
-        newest = Newest(output.values, parameters, importance)
-        return [*batch, entropy_weight, ratio_limit], [flat, numbers], newest_inputs, newest
+        value_inputs = [batch.observations, batch.state, batch.starts]
+        return [*batch, entropy_weight, ratio_limit], [flat, numbers], value_inputs, output.values
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self.space)

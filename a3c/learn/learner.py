@@ -93,31 +93,19 @@ class Learner:
         There are none while no sample has all steps of its return (`return_steps`).
         """
         learning = self._config.learning
-        importance: np.ndarray | float = 1.0
-        rollout = rollout._replace(epsilon=np.full_like(rollout.mask, rollout.epsilon))
         if self._sliding:
             rollout, advantages, returns = self._sliding.complete(rollout)
         else:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
-            from_newest = learning.ratio_limit_from == "newest"
             several = self._config.cluster.workers > 1
-            if several and learning.ratio_limit and (from_newest or learning.predict_weights):
-                # Others have changed the weights that played: values are computed again by the
-                # weights that learn from the rollout, or the ratio limit counts from these, and the
-                # importance of a sample is how likely they would have played it. Values already in
-                # the rewards stay.
-                newest = self._agent.newest(
-                    np.concatenate([rollout.observations, rollout.after[None]]),
-                    rollout.actions,
-                    np.concatenate([rollout.starts, rollout.after_starts[None]]),
-                    *(rollout.state, rollout.policy_parameters, rollout.epsilon),
-                )
-                if from_newest:
-                    rollout = rollout._replace(policy_parameters=newest.policy_parameters)
-                    importance = newest.importance
-                if learning.predict_weights:
-                    values, bootstrap = newest.values[:-1], newest.values[-1]
+            if several and learning.ratio_limit and learning.predict_weights:
+                # Others have changed the weights that played, so values are computed again, by the
+                # weights that learn from the rollout. Values already in the rewards stay.
+                observations = np.concatenate([rollout.observations, rollout.after[None]])
+                starts = np.concatenate([rollout.starts, rollout.after_starts[None]])
+                newest = self._agent.values(observations, rollout.state, starts)
+                values, bootstrap = newest[:-1], newest[-1]
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
         update = NO_UPDATE
         if learning.advantage_horizon:
@@ -125,7 +113,8 @@ class Learner:
             moments = update[0] * self.reply.advantage_moments + update[1:]
             advantages = normalize(advantages, moments)
         kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
-        batch = Batch(**kept, advantages=advantages * importance, returns=returns)
+        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
+        batch = Batch(**kept, advantages=advantages, returns=returns)
         return batch, update
 
     def _push(
