@@ -25,9 +25,10 @@ def test_every_preset_is_listed_with_its_goal_and_what_was_measured(
     assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in cartpole
     assert re.search(r" s \(commit [0-9a-f]{7}\)$", cartpole)
     breakout = next(" ".join(words) for words in lines if words[0] == "breakout")
-    assert re.search(r"Breakout-v5 [\d.]+ \(1 seed\) after [\d,]+ env steps in [\d,]+ s", breakout)
+    after = r"after [\d,]+ env steps in [\d,]+ s"
+    assert re.search(rf"ALE/Breakout-v5 [\d.]+ \(1 seed\) {after}", breakout)
     mujoco = next(" ".join(words) for words in lines if words[0] == "mujoco")
-    assert re.search(r"HalfCheetah-v5 [\d,.]+ \(5 seeds\) after", mujoco)
+    assert re.search(rf"HalfCheetah-v5 [\d,.]+ \(5 seeds\) {after}", mujoco)
     assert mujoco.count("HalfCheetah-v5 ") == 1
 
 

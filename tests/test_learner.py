@@ -202,8 +202,8 @@ def gradient_by_differences(
 
 @pytest.mark.parametrize(
     "settings",
-    [SGD, SHAPED, LIMITED, ALONE, CLIPPED, APART],
-    ids=["plain", "shaped", "limited", "alone", "clipped", "apart"],
+    [SGD, SHAPED, LIMITED, UNPREDICTED, ALONE, CLIPPED, APART],
+    ids=["plain", "shaped", "limited", "unpredicted", "alone", "clipped", "apart"],
 )
 def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Config) -> None:
     side = sides.one(settings)

@@ -70,33 +70,32 @@ def _measured(preset: str) -> str:
     if not runs:
         return _measured_games(preset)
     solved = sum(row["solved"] == "True" for row in runs)
-    steps, wall_s = (
-        statistics.median(float(r[key]) for r in runs) for key in ("env_steps", "wall_s")
-    )
-    median = f"median {steps:,.0f} env steps in {wall_s:,.0f} s"
-    return f"solved {solved} of {len(runs)}, {median} (commit {runs[-1]['commit'][:7]})"
+    return f"solved {solved} of {len(runs)}, median {_cost(runs)}"
 
 
 def _measured_games(preset: str) -> str:
     """The mean scores of a preset's finished long runs, of 100 whole games each, by game."""
-    games: dict[str, dict[str, dict[str, str]]] = {}
-    for row in _rows("games/index.csv"):
-        is_with = row["mean"] and row["workers"] == str(MEASURED_WITH)
-        if is_with and command_line.preset_for(row["env_id"]) == preset:
-            games.setdefault(row["env_id"], {})[row["seed"]] = row  # the last session of each seed
+    finished = {  # the last session of each run
+        row["run"]: row
+        for row in _rows("games/index.csv")
+        if row["mean"]
+        and row["workers"] == str(MEASURED_WITH)
+        and command_line.preset_for(row["env_id"]) == preset
+    }
     lines = []
-    for env_id, runs in games.items():
-        mean = statistics.fmean(float(row["mean"]) for row in runs.values())
-        steps, wall_s = (
-            statistics.median(float(row[key]) for row in runs.values())
-            for key in ("env_steps", "wall_s")
-        )
-        commit = list(runs.values())[-1]["commit"][:7]
-        lines.append(
-            f"{env_id} {mean:,.1f} ({count(len(runs), 'seed')}) after {steps:,.0f} env steps "
-            f"in {wall_s:,.0f} s (commit {commit})"
-        )
+    for env_id in dict.fromkeys(row["env_id"] for row in finished.values()):
+        runs = [row for row in finished.values() if row["env_id"] == env_id]
+        mean = statistics.fmean(float(row["mean"]) for row in runs)
+        lines.append(f"{env_id} {mean:,.1f} ({count(len(runs), 'seed')}) after {_cost(runs)}")
     return "; ".join(lines) or "not yet"
+
+
+def _cost(runs: Sequence[dict[str, str]]) -> str:
+    """The median env steps and seconds of runs, and the commit of the last one."""
+    steps, wall_s = (
+        statistics.median(float(row[key]) for row in runs) for key in ("env_steps", "wall_s")
+    )
+    return f"{steps:,.0f} env steps in {wall_s:,.0f} s (commit {runs[-1]['commit'][:7]})"
 
 
 def _rows(name: str) -> list[dict[str, str]]:
