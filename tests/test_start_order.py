@@ -1,4 +1,4 @@
-"""Who starts up when: ps and chief first, then all others, and nobody waits for ever."""
+"""Who starts up when: ps and chief first, then all others."""
 
 from __future__ import annotations
 
@@ -55,13 +55,17 @@ def num_inside(starters: list[Starter]) -> int:
     return sum(starter.inside.is_set() for starter in starters)
 
 
-def test_others_wait_for_the_ps_and_the_chief_and_then_start_at_once(tmp_path: Path) -> None:
+def test_others_log_that_they_wait_for_the_ps_and_the_chief_and_then_start_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     with starting(tmp_path, 9) as (firsts, rest):
         firsts[0].let_go.set()
         assert not threading.Event().wait(0.5)
         assert num_inside(rest) == 0
         firsts[1].let_go.set()
         wait_until(lambda: num_inside(rest) == 9, "all others")
+    assert "waiting until the ps and the chief have started" in caplog.text
 
 
 def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
@@ -71,17 +75,6 @@ def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
         assert other.inside.wait(60)
         assert num_inside(rest) == 0
         other.let_go.set()
-
-
-def test_a_waiting_process_logs_that_and_starts_after_a_time_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(module, "SAY_AFTER_S", 0.1)
-    caplog.set_level("INFO")
-    with starting(tmp_path, 1) as (_, rest):
-        assert rest[0].inside.wait(60)
-    assert "waiting until the ps and the chief have started" in caplog.text
 
 
 @pytest.mark.parametrize("first", [True, False])

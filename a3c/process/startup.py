@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +25,7 @@ log = logging.getLogger(__name__)
 # without it. Keras also imports Matplotlib: a quarter of the whole time, and 50 MB.
 _LAST_IMPORT = "keras.src.optimizers"
 
-WAIT_S = 0.1
 YIELD_S = 1.0  # gives the first processes time to take the lock
-SAY_AFTER_S = 2.0
-PATIENCE_S = 120.0  # a process that holds the lock may hang
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MOST_KEPT = 512 * 1024 * 1024
@@ -41,38 +37,20 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
     """Run the start-up inside this context, in order.
 
     A process enters at once if it is `first`, or if the machine has a core for each of `processes`.
-    The others wait until no first process is inside.
+    The others wait until no first process is inside; if one hangs there, its keeper ends it.
     """
-    held = None
-    with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        if first:
-            held = _open(directory / ".start-first", fcntl.LOCK_SH)
-        elif processes > len(os.sched_getaffinity(0)):
-            time.sleep(YIELD_S)
-            began, said = time.monotonic(), False
-            while not (free := _open(directory / ".start-first", fcntl.LOCK_EX | fcntl.LOCK_NB)):
-                waited_s = time.monotonic() - began
-                if waited_s > PATIENCE_S:
-                    break
-                if waited_s > SAY_AFTER_S and not said:
-                    log.info("waiting until the ps and the chief have started")
-                    said = True
-                time.sleep(WAIT_S)
-            if free:
-                free.close()
-    with held or contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((directory / ".start-first").open("w"))
+            if first:
+                fcntl.flock(file, fcntl.LOCK_SH)  # until the file is closed
+            elif processes > len(os.sched_getaffinity(0)):
+                time.sleep(YIELD_S)
+                log.info("waiting until the ps and the chief have started")
+                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_UN)
         yield
-
-
-def _open(path: Path, lock: int) -> IO[str] | None:
-    file = path.open("w")
-    try:
-        fcntl.flock(file.fileno(), lock)
-    except OSError:
-        file.close()
-        return None
-    return file
 
 
 def import_tensorflow() -> None:
@@ -110,11 +88,10 @@ def keep_freed_memory() -> None:
 
     Getting the buffers' pages again from the kernel took a third of an exchange's CPU time.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None or any(name in os.environ for name in _CHOSEN_BY_USER):
-        return
-    set_option(_M_TRIM_THRESHOLD, _MOST_KEPT)
-    set_option(_M_MMAP_THRESHOLD, _MOST_KEPT)
+    if not any(name in os.environ for name in _CHOSEN_BY_USER):
+        glibc = ctypes.CDLL(None)
+        glibc.mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
+        glibc.mallopt(_M_MMAP_THRESHOLD, _MOST_KEPT)
 
 
 @contextlib.contextmanager
