@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformAction
@@ -41,7 +41,7 @@ def import_module_of(env_id: str) -> str:
     if not module and name not in gymnasium.registry:
         for start, package in _PACKAGES.items():
             if name.startswith(start):
-                if not _is_installed(package):
+                if importlib.util.find_spec(package.partition(".")[0]) is None:
                     raise UserError(_explain_missing(ModuleNotFoundError(name=package), env_id))
                 _register(package, f"env_id {env_id}")
     if module.endswith(".py"):
@@ -57,7 +57,7 @@ def import_module_of(env_id: str) -> str:
 def import_packages() -> None:
     """Register the environments of all installed packages that need an import."""
     for module in set(_PACKAGES.values()):
-        if _is_installed(module):
+        with contextlib.suppress(UserError):  # it isn't installed
             _register(module, "an extra package")
 
 
@@ -80,14 +80,10 @@ def _register(module: str, subject: str) -> list[str]:
     return ids()
 
 
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module.partition(".")[0]) is not None
-
-
 def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:
     """`num_envs` copies of any registered environment.
 
-    Uses the environment's own vector implementation if it supports the arguments; that one chooses
+    Uses the environment's own vector implementation if it takes the arguments; that one chooses
     its own reset mode. UserError if a package is missing.
     """
     spec = _find_spec(env_id)
@@ -97,11 +93,12 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     if render_mode is not None:
         keywords["render_mode"] = render_mode
     try:
-        if render_mode or config.wrapper or not _has_vector_version(spec, keywords):
-            one = partial(gymnasium.make, env_id, **keywords)
-            return wrappers.copies(one, num_envs, config.wrapper)
-        keywords["vectorization_mode"] = "vector_entry_point"
-        return gymnasium.make_vec(env_id, num_envs, **keywords)
+        single_only = render_mode or config.wrapper or spec.additional_wrappers
+        if spec.vector_entry_point and not single_only:
+            with contextlib.suppress(TypeError):  # it doesn't take one of the keywords
+                return gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **keywords)
+        one = partial(gymnasium.make, env_id, **keywords)
+        return wrappers.copies(one, num_envs, config.wrapper)
     except MISSING as error:
         raise UserError(_explain_missing(error, env_id)) from error
 
@@ -229,20 +226,6 @@ def has_own_end(env_id: str) -> bool:
     if spec is None:  # an old Atari id, or an unknown id, which is reported elsewhere
         return True
     return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
-
-
-def _has_vector_version(spec: EnvSpec, keywords: dict[str, Any]) -> bool:
-    """Whether an environment has a vector implementation that takes these keywords."""
-    creator = spec.vector_entry_point
-    if creator is None or spec.additional_wrappers:
-        return False
-    parameters = inspect.signature(
-        load_env_creator(creator) if isinstance(creator, str) else creator
-    ).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return True
-    limit = {} if spec.max_episode_steps is None else {"max_episode_steps"}
-    return {*spec.kwargs, *keywords, *limit} <= set(parameters)
 
 
 def _explain(error: Exception, config: EnvConfig) -> str:
