@@ -121,23 +121,22 @@ class Parser(argparse.ArgumentParser):
             )
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse like argparse, but refuse arguments with a NUL, which no shell can pass."""
-        args = list(sys.argv[1:] if args is None else args)
-        for word in args:
-            if "\0" in word:
-                self.error(f"{word!r} has a NUL in it: leave it out")
-        return super().parse_known_args(args, namespace)
-
 
 # --- layers from files and presets ----------------------------------------------------------------
 
 
-def from_tables(tables: Any, source: str) -> Layer:
-    """Check the sections and keys of a TOML or JSON file."""
+def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
+    """Check the sections and keys of a TOML or JSON file.
+
+    With `of_run` they are all settings of a run, perhaps of an earlier version: removed ones are
+    skipped, and missing ones get the value that keeps its behaviour.
+    """
     if not isinstance(tables, dict):
         raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
-    layer: Layer = {}
+    layer: Layer = {
+        section: dataclasses.asdict(cls()) | _AS_BEFORE.get(section, {}) if of_run else {}
+        for section, cls in SECTIONS.items()
+    }
     for section, values in tables.items():
         if section in OPTIONS and section not in SECTIONS:
             table = OPTIONS[section].section
@@ -148,11 +147,13 @@ def from_tables(tables: Any, source: str) -> Layer:
             raise UserError(f"{source}: {section} = {shown(values)} is refused: give a table")
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in values.items():
+            if of_run and name in _REMOVED.get(section, ()):
+                continue
             if name not in names:
                 word = name if name.isprintable() else repr(name)
                 raise UserError(f"{source}: unknown key {section}.{word}: {suggest(name, names)}")
             key = f"{source}: {section}.{name}"
-            layer.setdefault(section, {})[name] = coerce(OPTIONS[name], value, key)
+            layer[section][name] = coerce(OPTIONS[name], value, key)
     return layer
 
 
@@ -168,10 +169,12 @@ def read_file(path: Path, source: str | None = None) -> Layer:
     `source` is what messages call the file if it wasn't given by `--config`.
     """
     tables = parse_file(path, source or f"--config {path}")
+    source = source or str(path)
     if isinstance(tables, dict):
         tables.pop("for_env_ids", None)
-        tables = of_this_version(tables["config"]) if "config" in tables else tables
-    return from_tables(tables, source or str(path))
+        if "config" in tables:
+            return from_tables(tables["config"], source, of_run=True)
+    return from_tables(tables, source)
 
 
 def parse_file(path: Path, source: str) -> Any:
@@ -226,21 +229,7 @@ def merge(layers: Sequence[Layer]) -> Config:
 
 def from_dict(tables: Any, source: str) -> Config:
     """A configuration from a run's stored data, checked like any other layer."""
-    return merge([from_tables(of_this_version(tables), source)])
-
-
-def of_this_version(tables: Any) -> Any:
-    """Complete the stored settings of a run of an earlier version, so that it behaves as before."""
-    if not isinstance(tables, dict):
-        return tables
-    sections: Layer = {}
-    for section, values in tables.items():
-        if section not in SECTIONS or not isinstance(values, dict):
-            return tables  # `from_tables` refuses them
-        defaults = dataclasses.asdict(SECTIONS[section]())
-        kept = {k: v for k, v in values.items() if k not in _REMOVED.get(section, ())}
-        sections[section] = {**defaults, **_AS_BEFORE.get(section, {}), **kept}
-    return sections
+    return merge([from_tables(tables, source, of_run=True)])
 
 
 # --- layers from flags ----------------------------------------------------------------------------
