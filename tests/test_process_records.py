@@ -72,18 +72,16 @@ def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
     assert process_records.read_records(directory / "no such run") == []
 
 
-def test_a_pid_is_valid_only_with_its_create_time_or_birth() -> None:
+def test_a_pid_is_valid_only_with_its_birth() -> None:
     me = myself()
 
     def is_alive(**changes: Any) -> bool:
         return process_records.is_alive(dataclasses.replace(me, **changes))
 
     assert me.create_time == pytest.approx(psutil.Process().create_time(), abs=0.02)
-    assert is_alive(birth=None)
     assert is_alive(create_time=me.create_time + 86_400.0)  # the wall clock was set
     assert not is_alive(birth="another boot/1")
-    assert not is_alive(create_time=me.create_time - 5.0, birth=None)
-    assert not is_alive(create_time=None)
+    assert not is_alive(birth=None)
     for pid in (None, 0, -1, 10**30):
         assert not is_alive(pid=pid)
 
@@ -117,16 +115,15 @@ def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
     assert process_records.terminate(record) is False
 
 
-def test_a_keeper_with_another_create_time_is_never_signalled() -> None:
+def test_a_keeper_with_another_birth_is_never_signalled() -> None:
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
     ) as p:
         identity = process_records.identify(p.pid)
         assert identity is not None
-        reused = Identity(p.pid, identity.create_time - 100.0)
+        reused = dataclasses.replace(identity, birth="another boot/1")
         assert process_records.terminate(a_record(None, reused)) is False
         assert process_records.terminate(a_record(None, reused), now=True) is False
-        assert process_records.request_restart(a_record(None, reused)) is False
         p.communicate(b"\n")
     assert p.returncode == 0
 

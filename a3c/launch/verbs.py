@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -146,7 +147,7 @@ def restart(arguments: argparse.Namespace) -> None:
     if name not in by_name:
         names = ", ".join(by_name) or "none yet"
         raise UserError(f"{found.name} has no process {name!r}: it has {names}")
-    if not process_records.request_restart(by_name[name]):
+    if not process_records.signal_keeper(by_name[name], signal.SIGUSR1):
         raise UserError(f"{name} has no keeper any more: use --resume")
     print(f"{name} starts again")
 

@@ -25,7 +25,6 @@ ENDED_STATES = ("done", "failed", "stopped")
 DEAD = "dead"
 
 _MAX_BYTES = 1 << 20
-_CREATE_TIME_SLACK_S = 1.5  # the kernel gives its boot time in whole seconds
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,6 @@ def write_record(path: Path, record: ProcessRecord) -> None:
 
 def identify(pid: int) -> Identity | None:
     """The process that has this pid now; None if there is none or it is a zombie."""
-    if not 0 < pid < 2**31:
-        return None
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -179,11 +176,7 @@ def identify(pid: int) -> Identity | None:
 def is_alive(process: Identity | ProcessRecord) -> bool:
     """Whether a process, or the process of a record, still runs on this machine."""
     seen = None if process.pid is None else identify(process.pid)
-    if seen is None or process.create_time is None:
-        return False
-    if process.birth is not None:
-        return process.birth == seen.birth
-    return abs(seen.create_time - process.create_time) < _CREATE_TIME_SLACK_S
+    return seen is not None and seen.birth == process.birth
 
 
 def keeper_lives(record: ProcessRecord) -> bool:
@@ -210,12 +203,7 @@ def live_state(record: ProcessRecord) -> str:
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
     """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running."""
-    return _signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
-
-
-def request_restart(record: ProcessRecord) -> bool:
-    """Ask a process's keeper to restart it; False if the keeper isn't running."""
-    return _signal_keeper(record, signal.SIGUSR1)
+    return signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
 
 
 def resident_bytes(pid: int) -> int:
@@ -226,8 +214,8 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-def _signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
-    """Signal a keeper just after checking its identity."""
+def signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
+    """Signal a keeper just after checking its identity; False if it isn't running."""
     keeper = record.keeper
     if record.host != this_host() or not is_alive(keeper):
         return False

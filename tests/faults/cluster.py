@@ -108,7 +108,7 @@ class Cluster:
         # A request that comes just after the next start ends it; the one after that has no delay.
         is_waiting = record.state == "restarting" and record.pid is None
         if is_waiting and record.last_exit and record.last_exit.reason != "restart":
-            process_records.request_restart(record)
+            process_records.signal_keeper(record, signal.SIGUSR1)
 
     def kill_keeper(self, name: str) -> None:
         os.kill(self.record(name).keeper.pid, signal.SIGKILL)

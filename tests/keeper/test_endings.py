@@ -78,7 +78,7 @@ def test_under_nohup_a_hangup_is_ignored(start: Start) -> None:
 def test_a_delay_ends_with_a_requested_restart_or_with_a_stop(start: Start) -> None:
     kept = start("exit 75", limits=Limits(first_delay_s=1000.0, longest_delay_s=1000.0))
     waiting = kept.wait_record(lambda record: record.state == "restarting")
-    assert process_records.request_restart(waiting)
+    assert process_records.signal_keeper(waiting, signal.SIGUSR1)
     kept.wait_record(lambda record: record.state == "restarting" and record.restarts == 1)
     kept.process.terminate()
     assert kept.ended().state == "stopped"
@@ -90,7 +90,7 @@ def test_a_requested_restart_is_immediate_and_counts_as_no_failure(start: Start)
     kept = start(f"{BEAT}; exec sleep 1000", limits=limits)
     for restarts in range(2):
         running = kept.wait_record(lambda r: r.state == "running" and r.restarts == restarts)  # noqa: B023
-        assert process_records.request_restart(running)
+        assert process_records.signal_keeper(running, signal.SIGUSR1)
     after = kept.wait_record(lambda record: record.state == "running" and record.restarts == 2)
     ended = LastExit(None, "SIGTERM", ANY, "restart")
     assert (after.last_exit, after.first_error) == (ended, None)
