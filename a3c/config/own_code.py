@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.machinery
@@ -10,12 +11,12 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from a3c.errors import UserError
+from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.environment import REPOSITORY
 
@@ -122,6 +123,17 @@ def check_source(name: str, subject: str) -> None:
             compile(Path(found.origin).read_bytes(), found.origin, "exec", dont_inherit=True)
     except (ImportError, SyntaxError, ValueError, RecursionError, OSError) as error:
         raise _refusal(name, subject, error) from error
+
+
+@contextlib.contextmanager
+def as_user_error(subject: str) -> Iterator[None]:
+    """Turn any error of the user's code into a UserError: one line that begins with `subject`."""
+    try:
+        yield
+    except A3CError:
+        raise
+    except Exception as error:
+        raise UserError(f"{subject}: {describe(error)}; mend it") from error
 
 
 def describe(error: BaseException) -> str:

@@ -41,10 +41,8 @@ def copies(
 def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
     subject = f"wrapper {name}"
     wrapper = own_code.find(name, subject, "Wrapper")
-    try:
+    with own_code.as_user_error(subject):
         wrapped = wrapper(env, **arguments)
-    except Exception as error:
-        raise UserError(f"{subject}: {own_code.describe(error)}; mend it") from error
     if not isinstance(wrapped, gymnasium.Env):
         made = own_code.kind_of(wrapped)
         raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")

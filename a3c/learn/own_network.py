@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gymnasium.spaces import Box, Space
 from a3c.config import Config, NetworkConfig, own_code
 from a3c.config.options import check_minibatches
 from a3c.config.own_code import kind_of
-from a3c.errors import A3CError, UserError
+from a3c.errors import UserError
 from a3c.learn.agent import Agent, Batch
 from a3c.net import keras_model
 from a3c.net.distributions import Policy
@@ -36,7 +35,7 @@ def build(
     _check_signature(place, function, _SIGNATURE)
     if "keras" in sys.modules:  # it makes weights in the eager runtime
         start_eager_runtime()
-    with _as_user_error(place):
+    with own_code.as_user_error(f"network {place}"):
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # of Keras
             network = keras_model.network(network, observation_space, action_space, config)
@@ -77,7 +76,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
     """The network's `forward`, with errors and wrong results turned into UserError."""
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
-        with _as_user_error(place):
+        with own_code.as_user_error(f"network {place}"):
             output = network.forward(observations, state, starts)
         if not isinstance(output, NetworkOutput):
             raise UserError(
@@ -107,7 +106,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
 def check(network: Network, observation_space: Box, config: Config) -> Agent:
     """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
-    with _as_user_error(config.network.network):
+    with own_code.as_user_error(f"network {config.network.network}"):
         agent = Agent(network, observation_space, config, seed=0)
         size = (_ROWS, *(observation_space.shape or ()))
         observations = np.zeros(size, observation_space.dtype)
@@ -124,13 +123,3 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
         known = (rows, rows, rows, starts[None], state, drawn_from, rows, rows)
         agent.gradient(Batch(*played, *known), 0.0, 0.0)
         return agent
-
-
-@contextlib.contextmanager
-def _as_user_error(place: str) -> Iterator[None]:
-    try:
-        yield
-    except A3CError:
-        raise
-    except Exception as error:
-        raise UserError(f"network {place}: {own_code.describe(error)}; mend it") from error

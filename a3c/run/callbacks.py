@@ -115,8 +115,6 @@ def _make(name: str, **arguments: Any) -> Callable[..., Any]:
     found = find(name, **arguments)
     if not inspect.isclass(found):
         return functools.partial(found, **arguments)
-    try:
+    with own_code.as_user_error(f"callback {name}"):
         made: Any = found(**arguments)
-    except Exception as error:
-        raise UserError(f"callback {name}: {own_code.describe(error)}; mend it") from error
     return made
