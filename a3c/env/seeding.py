@@ -21,9 +21,9 @@ def training_seed(run_seed: int, worker: int) -> int:
     return _block(run_seed, worker, "training")
 
 
-def evaluation_seed(run_seed: int, index: int = 0) -> int:
-    """The first of the `BLOCK` seeds of an evaluation; `index` numbers the evaluations."""
-    return _HALF + _block(run_seed, index, "evaluation")
+def evaluation_seed(run_seed: int) -> int:
+    """The first of the `BLOCK` seeds of evaluations."""
+    return _HALF + _block(run_seed, 0, "evaluation")
 
 
 def _block(run_seed: int, index: int, purpose: str) -> int:

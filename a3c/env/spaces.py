@@ -51,15 +51,11 @@ def is_image(space: Box) -> bool:
 def pack(envs: Envs, config: EnvConfig) -> Envs:
     """`envs` with Box observations, which hold the action masks if the configuration wants these.
 
-    Raises UserError, one line, and closes `envs` if the observations can't be packed.
+    Raises UserError, one line, if the observations can't be packed.
     """
     if isinstance(envs.single_observation_space, Box) and not config.action_masks:
         return envs
-    try:
-        return _Packing(envs, config)
-    except UserError:
-        envs.close()
-        raise
+    return _Packing(envs, config)
 
 
 class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
