@@ -22,20 +22,21 @@ import plot
 import worker
 from tests.clusters import REPOSITORY
 from tests.test_broken_runs import DAMAGES, FILES
-from tests.test_fuzz_input import MANY, SOME, Said, Stage, add_no_runs
+from tests.test_fuzz_input import MANY, SOME, Stage, add_no_runs, check_refused
 
 PAGE = REPOSITORY / "docs" / "bad-input.md"
 MAINS = {f"{tool.__name__}.py": tool.main for tool in (launch_cluster, worker, evaluate, plot)}
 HOSTS = "--job worker --task 0 --worker-hosts 127.0.0.1:2223 --ps-hosts"
-POLE = "launch_cluster.py --env-id CartPole-v1"
-FILE = "launch_cluster.py --config mine.toml"
+START = "launch_cluster.py"
+POLE = f"{START} --env-id CartPole-v1"
 
 PREFACE = """\
 # Bad input
 
 What users get wrong is one line on stderr that names the value and a remedy, and exit code 2;
-nothing is written or started. This page is written by `python -m tests.bad_inputs`, and a test
-gives each of its {cases} examples and compares what is said.
+nothing is written or started. The line begins with the command's name, which is left out here.
+This page is written by `python -m tests.bad_inputs`, and a test gives each of its {cases} examples
+and compares what is said.
 
 The tests try more than is shown here:
 
@@ -57,14 +58,30 @@ class Case(NamedTuple):
     tf_config: str | None = None
 
 
-def toml(text: str | bytes) -> Case:
-    return Case(FILE, {"mine.toml": text.encode() if isinstance(text, str) else text})
+def commands(start: str, *ends: str) -> list[Case]:
+    return [Case(f"{start} {end}".strip()) for end in ends]
+
+
+def config(text: str | bytes, name: str = "mine.toml") -> Case:
+    data = text.encode() if isinstance(text, str) else text
+    return Case(f"{START} --config {name}", {name: data})
+
+
+def mine(flags: str, module: bytes) -> Case:
+    return Case(f"{START} {flags}", {"mine.py": module})
 
 
 def hosts(text: str, flags: str = "--trusted-network") -> Case:
-    """A start across hosts; the first one of the file is this machine."""
-    here = "[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = 2\n"
-    return Case(f"{POLE} --hosts hosts.toml {flags}", {"hosts.toml": (here + text).encode()})
+    return Case(f"{POLE} --hosts hosts.toml {flags}", {"hosts.toml": text.encode()})
+
+
+def sweep(text: str) -> Case:
+    return Case(f"{START} sweep sweep.toml", {"sweep.toml": text.encode()})
+
+
+def tf_config(task: object, **cluster: object) -> Case:
+    jobs = {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]} | cluster
+    return Case("worker.py", tf_config=json.dumps({"cluster": jobs, "task": task}))
 
 
 CHAT = b"""\
@@ -74,144 +91,217 @@ class Chat(Env):
     action_space = spaces.Discrete(2)
 register("Chat-v0", Chat)
 """
-BETA = "[[host]]\nhost = 'beta'\n"
-
-
-def tf_config(task: object, **cluster: object) -> Case:
-    jobs = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]} | cluster
-    return Case("worker.py", tf_config=json.dumps({"cluster": jobs, "task": task}))
+HERE = "[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = 2\n"
+BETA = "[[host]]\nhost = 'beta'\naddress = '10.0.0.2'\n"
 
 
 CASES: dict[str, list[Case]] = {
-    "Flags": [
-        *(
-            Case(f"launch_cluster.py {flags}")
-            for flags in (
-                *("--wrokers 2", "--workers 0", "--gamma", "--workers two", "--workers 2.5"),
-                *("--rollout-length 0", "--envs-per-worker 0"),
-                *("--gamma nan", "--learning-rate -1e-3", "--seed 99999999999", "--mode window"),
-                *("--preset cartpol", "--network resnet", "--optimizer Adam", "--env-id ''"),
-                *("--env-id CartPole-v7", "--env-id ALE/Pongg-v5"),
-            )
+    "Names of flags and verbs": commands(
+        START,
+        *("--wrokers 2", "--lr 1e-3", "--num-envs=8", "--total_timesteps 10", "--batch-size 3"),
+        *("--Learning_Rate 3", "status --lr", "stat", "train", "help", "resume", "frobnicate"),
+    ),
+    "Values of flags": [
+        *commands(
+            START,
+            *("--workers 0", "--gamma", "--workers two", "--workers 2.5", "--rollout-length 0"),
+            *("--envs-per-worker 0", "--gamma nan", "--learning-rate -1e-3", "--seed 99999999999"),
+            *("--stop-at-return inf", "--actions 0 -1", "--max-wall-time m", "--max-wall-time 30x"),
+            *("--max-wall-time=-5m", "--max-wall-time 0s", "--max-wall-time 1e300h"),
+            *("--episodic-life=1", "--mode window", "--preset cartpol", "--network resnet"),
+            *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
+            *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
+            *("--mode child --replace", "start --json", "start --dry-run --seeds 0-2"),
         ),
-        *(
-            Case(f"{POLE} {flags}")
-            for flags in (
-                *("--actions 0 9", "--env-kwargs '[1]'", "--base-port 65535"),
-                *("--preprocessing atari", "--learning-rate-range 2 1", "--stop-at-return inf"),
-            )
+    ],
+    "Settings that contradict each other": [
+        *commands(
+            f"{START} --preset none",
+            *("--learning-rate-range 2 1", "--learning-rate-range 1e-2", "--actions 2 3 2"),
+            "--minibatches 9 --envs-per-worker 4 --rollout-length 2",
+            "--minibatches 5 --envs-per-worker 4 --network mlp-lstm",
+            *("--network mlp --hidden-sizes", "--optimizer-statistics per-worker"),
+            "--value-optimizer own",
+            *("--return-steps 5 --network a3c-lstm", "--render-worker 2 --workers 2"),
+            *("--push-winner", "--stop-worker-games 9", "--epochs 2", "--value-clip 0.5"),
+            *("--kl-limit 0.02 --ratio-limit 0.2", "--ratio-limit-final 0.1"),
+            *("--anneal-start 7 --anneal-steps 7", "--epsilon-anneal-start 7 --anneal-steps 7"),
+            "--entropy-anneal-start 7 --entropy-anneal-steps 7",
+            *("--anneal-start 7 --ratio-limit-anneal-steps 7", "--heartbeat-timeout 60"),
         ),
+    ],
+    "Environments": [
+        *commands(START, "--env-id ''", "--env-id CartPole-v7", "--env-id ALE/Pongg-v5"),
+        *commands(
+            POLE,
+            *("--actions 0 9", "--preprocessing atari", "--network a3c-ff", "--action-masks"),
+        ),
+        Case(f"{START} --env-id Pendulum-v1 --action-masks"),
+    ],
+    "Your own code": [
+        *commands(START, "--env-id nowhere:Id-v0", "--env-id line_walk.py:X-v0"),
+        mine("--env-id mine:Id-v0", b"import gymnasium\nx = = 1\n"),
+        mine("--env-id mine:Id-v0", b"\n\n1 / 0\n"),
+        mine("--env-id mine:Id-v0", b"\n"),
+        mine("--env-id mine:Nope-v0", b"import gymnasium\ngymnasium.register('Mine-v0', 'mine:E')"),
+        mine("--env-id mine:Chat-v0", CHAT),
+        Case(f"{POLE} --network nowhere:build"),
+        mine("--env-id CartPole-v1 --network mine:build", b"\ndef build(:\n"),
+        *commands(f"{POLE} --callback", "nowhere.at:all", "json:nothing", "json:__name__"),
     ],
     "Configuration files": [
-        Case(FILE),
-        toml("[runs]\nseed = 3"),
-        toml("[run]\nsede = 3"),
-        toml("run = 3"),
-        toml("[run]\nseed = true"),
-        toml("[run]\nseed = '3'"),
-        toml("[learning]\ngamma = nan"),
-        toml("[learning]\nlearning_rate = inf"),
-        toml("[run]\nseed = 1\nseed = 2"),
-        toml("[run"),
-        toml(b"[env]\nenv_id = '\xe9'"),
-        toml("[run]\nseed = 3\0"),
-        toml("[env]\nenv_kwargs = {a = 1979-05-27}"),
-        Case("launch_cluster.py --config folder"),
+        *commands(f"{START} --config", "mine.toml", "folder"),
+        config("[runs]\nseed = 3"),
+        config("[run]\nsede = 3"),
+        config("[env]\nseed = 3"),
+        config('[env]\n"a\\nb" = 3'),
+        config("seed = 3"),
+        config("run = 3"),
+        config("[run]\nseed = true"),
+        config("[run]\nseed = '3'"),
+        config("[network]\nhidden_sizes = 3"),
+        config("[learning]\ngamma = nan"),
+        config("[learning]\nlearning_rate = inf"),
+        config("[env]\nenv_kwargs = {a = 1979-05-27}"),
+        config("[run]\nseed = 1\nseed = 2"),
+        config("[run"),
+        config(b"[env]\nenv_id = '\xe9'"),
+        config("[run]\nseed = 3\0"),
+        config("[1]", "list.json"),
+        config('{"env": {"env_kwargs": {"a": 1e999}}}', "inf.json"),
     ],
-    "Your own modules": [
-        Case("launch_cluster.py --env-id nowhere:Id-v0"),
-        Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"import gymnasium\nx = = 1\n"}),
-        Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"\n\n1 / 0\n"}),
-        Case("launch_cluster.py --env-id mine:Id-v0", {"mine.py": b"\n"}),
-        Case("launch_cluster.py --env-id mine:Chat-v0", {"mine.py": CHAT}),
-        Case(f"{POLE} --action-masks"),
-        Case("launch_cluster.py --env-id Pendulum-v1 --action-masks"),
-        Case(f"{POLE} --network nowhere:build"),
-        Case(f"{POLE} --network mine:build", {"mine.py": b"\ndef build(:\n"}),
+    "Sweeps": [
+        sweep("[vary]\nseeds = [1]"),
+        sweep("[vary]\nmax-wall-time = [1]"),
+        sweep("[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]"),
+        sweep("[vary]\nseed = 1"),
+        sweep("[vary]\nseed = [1.5]"),
+        sweep("[vary]\ngamma = {low = 0.9, high = 0.5}"),
+        sweep("[vary]\ngamma = {low = 0, high = 0.5, log = true}"),
+        sweep("[fixed]\nseed = 1"),
+        sweep("vary = 3"),
+        sweep("trials = 0\n[vary]\nseed = [1]"),
+        sweep("preset = 'x'\n[vary]\nseed = [1]"),
+        sweep("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]"),
+        sweep("runs = 1"),
+        sweep("= 1"),
     ],
-    "Addresses": [
-        Case("worker.py"),
-        Case("worker.py --job boss"),
-        Case("worker.py --job worker --task x"),
+    "Runs and their folders": [
+        *commands(
+            START,
+            *("status nothing", "watch nothing", "attach nothing", "stop nothing"),
+            *("logs --run nothing", "restart worker-0 --run nothing"),
+            *("status file", "status folder", "status loop", "status ''", "status", "--resume"),
+        ),
+        *commands(
+            POLE,
+            *("--resume --run-dir folder", "--run-dir file", "--run-dir full", "--run-dir loop"),
+            "--run-dir /proc/x",
+        ),
+        Case(f"{START} status torn", {"torn/config.json": b'{"config": {'}),
+        Case(f"{START} status torn", {"torn/config.json": b'{"config": {"env": 3}}'}),
+        *commands("evaluate.py", "nothing", "file"),
+        *commands("plot.py", "nothing", "folder"),
+        Case("evaluate.py torn", {"torn/manifest.json": b"{"}),
+        Case("plot.py torn", {"torn/metrics/worker-0.jsonl": b"\xff"}),
+    ],
+    "Games and videos": [
+        *commands(
+            "evaluate.py",
+            *("--episodes 0", "--seed -1", "--lr 3", "--recrod x"),
+            *("--seconds inf", "--seconds long", "--seconds 3", "--format gif", "--record ''"),
+            *("--record file", "--record film.webm", "--record new.gif --format mp4"),
+            *("--record /proc/videos", "--follow --record films", "--follow --json"),
+            "--follow --which best",
+        ),
+        Case("evaluate.py --record there.gif", {"there.gif": b""}),
+    ],
+    "Curves and pictures": commands(
+        "plot.py",
+        *("--smooth 0", "--what moon", "--what filters --smooth 3", "--what saliency --x wall"),
+        *("--output curve.png", "--output ''"),
+    ),
+    "Processes and hosts": [
+        *commands("worker.py", "", "--job boss", "--job worker --task x"),
+        Case(f"worker.py {HOSTS.replace('--task 0', '--task 3')} 127.0.0.1:2222"),
+        *commands("worker.py --cluster slurm", "", "--job ps"),
+        *commands(
+            f"{START} keep",
+            *("", "worker-3-1", "worker-0 --max-env-steps +5", "ps-0 --json"),
+            "worker-0 --ps-hosts 127.0.0.1:2222",
+            "worker-7 --ps-hosts 127.0.0.1:2222 --worker-hosts 127.0.0.1:2223",
+        ),
+        *commands(POLE, "--base-port 65535", "--workers 100000", "--ps 1000 --workers 4999"),
+        Case(f"{POLE} --hosts hosts.toml"),
         *(
-            Case(f"worker.py {HOSTS} {shlex.quote(hosts)}")
-            for hosts in (
-                *("127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "user@127.0.0.1:1", "::1:9"),
-                *("local host:1", "日本:1", "http://localhost:1", "127.0.0.1:1,127.0.0.1:1"),
-                *("localhost:2223", "10.1.2.3:2222", "0.0.0.0:2222", ","),
+            hosts(HERE, flags)
+            for flags in (
+                *("--no-trusted-network", "--trusted-network --isolation on"),
+                *("--trusted-network --workers 3", "--trusted-network --max-workers 9"),
             )
         ),
-        Case(f"worker.py {HOSTS.replace('--task 0', '--task 3')} 127.0.0.1:2222"),
-        Case("worker.py", tf_config="{"),
-        Case("worker.py", tf_config="[]"),
-        tf_config({"type": "worker", "index": 1}),
-        tf_config({"type": "worker", "index": -1}),
-        tf_config({"type": "boss", "index": 0}),
+    ],
+    "Addresses": commands(
+        f"worker.py {HOSTS}",
+        *("127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "user@127.0.0.1:1", "::1:9"),
+        *("'local host:1'", "'日本:1'", "http://localhost:1", "127.0.0.1:1,127.0.0.1:1"),
+        *("localhost:2223", "10.1.2.3:2222", "0.0.0.0:2222", ","),
+    ),
+    "TF_CONFIG": [
+        *(
+            Case("worker.py", tf_config=text)
+            for text in (
+                *("{", "[]", '{"cluster": []}', '{"cluster": {"ps": ["a:1"]}}'),
+                *('{"cluster": {"ps": [1]}, "task": {}}', '{"cluster": {}, "task": {}}'),
+            )
+        ),
+        *(tf_config({"type": "worker", "index": index}) for index in (1, -1, "one", True, 0.0)),
+        *(tf_config({"type": job, "index": 0}) for job in ("boss", ["ps"], "a\nb", "chief")),
+        tf_config({"index": 0}),
         tf_config({"type": "ps", "index": "٠"}),
-        tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:70000"]),
-        tf_config({"type": "ps", "index": 0}, ps="127.0.0.1:2222"),
-        tf_config({"type": "ps", "index": 0}, ps=["127.0.0.1:2223"]),
-        Case("worker.py --cluster slurm"),
-        Case("worker.py --cluster slurm --job ps"),
-        Case("launch_cluster.py keep worker-3-1"),
-        Case("launch_cluster.py keep worker-0 --ps-hosts 127.0.0.1:2222"),
-        Case(
-            "launch_cluster.py keep worker-7 --ps-hosts 127.0.0.1:2222 "
-            "--worker-hosts 127.0.0.1:2223"
+        *(
+            tf_config({"type": "ps", "index": 0}, ps=addresses)
+            for addresses in (
+                *(["127.0.0.1:70000"], "127.0.0.1:1", ["127.0.0.1:2"], ["10.0.0.1:1"]),
+            )
         ),
     ],
     "Host files": [
-        Case(f"{POLE} --hosts hosts.toml"),
-        hosts("[[host"),
-        hosts("[hosts]"),
-        hosts(f"{BETA}adress = '10.0.0.2'"),
-        hosts(f"{BETA}address = '10.0.0.2'"),
-        hosts(f"{BETA}address = '10.0.0.2'\nslots = 0"),
-        hosts(f"{BETA}address = '10.0.0.1'\nslots = 1"),
-        hosts(f"{BETA}address = '127.0.0.1'\nslots = 1"),
-        hosts(f"{BETA}address = '10.0.0.2:22'\nslots = 1"),
-        hosts(f"{BETA}address = '10.0.0.2'\nslots = 1\nport = 99999"),
-        hosts(f"{BETA}address = '10.0.0.2'\nslots = 1\ndirectory = 'a3c'"),
-        hosts("", "--trusted-network --workers 3"),
-        hosts("", "--trusted-network --isolation on"),
-        hosts("", ""),
-    ],
-    "Runs and paths": [
+        *(hosts(text) for text in ("[[host", "[hosts]", "", "host = 'beta'", "host = [3]")),
+        hosts(f"ps = 'gamma'\n{HERE}"),
+        hosts(f"ps = []\n{HERE}"),
+        hosts(f"{HERE}python = 'x'"),
+        hosts(f"{HERE}port = 2200"),
         *(
-            Case(f"launch_cluster.py {words}")
-            for words in (
-                *("status nothing", "watch nothing", "attach nothing", "stop nothing"),
-                *("logs --run nothing", "restart worker-0 --run nothing"),
-                *("status file", "status folder", "status loop", "status ''"),
+            hosts(f"{HERE}[[host]]\nhost = '{name}'\naddress = '{address}'\nslots = 1")
+            for name, address in (
+                *(("here", "10.0.0.2"), ("beta", "10.0.0.1"), ("beta", "127.0.0.1")),
             )
         ),
-        Case("launch_cluster.py status"),
-        Case("launch_cluster.py --resume"),
-        Case(f"{POLE} --resume --run-dir folder"),
-        Case(f"{POLE} --run-dir file"),
-        Case(f"{POLE} --run-dir full"),
-        Case(f"{POLE} --run-dir loop"),
-        Case("launch_cluster.py status torn", {"torn/config.json": b'{"config": {'}),
-        Case("launch_cluster.py status torn", {"torn/config.json": b'{"config": {"env": 3}}'}),
-        *(Case(f"{tool} nothing") for tool in ("evaluate.py", "plot.py")),
-        Case("evaluate.py torn", {"torn/manifest.json": b"{"}),
-        Case("plot.py torn", {"torn/metrics/worker-0.jsonl": b"\xff"}),
-        Case("evaluate.py --episodes 0"),
-        Case("evaluate.py --seconds inf"),
-        Case("evaluate.py --seconds long"),
-        Case("plot.py --smooth 0"),
+        hosts(f"{HERE}{BETA}slots = 0"),
+        *(
+            hosts(f"{BETA}{more}")
+            for more in (
+                *("", "adress = '10.0.0.2'", "slots = 4", "slots = true", "slots = -1"),
+                *("slots = 1\nport = 99999", "slots = 1\nuser = ''", "slots = 1\noptions = '-v'"),
+                *('slots = 1\noptions = ["a\\nb"]', "slots = 1\ndirectory = 'a3c'"),
+            )
+        ),
+        hosts("[[host]]\nhost = 'beta'\nslots = 1"),
+        hosts("[[host]]\nhost = 'beta'\naddress = '10.0.0.2:22'\nslots = 1"),
+        hosts("[[host]]\nhost = '-oProxyCommand=x'\naddress = '10.0.0.2'\nslots = 1"),
     ],
 }
 
 
-def say(case: Case, folder: Path) -> Said:
-    """Give a bad input in a folder of its own, and take down what is said of it."""
+def say(case: Case, folder: Path) -> str:
+    """Give a bad input in a folder of its own; returns the one line that refuses it."""
     add_no_runs(folder)
     for name, data in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     script, *words = shlex.split(case.command)
-    if script == "launch_cluster.py" and words[0].startswith("--"):
+    if script == START and words[0].startswith("--"):
         words = ["--dry-run", *words]  # whatever comes of it, nothing shall start
     environment = {} if case.tf_config is None else {"TF_CONFIG": case.tf_config}
     kept = sys.path[:]
@@ -221,28 +311,33 @@ def say(case: Case, folder: Path) -> Said:
     finally:
         sys.path[:] = kept
         sys.modules.pop("mine", None)
-    return said._replace(err=said.err.replace(str(folder), "."))
+    check_refused(said, script)
+    return said.err.replace(str(folder), ".").strip()
 
 
 @contextlib.contextmanager
 def without_environments_of_tests() -> Iterator[None]:
-    """Gymnasium as it is where no test ran before in this process."""
+    """Gymnasium as it is where no test ran before in this process, and unchanged afterwards."""
     known = gymnasium.registry
-    hidden = {
-        env_id: known.pop(env_id)
-        for env_id, spec in list(known.items())
-        if getattr(spec.entry_point, "__module__", "").startswith("tests.")
-    }
+    before = dict(known)
+    for env_id, spec in before.items():
+        if getattr(spec.entry_point, "__module__", "").startswith("tests."):
+            del known[env_id]
     try:
         yield
     finally:
-        known.update(hidden)
+        known.clear()
+        known.update(before)
 
 
-def example(case: Case) -> str:
-    parts = [f"`{case.command}`"]
+def example(case: Case, start: str) -> str:
+    """An example without the start that the whole table shares."""
+    parts = []
+    rest = case.command.removeprefix(start).strip().replace("\n", " ⏎ ")
+    if rest and rest not in case.files:
+        parts.append(f"`{rest}`")
     for name, data in case.files.items():
-        shown = repr(data.decode("latin-1"))[1:-1].replace("\\n", " ⏎ ").strip()
+        shown = data.decode("latin-1").replace("\n", " ⏎ ").replace("\0", "\\0").strip()
         parts.append(f"{name}: `{shown}`" if shown else f"{name}: empty")
     if case.tf_config is not None:
         parts.append(f"TF_CONFIG: `{case.tf_config}`")
@@ -259,18 +354,15 @@ def page() -> str:
     )
     lines = text.splitlines()
     for kind, found in CASES.items():
-        lines += [
-            "",
-            f"## {kind}",
-            "",
-            "| example | what is said | exit code |",
-            "| --- " * 3 + "|",
-        ]
+        words = [case.command.split() for case in found]
+        start = " ".join(os.path.commonprefix(words))  # noqa: RUF071 - of words
+        title = f"`{start}` with" if start else "example"
+        lines += ["", f"## {kind}", "", f"| {title} | what is said |", "| --- | --- |"]
         for case in found:
             with tempfile.TemporaryDirectory() as folder:
-                said = say(case, Path(folder).resolve())
-            text = said.err.strip().replace("|", "\\|").replace("<", "&lt;")
-            lines.append(f"| {example(case)} | {text} | {said.code} |")
+                line = say(case, Path(folder).resolve())
+            text = line.partition(": ")[2].replace("|", "\\|").replace("<", "&lt;")
+            lines.append(f"| {example(case, start)} | {text} |")
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 from pathlib import Path
@@ -48,10 +47,7 @@ def test_refusing_needs_no_tensorflow() -> None:
 
 
 def test_every_bad_input_of_the_page_is_refused_with_these_words() -> None:
-    page = bad_inputs.page()
+    pages = (bad_inputs.page(), bad_inputs.PAGE.read_text())
     # argparse sets quotes differently from version to version
-    here, written = (text.replace("'", "") for text in (page, bad_inputs.PAGE.read_text()))
-    assert here.splitlines() == written.splitlines(), "write it anew: python -m tests.bad_inputs"
-    rows = re.findall(r"^\| `.*\| (\d+) \|$", page, re.MULTILINE)
-    assert len(rows) == sum(map(len, bad_inputs.CASES.values())) > 80
-    assert set(rows) == {"2"}
+    here, written = (text.replace("'", "").splitlines() for text in pages)
+    assert here == written, "write it anew: python -m tests.bad_inputs"

@@ -177,23 +177,6 @@ def test_damaged_lines_of_metrics_are_counted_once(
     assert told[0].endswith("runs/pole/metrics (worker-0.jsonl 3)")
 
 
-@pytest.mark.parametrize(
-    "verb", ["status", "watch", "attach", "stop", "logs", "restart", "cockpit"]
-)
-@pytest.mark.parametrize("name", ["nothing", "a-file", "an-empty-directory"])
-def test_a_name_that_is_no_run_is_refused_by_name(verb: str, name: str, stage: Stage) -> None:
-    (stage.path / "a-file").touch()
-    (stage.path / "an-empty-directory").mkdir()
-    place = {"logs": ["--run", name], "restart": ["worker-0", "--run", name]}.get(verb, [name])
-    said = stage.call(launch_cluster.main, [verb, *place])
-    check_refused(said, "launch_cluster.py")
-    assert f"no run {name!r}" in said.err
-    for tool in (evaluate, plot):
-        said = stage.call(tool.main, [name])
-        check_refused(said, f"{tool.__name__}.py")
-        assert repr(name) in said.err
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 

@@ -194,19 +194,6 @@ def test_a_callback_that_hangs_delays_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nowhere.at:all", "No module named 'nowhere'"),
-        ("examples.callback:nothing", "has no nothing; give package.module:function"),
-        ("json:__name__", "is an object of type str and no function"),
-    ],
-)
-def test_a_name_that_is_no_callback_is_refused(name: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"^callback {name}: .*{said}"):
-        Callbacks(({"name": name},), tmp_path)
-
-
-@pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
         ("Seen", {"wrod": 1}, "unexpected keyword argument 'wrod'; mend it"),

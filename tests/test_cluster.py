@@ -136,34 +136,6 @@ def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> Non
     assert read(tf_config({"type": "ps", "index": 0}, **jobs))[1] == Task("ps", 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[" * 100_000, "is not valid JSON"),
-        ('{"cluster": []}', "no table 'cluster'"),
-        ('{"cluster": {"ps": ["a:1"]}}', "no table 'task'"),
-        ('{"cluster": {"ps": [1]}, "task": {}}', "cluster.ps is not a list"),
-        ('{"cluster": {}, "task": {}}', "no ps"),
-        (tf_config({"index": 0}), "task type None is unknown: give ps, worker or chief"),
-        (tf_config({"type": ["ps"], "index": 0}), "task type ['ps'] is unknown"),
-        (tf_config({"type": "a\nb", "index": 0}), r"task type 'a\nb' is unknown"),
-        (tf_config({"type": "chief", "index": 0}), "the cluster has 0 chief"),
-        (worker_config("one"), "task index 'one' is out of range"),
-        (worker_config(True), "task index True is out of range"),
-        (worker_config(0.0), "task index 0.0 is out of range"),
-        (worker_config("9" * 4000), "is out of range"),
-        (worker_config(0, ps=["10.0.0.1:1"]), "10.0.0.1:1 is not loopback"),
-    ],
-)
-def test_a_wrong_tf_config_is_one_line(text: str, said: str) -> None:
-    with pytest.raises(UserError) as refused:
-        read(text)
-    line = str(refused.value)
-    assert said in line
-    assert len(line.splitlines()) == 1
-    assert len(line) < 400
-
-
 # --- ports and peers ----------------------------------------------------------------------------
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from a3c import config as settings
 from a3c.config import Config, Share, command_line
 from a3c.config.command_line import OPTIONS, Layer
-from a3c.errors import UserError
 from a3c.launch.run_summary import sharing
 from tests.clusters import config
 from tests.strategies import layers
@@ -53,45 +52,6 @@ def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:
 def test_schedules_run_over_the_whole_run_unless_told() -> None:
     assert set(config(max_env_steps=123).windows.values()) == {(0, 123)}
     assert set(config(max_env_steps=123, anneal_steps=7).windows.values()) == {(0, 7)}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"learning_rate_range": [1e-2, 1e-4]}, "learning_rate_range [0.01, 0.0001]"),
-        ({"learning_rate_range": [1e-2]}, "learning_rate_range [0.01]"),
-        ({"hidden_sizes": [], "network": "mlp"}, "hidden_sizes is empty"),
-        ({"actions": [2, 3, 2]}, "actions [2, 3, 2]"),
-        (
-            {"minibatches": 5, "envs_per_worker": 4, "network": "mlp-lstm"},
-            "minibatches 5 is more than envs_per_worker 4",
-        ),
-        (
-            {"minibatches": 9, "envs_per_worker": 4, "rollout_length": 2},
-            "minibatches 9 is more than a rollout has samples, 8",
-        ),
-        ({"optimizer_statistics": "per-worker"}, "optimizer_statistics per-worker with samples"),
-        ({"value_optimizer": "own"}, "value_optimizer own with samples_per_step"),
-        ({"return_steps": 5, "network": "a3c-lstm"}, "return_steps 5: samples of several rollouts"),
-        ({"render_worker": 2, "workers": 2}, "render_worker 2: there is none, the last one is 1"),
-        ({"push_winner": True}, "push_winner without a goal"),
-        ({"stop_worker_games": 9}, "stop_worker_games without a goal"),
-        ({"epochs": 2}, "epochs 2 without a ratio_limit"),
-        ({"value_clip": 0.5}, "value_clip 0.5 without a ratio_limit"),
-        ({"kl_limit": 0.02, "ratio_limit": 0.2}, "kl_limit 0.02 with one epoch"),
-        ({"ratio_limit_final": 0.1}, "ratio_limit_final 0.1 without a ratio_limit"),
-        ({"anneal_start": 7, "anneal_steps": 7}, "anneal_start 7 is not below the end"),
-        ({"epsilon_anneal_start": 7, "anneal_steps": 7}, "epsilon_anneal_start 7 is not below"),
-        ({"entropy_anneal_start": 7, "entropy_anneal_steps": 7}, "entropy_anneal_start 7 is not"),
-        ({"anneal_start": 7, "ratio_limit_anneal_steps": 7}, "ratio_limit_anneal_start 7 is not"),
-        ({"heartbeat_timeout_s": 60}, "heartbeat_timeout_s 60 is not above ps_timeout_s 60"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(wrong: dict, message: str) -> None:
-    with pytest.raises(UserError) as refusal:
-        config(**wrong)
-    assert str(refusal.value).startswith(message)
-    assert "\n" not in str(refusal.value)
 
 
 # --- how the workers share what a preset says of the task -----------------------------------------

@@ -148,16 +148,6 @@ def test_a_compose_file_has_any_name_in_it(capsys: pytest.CaptureFixture[str]) -
     assert entrypoint[-1] == f"/runs/{name}".replace("$", "$$")
 
 
-def test_keep_speaks_of_its_own_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch_cluster.main(["keep"]) == 2
-    assert "PROCESS is missing" in capsys.readouterr().err
-    assert launch_cluster.main(["keep", "worker-0", "--max-env-steps", "+5"]) == 2
-    assert "--max-env-steps +5 is for `--resume`" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        launch_cluster.main(["--help"])
-    assert "  keep " in capsys.readouterr().out
-
-
 def test_the_compose_file_here_is_the_same_plan(
     capsys: pytest.CaptureFixture[str], reference: Planned
 ) -> None:

@@ -44,14 +44,6 @@ def inside() -> Iterator[int]:
         process.communicate()
 
 
-def test_the_owner_of_a_port_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert listeners.port_owner(port) == (os.getpid(), psutil.Process().name())
-        assert Listener("127.0.0.1", port) in listeners.listeners(os.getpid())
-    assert listeners.port_owner(port) is None
-
-
 def test_the_listeners_are_those_that_psutil_finds() -> None:
     with (
         socket.create_server(("0.0.0.0", 0)),

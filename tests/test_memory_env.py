@@ -1,7 +1,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,9 +47,3 @@ def test_wait_and_question_are_independent_of_the_cue() -> None:
         assert all((blank == WAIT).all() for blank in seen[1:-1])
     assert questions[0] == questions[1] == {tuple(QUESTION)}
     assert waits[0] == waits[1] == {6, 7, 8, 9, 10}
-
-
-def test_the_wait_can_be_set() -> None:
-    made = gymnasium.make("Memory-v0", min_wait=3, max_wait=3)
-    made.reset(seed=0)
-    assert [made.step(0)[2] for _ in range(5)] == [False, False, False, False, True]

@@ -116,14 +116,9 @@ def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> N
     work, folder = tmp_path / "work", str(tmp_path)
     work.mkdir()
     own = ("--env-id", "CartPole-v1", "--network", "mine:build")
-    for source, said in (
-        ("\nbuild = (", "mine.py:2: SyntaxError: '(' was never closed; mend it\n"),
-        (WHOLE.replace(RETURN, "pass"), "network mine:build gave None: return a3c.net.network.Net"),
-    ):
-        (tmp_path / "mine.py").write_text(source)
-        assert said in refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)
-    line = refused("launch_cluster.py", *own[:3], "nowhere.at:all", cwd=work)
-    assert "importing nowhere.at failed: ModuleNotFoundError: No module named 'nowhere'" in line
+    (tmp_path / "mine.py").write_text(WHOLE.replace(RETURN, "pass"))
+    line = refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)
+    assert "network mine:build gave None: return a3c.net.network.Net" in line
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "net.py").write_text("x = $\n")
     line = refused("launch_cluster.py", *own[:3], "inner.net:build", cwd=work, PYTHONPATH=folder)

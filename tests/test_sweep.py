@@ -74,35 +74,6 @@ def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
     assert (len(list(read.settings())), sorted(read.ranges)) == (60, ["epochs", "learning_rate"])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[vary]\nseeds = [1]", "unknown setting seeds: did you mean seed?"),
-        ("[vary]\nmax-wall-time = [1]", "did you mean max_wall_time_s?"),
-        ("[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]", "or a time like 30m"),
-        ("[vary]\nseed = 1", "seed = 1 is refused: give a list, or a range"),
-        ("[vary]\nseed = [1.5]", "seed = 1.5 is refused: give a whole number"),
-        ("[vary]\ngamma = { low = 0.9, high = 0.5 }", "give numbers, low below high"),
-        ("[vary]\ngamma = { low = 0, high = 0.5, log = true }", "above 0 with log"),
-        ("[fixed]\nseed = 1", "give a table [vary]"),
-        ("vary = 3", "give a table [vary]"),
-        ("trials = 0\n[vary]\nseed = [1]", "trials = 0 is refused"),
-        ("preset = 'x'\n[vary]\nseed = [1]", "--preset x is unknown"),
-        ("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]", "optuna can't choose hidden_sizes"),
-        ("runs = 1", "unknown key 'runs'"),
-        ("= 1", "is not valid TOML"),
-    ],
-)
-def test_a_file_that_makes_no_sense_is_refused_in_one_line(
-    tmp_path: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert launch_cluster.main(["sweep", str(written(tmp_path, text))]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert len(said.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["sweep.toml"]
-
-
 def test_seeds_are_given_as_numbers_and_ranges() -> None:
     assert sweep.seeds("1,5,7-8") == [1, 5, 7, 8]
     for text in ("", "x", "3-1", "-1", "1-2-3"):
