@@ -101,35 +101,31 @@ CASES: dict[str, list[Case]] = {
         *("--wrokers 2", "--lr 1e-3", "--num-envs=8", "--total_timesteps 10", "--batch-size 3"),
         *("--Learning_Rate 3", "status --lr", "stat", "train", "help", "resume", "frobnicate"),
     ),
-    "Values of flags": [
-        *commands(
-            START,
-            *("--workers 0", "--gamma", "--workers two", "--workers 2.5", "--rollout-length 0"),
-            *("--envs-per-worker 0", "--gamma nan", "--learning-rate -1e-3", "--seed 99999999999"),
-            *("--stop-at-return inf", "--actions 0 -1", "--max-wall-time m", "--max-wall-time 30x"),
-            *("--max-wall-time=-5m", "--max-wall-time 0s", "--max-wall-time 1e300h"),
-            *("--episodic-life=1", "--mode window", "--preset cartpol", "--network resnet"),
-            *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
-            *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
-            *("--mode child --replace", "start --json", "start --dry-run --seeds 0-2"),
-        ),
-    ],
-    "Settings that contradict each other": [
-        *commands(
-            f"{START} --preset none",
-            *("--learning-rate-range 2 1", "--learning-rate-range 1e-2", "--actions 2 3 2"),
-            "--minibatches 9 --envs-per-worker 4 --rollout-length 2",
-            "--minibatches 5 --envs-per-worker 4 --network mlp-lstm",
-            *("--network mlp --hidden-sizes", "--optimizer-statistics per-worker"),
-            "--value-optimizer own",
-            *("--return-steps 5 --network a3c-lstm", "--render-worker 2 --workers 2"),
-            *("--push-winner", "--stop-worker-games 9", "--epochs 2", "--value-clip 0.5"),
-            *("--kl-limit 0.02 --ratio-limit 0.2", "--ratio-limit-final 0.1"),
-            *("--anneal-start 7 --anneal-steps 7", "--epsilon-anneal-start 7 --anneal-steps 7"),
-            "--entropy-anneal-start 7 --entropy-anneal-steps 7",
-            *("--anneal-start 7 --ratio-limit-anneal-steps 7", "--heartbeat-timeout 60"),
-        ),
-    ],
+    "Values of flags": commands(
+        START,
+        *("--workers 0", "--gamma", "--workers two", "--workers 2.5", "--rollout-length 0"),
+        *("--envs-per-worker 0", "--gamma nan", "--learning-rate -1e-3", "--seed 99999999999"),
+        *("--stop-at-return inf", "--actions 0 -1", "--max-wall-time m", "--max-wall-time 30x"),
+        *("--max-wall-time=-5m", "--max-wall-time 0s", "--max-wall-time 1e300h"),
+        *("--episodic-life=1", "--mode window", "--preset cartpol", "--network resnet"),
+        *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
+        *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
+        *("--mode child --replace", "start --json", "start --dry-run --seeds 0-2"),
+    ),
+    "Settings that contradict each other": commands(
+        f"{START} --preset none --workers 2",
+        *("--learning-rate-range 2 1", "--learning-rate-range 1e-2", "--actions 2 3 2"),
+        "--minibatches 9 --envs-per-worker 4 --rollout-length 2",
+        "--minibatches 5 --envs-per-worker 4 --network mlp-lstm",
+        *("--network mlp --hidden-sizes", "--optimizer-statistics per-worker"),
+        "--value-optimizer own",
+        *("--return-steps 5 --network a3c-lstm", "--render-worker 2"),
+        *("--push-winner", "--stop-worker-games 9", "--epochs 2", "--value-clip 0.5"),
+        *("--kl-limit 0.02 --ratio-limit 0.2", "--ratio-limit-final 0.1"),
+        *("--anneal-start 7 --anneal-steps 7", "--epsilon-anneal-start 7 --anneal-steps 7"),
+        "--entropy-anneal-start 7 --entropy-anneal-steps 7",
+        *("--anneal-start 7 --ratio-limit-anneal-steps 7", "--heartbeat-timeout 60"),
+    ),
     "Environments": [
         *commands(START, "--env-id ''", "--env-id CartPole-v7", "--env-id ALE/Pongg-v5"),
         *commands(
@@ -231,13 +227,15 @@ CASES: dict[str, list[Case]] = {
             "worker-0 --ps-hosts 127.0.0.1:2222",
             "worker-7 --ps-hosts 127.0.0.1:2222 --worker-hosts 127.0.0.1:2223",
         ),
-        *commands(POLE, "--base-port 65535", "--workers 100000", "--ps 1000 --workers 4999"),
+        *commands(
+            POLE, "--workers 2 --base-port 65535", "--workers 100000", "--ps 1000 --workers 4999"
+        ),
         Case(f"{POLE} --hosts hosts.toml"),
         *(
             hosts(HERE, flags)
             for flags in (
                 *("--no-trusted-network", "--trusted-network --isolation on"),
-                *("--trusted-network --workers 3", "--trusted-network --max-workers 9"),
+                *("--trusted-network --workers 3", "--trusted-network --workers 2 --max-workers 9"),
             )
         ),
     ],

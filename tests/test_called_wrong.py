@@ -1,4 +1,4 @@
-"""What people type when they come from elsewhere: one line, with what they meant."""
+"""Warnings, hints and the version; what is refused is in docs/bad-input.md."""
 
 from __future__ import annotations
 
