@@ -19,11 +19,10 @@ from a3c.run.rundir import REPOSITORY
 from tests.runs import call, call_script, wait_until
 
 CONNECT_INSIDE = """
-import os, socket, sys
-from a3c.keeper.namespaces import Namespace, enter
-there = {kind: os.open(f"/proc/{sys.argv[1]}/ns/{kind}", os.O_RDONLY) for kind in ("net", "user")}
-same = os.fstat(there["user"]).st_ino == os.stat("/proc/self/ns/user").st_ino
-enter(Namespace(there["net"], None if same else there["user"]))
+import socket, sys
+from a3c.keeper.namespaces import enter
+from a3c.process.process_records import identify
+enter(identify(int(sys.argv[1])))
 socket.create_connection(("127.0.0.1", int(sys.argv[2])), timeout=10).close()
 """
 

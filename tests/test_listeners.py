@@ -21,7 +21,7 @@ from tests.isolation import needs_namespaces
 LISTENS_INSIDE = """
 import socket, sys
 from a3c.keeper import namespaces
-namespaces.enter(namespaces.make())
+namespaces.create()
 four = socket.create_server(("0.0.0.0", 4000))
 six = socket.create_server(("::1", 4001), family=socket.AF_INET6)
 print("ready", flush=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ import pytest
 
 from a3c.errors import UserError
 from a3c.keeper import namespaces
+from a3c.process.process_records import Identity
 from a3c.run.rundir import REPOSITORY
 from tests.isolation import needs_namespaces
 
@@ -20,8 +23,8 @@ pytestmark = needs_namespaces
 JOINS = """
 import os, sys, pathlib
 from a3c.keeper import namespaces
-found = namespaces.join(pathlib.Path(sys.argv[1]))
-print(os.fstat(found.network).st_ino, flush=True)
+namespaces.join(pathlib.Path(sys.argv[1]))
+print(os.stat("/proc/self/ns/net").st_ino, flush=True)
 sys.stdin.read()
 """
 Join = Callable[[], subprocess.Popen[str]]
@@ -29,13 +32,13 @@ Join = Callable[[], subprocess.Popen[str]]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where the holders are listed."""
+    """Where the members are listed."""
     return tmp_path / ".network"
 
 
 @pytest.fixture
 def join(file: Path) -> Iterator[Join]:
-    """Starts a process that joins the network and holds it."""
+    """Starts a process that joins the network and stays in it."""
     started = []
 
     def start() -> subprocess.Popen[str]:
@@ -61,33 +64,32 @@ def inode(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def end(*processes: subprocess.Popen[str]) -> None:
-    """Kill processes and wait for them."""
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
 def test_all_that_start_at_once_share_one_network(join: Join, file: Path) -> None:
     assert len({inode(process) for process in [join() for _ in range(6)]}) == 1
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_is_found_as_long_as_anybody_holds_it(join: Join, file: Path) -> None:
+def test_it_is_found_as_long_as_anybody_is_in_it(join: Join, file: Path) -> None:
+    earlier = Identity(os.getpid(), 0.0, "of a process with the pid of this one, which is outside")
+    file.write_text(json.dumps(dataclasses.asdict(earlier)) + "\n")
     first = join()
     there = inode(first)
+    assert int(there) != Path("/proc/self/ns/net").stat().st_ino
     second = join()
     assert inode(second) == there
-    end(first)
+    first.kill()
+    first.wait()
     with file.open("a") as lines:
         lines.write('[1, "a line that a killed keeper')
-        lines.write('\n{"not": "a holder"}\n[0, "", 0, null]\n')
+        lines.write('\n{"not": "a member"}\n[0, "", 0, null]\nnull\n')
     third = join()
     assert inode(third) == there
-    end(second, third)
+    for process in (second, third):
+        process.kill()
+        process.wait()
     last = join()
     assert inode(last)
-    assert [json.loads(line)[0] for line in file.read_text().splitlines()] == [last.pid]
+    assert [json.loads(line)["pid"] for line in file.read_text().splitlines()] == [last.pid]
 
 
 def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None:

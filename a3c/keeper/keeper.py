@@ -73,6 +73,9 @@ class Keeper:
         self._last_status = EXIT_OK
         self._last_failure = ""
         self._exit_status: int | None = None
+        self._saved: ProcessRecord | None = None
+        self._saved_at = 0.0
+        self._save_failed = False
 
     def run(self) -> int:
         """Supervise the process until it is done, failed or stopped; returns the exit status.
@@ -90,7 +93,8 @@ class Keeper:
                 "stop that run, or start this one in another directory"
             )
         self._capture = _open_output(self._spec)
-        self._network = namespaces.join(self._spec.network) if self._spec.network else None
+        if self._spec.network:
+            namespaces.join(self._spec.network)
         self._guardian = spawn.Guardian()
         spawn.adopt_orphans()
         try:
@@ -102,13 +106,32 @@ class Keeper:
             for signum in _SIGNALS:
                 if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
                     signal.signal(signum, lambda *_: None)
-            self._record = RecordFile(self._spec, self._capture)
+            self._write_first_record()
             while self._exit_status is None:
                 self._wait_and_handle(wake)
         finally:
             self._guardian.close()
             self._capture.close()
         return self._exit_status
+
+    def _write_first_record(self) -> None:
+        """Raises UserError if that fails, unless the disk is full."""
+        spec = self._spec
+        self._record = ProcessRecord(
+            name=spec.name,
+            role=spec.role,
+            task=spec.task,
+            address=spec.address,
+            restarts=spec.restarts,
+            keeper=identify(os.getpid()) or Identity(os.getpid(), 0.0),
+            log=str(Path(spec.log).absolute()),
+            heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
+            argv=spec.argv,
+        )
+        try:
+            write_record(spec.record, self._record)
+        except OSError as error:
+            _raise_unless_full(error, spec.record)
 
     def _wait_and_handle(self, wake: int) -> None:
         """Wait for the next event, at most until the next tick, and handle it."""
@@ -124,7 +147,7 @@ class Keeper:
             echo.flush()
         if child := self._child:
             child.read()
-            code = spawn.collect(child.pid)
+            code = child.collect()
             if code is not None:
                 spawn.end_adopted(known={self._guardian.pid})
                 child.close()
@@ -144,7 +167,7 @@ class Keeper:
             if self._child is None:
                 self._start_at = time.monotonic()
             else:
-                self._record.update(state="restarting")
+                self._save(state="restarting")
                 self._child.end("restart", self._spec.grace_s)
         elif signum == SIGQUIT:
             self._stop("stop", now=True)
@@ -167,20 +190,19 @@ class Keeper:
 
     def _start(self) -> None:
         spec = self._spec
-        restarts = self._record.now.restarts + (self._record.now.last_exit is not None)
+        restarts = self._record.restarts + (self._record.last_exit is not None)
         self._capture.tail = Tail()
         environment = {name: v for name, v in os.environ.items() if not is_unwanted(name)}
-        environment.pop(heartbeat.VARIABLE, None)  # it may belong to an outer keeper
         environment |= spec.environment
         if spec.heartbeat is not None:
             environment[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
         try:
-            child = Child(spec, environment, self._capture.feed, self._network)
+            child = Child(spec, environment, self._capture.feed)
         except OSError as error:
             what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
             self._capture.note(f"{spec.name}: cannot start {what}: {error.strerror}")
             code = EXIT_RETRY if error.errno in _TRANSIENT else 127  # as shells say it
-            self._record.change(restarts=restarts)
+            self._change(restarts=restarts)
             self._decide(code, None, 0.0, False)
             return
         self._child = child
@@ -188,7 +210,7 @@ class Keeper:
         again = f", restart {restarts}" if restarts else ""
         self._capture.note(f"{spec.name} runs as pid {child.pid}{again}")
         seen = identify(child.pid)  # None if it has ended already
-        self._record.update(
+        self._save(
             pid=child.pid,
             create_time=seen.create_time if seen else None,
             birth=seen.birth if seen else None,
@@ -203,7 +225,7 @@ class Keeper:
         if code < 0:  # a real-time signal has no name
             signal_name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
         last_exit = LastExit(None if signal_name else code, signal_name, now_text(), reason)
-        self._record.change(pid=None, create_time=None, birth=None, last_exit=last_exit)
+        self._change(pid=None, create_time=None, birth=None, last_exit=last_exit)
         how = f"{self._spec.name} {last_exit}"
         verdict = judge(code, reason)
         if self._stopping:
@@ -216,7 +238,7 @@ class Keeper:
             decision = self._patience.decide(verdict, lived_s, beat)
             if decision.first_of_row or how != self._last_failure:
                 self._last_failure = how
-                self._record.change(first_error=tuple(self._capture.tail.lines()))
+                self._change(first_error=tuple(self._capture.tail.lines()))
             if decision.again:
                 self._start_again_after(decision.delay_s, how)
             else:
@@ -225,12 +247,12 @@ class Keeper:
     def _start_again_after(self, delay_s: float, how: str) -> None:
         self._start_at = time.monotonic() + delay_s
         self._capture.note(f"{how}; starts again in {delay_s:g} s")
-        self._record.update(state="restarting")
+        self._save(state="restarting")
 
     def _leave(self, state: str, status: int, how: str = "") -> None:
         self._capture.note(f"{how or self._spec.name}: {state}")
         self._exit_status = status
-        self._record.update(state=state)
+        self._save(state=state)
 
     def _tick(self) -> None:
         """Check the parent, the heartbeat, memory and the record; runs four times a second."""
@@ -243,7 +265,27 @@ class Keeper:
             if self._child.tick():
                 self._capture.note(f"{self._spec.name} did not end, and is killed")
             self._check_health(self._child, elapsed_s)
-        self._record.tick()
+        is_stale = tuple(self._capture.tail.lines()) != self._record.output_tail
+        if now - self._saved_at >= _RECORD_INTERVAL_S and (is_stale or self._saved != self._record):
+            self._save()
+
+    def _change(self, **changes: Any) -> None:
+        """Change the record in memory; the next `_save` writes it."""
+        self._record = dataclasses.replace(self._record, **changes)
+
+    def _save(self, **changes: Any) -> None:
+        """Write the record; a failed write is tried again every second."""
+        tail = tuple(self._capture.tail.lines())
+        self._change(**changes, output_tail=tail, updated_at=now_text())
+        self._saved_at = time.monotonic()
+        try:
+            write_record(self._spec.record, self._record)
+            self._saved = self._record
+        except OSError as error:
+            if not self._save_failed:
+                self._save_failed = True
+                what = f"cannot write {self._spec.record.name}"
+                self._capture.note(f"{what}: {error.strerror}; trying again")
 
     def _check_health(self, child: Child, elapsed_s: float) -> None:
         """End the process if it has been silent for too long, or uses more memory than allowed."""
@@ -251,7 +293,7 @@ class Keeper:
         if child.reason is not None:
             return
         if is_first:
-            self._record.update(state="running")
+            self._save(state="running")
         limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
         used_mb = resident_bytes(child.pid) / 1e6 if spec.max_memory_mb else 0.0
         if spec.heartbeat and 0 < limit_s <= child.heartbeat.silence_s:
@@ -263,60 +305,8 @@ class Keeper:
         else:
             return
         self._capture.note(f"{spec.name} {why}, and is ended")
-        self._record.update(state="restarting")
+        self._save(state="restarting")
         child.end(reason, grace_s)
-
-
-class RecordFile:
-    """The record of a process on disk; a failed write is tried again every second."""
-
-    def __init__(self, spec: KeeperSpec, capture: Capture) -> None:
-        """Write the first record; raises UserError if that fails, unless the disk is full."""
-        self._path = spec.record
-        self._capture = capture
-        self._failed = False
-        self._saved: ProcessRecord | None = None
-        self._saved_at = 0.0
-        self.now = ProcessRecord(
-            name=spec.name,
-            role=spec.role,
-            task=spec.task,
-            address=spec.address,
-            restarts=spec.restarts,
-            keeper=identify(os.getpid()) or Identity(os.getpid(), 0.0),
-            log=str(Path(spec.log).absolute()),
-            heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
-            argv=spec.argv,
-        )
-        try:
-            write_record(self._path, self.now)
-        except OSError as error:
-            _raise_unless_full(error, self._path)
-
-    def change(self, **changes: Any) -> None:
-        """Change the record in memory; the next `update` writes it."""
-        self.now = dataclasses.replace(self.now, **changes)
-
-    def tick(self) -> None:
-        """Write the record, at most once a second, if a write failed or there is new output."""
-        is_stale = tuple(self._capture.tail.lines()) != self.now.output_tail
-        if time.monotonic() - self._saved_at >= _RECORD_INTERVAL_S and (
-            is_stale or self._saved != self.now
-        ):
-            self.update()
-
-    def update(self, **changes: Any) -> None:
-        tail = tuple(self._capture.tail.lines())
-        self.change(**changes, output_tail=tail, updated_at=now_text())
-        self._saved_at = time.monotonic()
-        try:
-            write_record(self._path, self.now)
-            self._saved = self.now
-        except OSError as error:
-            if not self._failed:
-                self._failed = True
-                what = f"cannot write {self._path.name}"
-                self._capture.note(f"{what}: {error.strerror}; trying again")
 
 
 def _open_output(spec: KeeperSpec) -> Capture:

@@ -4,8 +4,8 @@ A child leads its own session and process group. It never outlives its keeper, f
 
 - Linux sends the child SIGKILL when the keeper dies (PR_SET_PDEATHSIG). It is KILL because no
   keeper would be left to follow up on a child that ignores TERM. Checkpoints are safe against KILL.
-- The death signal reaches the child only. So the keeper also forks a guardian, which waits on a
-  pipe and kills the child's whole group when the keeper's end closes.
+- The death signal reaches the child only. So the keeper also starts a guardian, a shell that waits
+  on a pipe and kills the child's whole group when the keeper's end closes.
 
 Grandchildren that left the group are reparented to the keeper, a subreaper, and are ended with the
 child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
@@ -18,22 +18,22 @@ import ctypes
 import math
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from a3c.keeper import namespaces
-from a3c.keeper.namespaces import Namespace, signals_blocked
 from a3c.keeper.spec import KeeperSpec
 from a3c.process.heartbeat import HeartbeatMonitor
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _ADOPTED_END_S = 1.0
 _CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
 _READ_BYTES = 1 << 16
 _MOST_READS = 64
+# Reads process groups until the keeper's end closes, and kills the last one.
+_GUARD = 'while read group; do last=$group; done; [ "$last" -gt 1 ] && kill -s KILL -- "-$last"'
 
 
 class Child:
@@ -44,21 +44,45 @@ class Child:
         spec: KeeperSpec,
         env: Mapping[str, str],
         take_output: Callable[[bytes], None],
-        network: Namespace | None,
     ) -> None:
-        """Start the process; raises OSError. `take_output` receives all its output."""
+        """Start the process; blocks until the program runs, and raises OSError if it can't.
+
+        `take_output` receives all its output. The caller must have one thread: the child gets the
+        death signal when the thread that forked ends.
+        """
         self._take_output = take_output
-        self._output, output = os.pipe()
+        self.heartbeat = HeartbeatMonitor(spec.heartbeat)
+        parent = os.getpid()
+
+        def prepare() -> None:
+            die_with(parent)
+            signal.set_wakeup_fd(-1)  # the program starts without our signal handlers
+            for signum in signal.valid_signals():
+                if callable(signal.getsignal(signum)):
+                    signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+        # Signals are blocked during the fork, so that it never runs our signal handlers.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._process = subprocess.Popen(
+                spec.argv,
+                bufsize=0,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=spec.directory,
+                env=env,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        assert self._process.stdout
+        self._output = self._process.stdout.fileno()
         os.set_blocking(self._output, False)
         self.readable = [self._output]  # the descriptors to wait on for output
-        self.heartbeat = HeartbeatMonitor(spec.heartbeat)
-        try:
-            self.pid = start(spec.argv, env, spec.directory, output, network)
-        except OSError:
-            os.close(self._output)
-            raise
-        finally:
-            os.close(output)
+        self.pid = self._process.pid
         self.started_at = time.monotonic()
         self.reason: str | None = None
         self._kill_at: float | None = None
@@ -92,71 +116,24 @@ class Child:
             self.kill("")
         return is_due
 
+    def collect(self) -> int | None:
+        """The exit code, -n for signal n; None while it runs.
+
+        The rest of its process group is killed before the child is reaped: until then no other
+        group can have its number.
+        """
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        signal_group(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
     def close(self) -> None:
         """Read the remaining output and close the pipe, even if its other end is still open."""
         for _ in range(_MOST_READS):
             if not self.read():
                 break
-        os.close(self._output)
-
-
-def start(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    cwd: str | None,
-    output_fd: int,
-    network: Namespace | None,
-) -> int:
-    """Start `argv` with stdout and stderr on `output_fd` and an empty stdin; returns its pid.
-
-    Blocks until the program runs; raises OSError if it can't be started. The caller must have one
-    thread: the child gets the death signal when the thread that forked ends.
-    """
-    parent = os.getpid()
-    report, write_report = os.pipe()
-    with signals_blocked() as mask:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setsid()
-                if network is not None:  # first: entering could clear the death signal
-                    namespaces.enter(network)
-                die_with(parent)
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(output_fd, 1)
-                os.dup2(output_fd, 2)
-                if cwd is not None:
-                    os.chdir(cwd)
-                # The program starts without our signal handlers.
-                signal.set_wakeup_fd(-1)
-                for signum in signal.valid_signals():
-                    if callable(signal.getsignal(signum)) or signum in _IGNORED_BY_PYTHON:
-                        signal.signal(signum, signal.SIG_DFL)
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                os.execvpe(argv[0], list(argv), dict(env))
-            except OSError as error:
-                os.write(write_report, b"%d" % (error.errno or 0))
-            finally:
-                os._exit(127)
-    os.close(write_report)
-    failure = os.read(report, 32)
-    os.close(report)
-    if failure:
-        os.waitpid(pid, 0)
-        raise OSError(int(failure), os.strerror(int(failure)))
-    return pid
-
-
-def collect(pid: int) -> int | None:
-    """The exit code of our child `pid`, -n for signal n; None while it runs.
-
-    The rest of its process group is killed before the child is reaped: until then no other group
-    can have its number.
-    """
-    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        return None
-    signal_group(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert self._process.stdout
+        self._process.stdout.close()
 
 
 def signal_group(pgid: int, signum: int) -> None:
@@ -167,28 +144,18 @@ def signal_group(pgid: int, signum: int) -> None:
 
 
 class Guardian:
-    """A fork of this process that kills the watched group when this process has ended."""
+    """A shell that kills the watched group when this process has ended."""
 
     def __init__(self) -> None:
-        source, self._sink = os.pipe()
-        with signals_blocked():
-            self.pid = os.fork()
-            if self.pid == 0:
-                try:
-                    os.close(self._sink)
-                    os.setsid()
-                    null = os.open(os.devnull, os.O_RDWR)
-                    for fd in (0, 1, 2):
-                        os.dup2(null, fd)
-                    told = b""
-                    while chunk := os.read(source, 4096):  # until the keeper's end closes
-                        told = (told + chunk)[-64:]
-                    words = told.split()
-                    if words and int(words[-1]) > 1:
-                        signal_group(int(words[-1]), signal.SIGKILL)
-                finally:
-                    os._exit(0)
-        os.close(source)
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._shell.stdin
+        self.pid, self._sink = self._shell.pid, self._shell.stdin.fileno()
 
     def watch(self, pgid: int) -> None:
         """Watch this group from now on; 0 means none."""
@@ -197,9 +164,9 @@ class Guardian:
 
     def close(self) -> None:
         """End the guardian; it first kills the group that it watches, if any."""
-        os.close(self._sink)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        assert self._shell.stdin
+        self._shell.stdin.close()
+        self._shell.wait()
 
 
 def die_with(parent: int) -> None:
