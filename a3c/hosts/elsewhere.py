@@ -35,10 +35,6 @@ class Elsewhere:
     record: ProcessRecord | None
     cut_off_at: float | None
 
-    @property
-    def has_ended(self) -> bool:
-        return self.record is not None and self.record.state in ENDED_STATES
-
     def cut_off_s(self) -> float | None:
         return None if self.cut_off_at is None else max(0.0, time.time() - self.cut_off_at)
 
@@ -59,17 +55,15 @@ def write(path: Path, seen: Elsewhere) -> None:
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
-    if not (run.path / "elsewhere").is_dir() or copied_from(run):
-        return []
-    doubtful = {seen.host for _, seen in _without_end(run)}
-    return [host for host in Plan.load(run).hosts if host.name in doubtful]
+    doubtful = set() if copied_from(run) else {seen.host for _, seen in _without_end(run)}
+    return [host for host in Plan.load(run).hosts if host.name in doubtful] if doubtful else []
 
 
 def _without_end(run: RunDir) -> Iterator[tuple[Path, Elsewhere]]:
     """The files about processes on other hosts with no recorded end."""
     for path in (run.path / "elsewhere").glob("*.json"):
         seen = read(path)
-        if seen and not seen.has_ended:
+        if seen and not (seen.record and seen.record.state in ENDED_STATES):
             yield path, seen
 
 
@@ -86,12 +80,11 @@ def end_left(run: RunDir, *, now: bool) -> list[str]:
     for host, link in links:
         answer = link.answer(_TIMEOUT_S)
         timed_out = answer is None and not link.closed
-        code, words = link.close()
+        _, words = link.close()
         if timed_out:
             troubles.append(f"{host.name} gives no answer")
         elif answer is None:
-            reason = words or f"ssh left with {code}"
-            troubles.append(f"{host.name} can't be reached ({reason})")
+            troubles.append(f"{host.name} can't be reached ({words})")
         else:
             ended += answer["ended"]
             troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]

@@ -11,8 +11,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c.hosts.connection import Lines
+from a3c.errors import EXIT_CRASH
+from a3c.hosts.connection import Channel
+from a3c.keeper.spec import parse
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
@@ -35,35 +35,35 @@ _KILL_S = 10.0
 
 
 class Reporter:
-    def __init__(self, request: dict[str, Any]) -> None:
-        self._request = request
+    def __init__(self, request: dict[str, Any], launcher: Channel) -> None:
+        self._launcher = launcher
         self._run = Path(request["run_dir"])
-        self._record = Path(request["record"])
+        self._spec = parse(request["keeper"][-1])
         self._places: dict[str, int] = request["places"]
         self._reported: ProcessRecord | None = None
         self._files_at = time.monotonic()
 
     def run(self) -> None:
-        requests, pinged_at = Lines(0), time.monotonic()
-        while not requests.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
-            is_over = not process_records.is_kept(self._record)
+        pinged_at = time.monotonic()
+        while not self._launcher.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
+            is_over = not process_records.is_kept(self._spec.record)
             self._report(everything=is_over)
             if is_over:
                 state = self._reported.state if self._reported else None
-                send({"over": state if state in ENDED_STATES else None})
+                self._launcher.send({"over": state if state in ENDED_STATES else None})
                 return
-            for request in map(json.loads, requests.read(TICK_S)):
+            for request in self._launcher.receive(TICK_S):
                 pinged_at = time.monotonic()
                 if request.get("do") == "stop" and self._reported:
                     process_records.terminate(self._reported)
 
     def _report(self, *, everything: bool) -> None:
         """Send everything new: the record, the log, the heartbeat and the files."""
-        record = process_records.read_record(self._record)
+        record = process_records.read_record(self._spec.record)
         if record and record != self._reported:
             self._reported = record
-            send({"record": dataclasses.asdict(record)})
-        self._report_file("log", Path(self._request["log"]))
+            self._launcher.send({"record": dataclasses.asdict(record)})
+        self._report_file("log", Path(self._spec.log))
         now = time.monotonic()
         if not everything and now - self._files_at < FILES_INTERVAL_S:
             return
@@ -71,8 +71,9 @@ class Reporter:
         with contextlib.suppress(OSError):
             touched = Path(record.heartbeat).stat().st_mtime if record and record.heartbeat else 0
             if touched:
-                send({"beat": max(0.0, time.time() - touched)})
-        for root in (self._run / name for name in self._request["files"]):
+                self._launcher.send({"beat": max(0.0, time.time() - touched)})
+        name = self._spec.name
+        for root in (self._run / "metrics" / f"{name}.jsonl", self._run / "events" / name):
             for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
                 if path.is_file():
                     self._report_file(str(path.relative_to(self._run)), path)
@@ -87,33 +88,24 @@ class Reporter:
             with path.open("rb") as file:
                 file.seek(place)
                 while data := file.read(min(CHUNK, size - place)):
-                    send({"file": name, "data": base64.b64encode(data).decode()})
+                    self._launcher.send({"file": name, "data": base64.b64encode(data).decode()})
                     place += len(data)
         except OSError:
             return  # the file does not exist yet
         self._places[name] = place
 
 
-def send(message: dict[str, Any]) -> None:
-    """Send one JSON object; if the connection is closed, end this process."""
-    try:
-        sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        os._exit(0)
-
-
-def attach(request: dict[str, Any]) -> str | None:
+def attach(request: dict[str, Any], launcher: Channel) -> str | None:
     """Attach to the requested keeper, or start it; return the error if that fails.
 
     A keeper with another command line, from an earlier session of the run, is ended first. With
     `unless_ended` no keeper is started if the last one exited and recorded the reason.
     """
-    path = Path(request["record"])
-    record = process_records.read_record(path)
+    spec = parse(request["keeper"][-1])
+    record = process_records.read_record(spec.record)
     if record and process_records.keeper_lives(record):
-        if list(record.argv) == request["argv"]:
-            send({"attached": record.keeper.pid})
+        if record.argv == spec.argv:
+            launcher.send({"attached": record.keeper.pid})
             return None
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
@@ -128,9 +120,9 @@ def attach(request: dict[str, Any]) -> str | None:
         )
         deadline = time.monotonic() + _FIRST_RECORD_S
         while time.monotonic() < deadline and keeper.poll() is None:
-            record = process_records.read_record(path)
+            record = process_records.read_record(spec.record)
             if record and record.keeper.pid == keeper.pid:
-                send({"started": keeper.pid})
+                launcher.send({"started": keeper.pid})
                 return None
             time.sleep(0.02)
         said.seek(0)
@@ -151,21 +143,23 @@ def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = _END_S)
 
 
 def main() -> int:
-    with open(0, "rb", buffering=0, closefd=False) as stream:
-        request = json.loads(stream.readline())
+    launcher = Channel(0, 1)
+    request = launcher.answer(PING_TIMEOUT_S)
+    if request is None:
+        return EXIT_CRASH
     if "sweep" in request:  # end every keeper of a run on this host
         records = process_records.read_records(Path(request["sweep"]))
         alive = [record for record in records if process_records.keeper_lives(record)]
         left = end(alive, now=request["now"])
-        send({"ended": [r.name for r in alive if r.name not in left], "left": left})
+        launcher.send({"ended": [r.name for r in alive if r.name not in left], "left": left})
         return 0
-    log = Path(request["log"])
+    log = Path(parse(request["keeper"][-1]).log)
     request["places"].setdefault("log", log.stat().st_size if log.exists() else 0)
-    trouble = attach(request)
+    trouble = attach(request, launcher)
     if trouble:
-        send({"trouble": trouble})
+        launcher.send({"trouble": trouble})
     else:
-        Reporter(request).run()
+        Reporter(request, launcher).run()
     return 0
 
 

@@ -107,29 +107,23 @@ class Follower:
                     pinged = now
                     link.send({})
         finally:
-            code, words = link.close()
+            _, words = link.close()
         if self._status < 0 and self._seen.cut_off_at is None:
-            reason = words or f"ssh left with {code}"
-            print_line(f"no connection to {self._host.name} ({reason}): trying again")
+            print_line(f"no connection to {self._host.name} ({words}): trying again")
             self._note(cut_off_at=time.time())
         return answered
 
     def _request(self) -> dict[str, Any]:
-        there = RunDir(Path(directory_of(self._host, self._run.label)))
-        name = self._process.name
+        there, name = directory_of(self._host, self._run.label), self._process.name
         # Where the next data of each file goes: the end of its local copy.
         places = {} if self._log_place is None else {"log": self._log_place}
         for path in (self._run.metrics(name), *(self._run.path / "events" / name).rglob("*")):
             if path.is_file():
                 places[str(path.relative_to(self._run.path))] = path.stat().st_size
         return {
-            "run_dir": str(there.path),
-            "record": str(there.record(name)),
-            "log": str(there.log(name)),
-            "files": [f"metrics/{name}.jsonl", f"events/{name}"],
+            "run_dir": there,
+            "keeper": planning.far_keeper_command(self._process, self._host, RunDir(Path(there))),
             "places": places,
-            "argv": list(self._process.argv),
-            "keeper": planning.far_keeper_command(self._process, self._host, there),
             "unless_ended": self._log_place is not None,
         }
 

@@ -20,6 +20,11 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+try:
+    import psutil
+except ImportError:  # the launcher refuses a host that lacks our libraries
+    psutil = None  # type: ignore[assignment]
+
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")
 CONNECT_TIMEOUT_S = 5.0
 _NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages")
@@ -54,23 +59,9 @@ def versions() -> dict[str, str]:
 
 
 def addresses() -> list[str]:
-    try:
-        import psutil
-    except ImportError:
-        return []
     every = [a for found in psutil.net_if_addrs().values() for a in found]
     inet = [a.address for a in every if a.family in (socket.AF_INET, socket.AF_INET6)]
     return [a for a in inet if not a.startswith(("127.", "fe80:")) and a != "::1"]
-
-
-def memory_mb() -> float:
-    """The available memory in MB, or 0 if it is unknown."""
-    try:
-        with open("/proc/meminfo") as file:  # noqa: PTH123
-            rows = dict(line.split(":") for line in file)
-        return int(rows["MemAvailable"].split()[0]) / 1000
-    except (OSError, KeyError, ValueError):
-        return 0.0
 
 
 def listen(ports: list[int], token: str) -> dict[int, str]:
@@ -125,9 +116,9 @@ def main() -> None:
         "versions": versions(),
         "code": code_of(directory) if there else None,
         "cores": len(os.sched_getaffinity(0)),
-        "memory_mb": memory_mb(),
+        "memory_mb": psutil.virtual_memory().available / 1e6 if psutil else 0.0,
         "busy": listen(task["ports"], task["token"]),
-        "addresses": addresses(),
+        "addresses": addresses() if psutil else [],
     }
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()

@@ -143,7 +143,6 @@ def _receive(answer: Answer, link: Connection, deadline: float) -> dict[str, Any
         answer.trouble = f"no answer within {time.monotonic() - began:.0f} s"
     elif message is None:
         code, words = link.close()
-        words = words or f"it left with {code}"
         answer.trouble = f"{host.python} fails ({words}): give the python there"
         if code == 255 and not host.is_here:
             answer.trouble = f"ssh fails ({words}): try `{ssh_shell(host, 'true')}`"
