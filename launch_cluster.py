@@ -291,7 +291,7 @@ def _plan(
         here,
         isolated=isolated,
         evaluator=bool(chosen.evaluator),
-        tensorboard_port=plan.choose_board_port(here) if chosen.tensorboard else None,
+        board=(plan.LOOPBACK, plan.choose_board_port(here)) if chosen.tensorboard else None,
         placement=placement,
     )
     warnings = preflight.warnings(planned, config, preflight.look(run.path))

@@ -36,7 +36,7 @@ FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
 def planned(run: RunDir, port: int) -> Process:
     here = topology.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
-    made = plan.make(configure(env_id="CartPole-v1"), run, here, tensorboard_port=port)
+    made = plan.make(configure(env_id="CartPole-v1"), run, here, board=(plan.LOOPBACK, port))
     return made.of_role("tensorboard")[0]
 
 

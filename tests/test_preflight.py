@@ -95,7 +95,7 @@ def test_memory_is_compared_with_what_every_process_needs() -> None:
 
 
 def test_every_role_of_a_plan_has_a_measured_need() -> None:
-    full = planned(cartpole(workers=1), evaluator=True, tensorboard_port=9002)
+    full = planned(cartpole(workers=1), evaluator=True, board=(plan.LOOPBACK, 9002))
     assert {process.role for process in full.processes} == set(PROCESS_MB)
 
 

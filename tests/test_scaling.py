@@ -70,7 +70,7 @@ def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path:
 def test_reserved_workers_have_known_addresses_and_are_added_in_task_order(tmp_path: Path) -> None:
     config = configure(workers=2, max_workers=5)
     here = plan.choose_addresses(config)
-    made = plan.make(config, RunDir(tmp_path), here, tensorboard_port=6006)
+    made = plan.make(config, RunDir(tmp_path), here, board=(plan.LOOPBACK, 6006))
     assert [process.name for process in made.of_role("worker")] == ["worker-0", "worker-1"]
     assert [process.name for process in made.reserved] == ["worker-2", "worker-3", "worker-4"]
     for process in (*made.of_role("ps"), *made.of_role("worker"), *made.reserved):

@@ -110,7 +110,7 @@ def make(
     *,
     isolated: bool = False,
     evaluator: bool = False,
-    tensorboard_port: int | None = None,
+    board: tuple[str, int] | None = None,
     placement: Placement | None = None,
 ) -> Plan:
     """The plan of a run whose processes have the addresses of `here`."""
@@ -126,10 +126,10 @@ def make(
         argv = (python, *script, *(["--watch"] if config.run.render else []))
         log = str(run.log("evaluator-0"))
         processes.append(Process("evaluator-0", "evaluator", 0, "", argv, environment, log))
-    if tensorboard_port is not None:
-        name, address = "tensorboard-0", f"{LOOPBACK}:{tensorboard_port}"
-        argv = (python, "-m", "a3c.launch.board", str(run.path / "events"))
-        argv += ("--port", str(tensorboard_port), "--link", str(run.board_link))
+    if board is not None:
+        name, address = "tensorboard-0", f"{LOOPBACK}:{board[1]}"
+        argv = (python, "-m", "a3c.launch.board", str(run.path / "events"), "--host", board[0])
+        argv += ("--port", str(board[1]), "--link", str(run.board_link))
         environment = environment | {"PYTHONPATH": str(REPOSITORY)}
         log = str(run.log(name))
         processes.append(Process(name, "tensorboard", 0, address, argv, environment, log))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import logging
 import math
@@ -116,12 +115,8 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
     sizes: dict[str, Any] = {"ps": len(cluster.ps), workers: len(cluster.workers)}
     config = validate(config.with_cluster(**sizes))
     run = RunDir(chosen.run_dir.absolute())
-    planned = planning.make(config, run, cluster, evaluator=True, tensorboard_port=BOARD_PORT)
-    if chosen.board_host != planning.LOOPBACK:
-        *others, board = planned.processes
-        board = dataclasses.replace(board, argv=(*board.argv, "--host", chosen.board_host))
-        planned = dataclasses.replace(planned, processes=(*others, board))
-    return config, planned, names
+    board = (chosen.board_host, BOARD_PORT)
+    return config, planning.make(config, run, cluster, evaluator=True, board=board), names
 
 
 def expand_names(text: str) -> list[str]:
@@ -217,7 +212,7 @@ def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> s
         RunDir(Path("/runs") / run_name),
         cluster,
         evaluator=bool(chosen.evaluator),
-        tensorboard_port=BOARD_PORT if chosen.tensorboard else None,
+        board=(planning.LOOPBACK, BOARD_PORT) if chosen.tensorboard else None,
     )
     entrypoint = _yaml(  # compose appends the name of the process
         [
