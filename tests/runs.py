@@ -17,6 +17,7 @@ from a3c.run.rundir import RunDir
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEADLINE_S = 180.0
 CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2")
+ENDLESS = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:

@@ -17,6 +17,7 @@ from a3c.process import process_records
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
+from a3c.watch import status
 from tests.clusters import config, launcher
 from tests.runs import (
     CARTPOLE,
@@ -138,6 +139,7 @@ def test_a_run_whose_processes_were_all_killed_is_resumed_from_its_newest_intact
                         os.kill(pid, signal.SIGKILL)
         process.kill()
     wait_until(lambda: everything_ended(path), "the end of all processes")
+    assert status.read(RunDir(path)).state in ("failed", "stopped")
     newest, before = checkpoint.steps(path / "checkpoints")[-1], manifest(path)
     values = checkpoint.load_variables(newest)
     code, said = run(path, "--resume", "--max-env-steps", newest.name)

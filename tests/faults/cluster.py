@@ -29,12 +29,11 @@ from a3c.run.rows import parse_row, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.clusters import launcher
-from tests.runs import everything_ended, pid_of, wait_until
+from tests.runs import ENDLESS, everything_ended, pid_of, wait_until
 
 log = logging.getLogger(__name__)
 
 INJECTED = Path(__file__).parent / "injected"
-FOR_EVER = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
 FAULTY = ("--env-id", "tests.faults.worlds:Faulty-v0", "--envs-per-worker", "4")
 RECOVERY_S = 10.0  # in addition to a TensorFlow import
 USUAL_IMPORT_S = 5.0  # three imports at once on two idle cores
@@ -46,6 +45,8 @@ class Moment(NamedTuple):
     lives: dict[str, int]  # how often each worker had attached
     logged: dict[str, int]  # the length of each process's log
     losses: int  # how often the run had rolled back
+    checkpoint: int  # the step of the newest one; 0 before the first one
+    checkpoint_age_s: float
 
 
 class Cluster:
@@ -66,18 +67,18 @@ class Cluster:
         """The running launcher; all remaining processes of the run are killed on exit."""
         paths = [str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
         injected = {"PYTHONPATH": os.pathsep.join(paths), "A3C_TEST_FAULTS": str(self._switches)}
-        environment, command = {**os.environ, **injected}, self.command(*arguments)
+        flags = (*self._arguments, *ENDLESS, *arguments)
+        command = launcher("--run-dir", str(self.run.path), *flags)
         with self._said.open("ab") as said:
-            process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+            process = subprocess.Popen(
+                command, env={**os.environ, **injected}, stdout=said, stderr=said
+            )
         try:
             yield process
         finally:
             process.kill()
             process.wait()
             wait_until(lambda: not self.records() or everything_ended(self.run.path), "the end")
-
-    def command(self, *arguments: str) -> list[str]:
-        return launcher("--run-dir", str(self.run.path), *self._arguments, *FOR_EVER, *arguments)
 
     def wait_until_training(self) -> None:
         wait_until(lambda: all(self.trains(name) for name in self.workers), "training")
@@ -112,16 +113,6 @@ class Cluster:
 
     def kill_keeper(self, name: str) -> None:
         os.kill(self.record(name).keeper.pid, signal.SIGKILL)
-
-    def kill_everything(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()
-        for record in self.records():
-            for pid in (record.keeper.pid, record.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    if pid:
-                        os.kill(pid, signal.SIGKILL)
-        process.wait()
-        wait_until(lambda: everything_ended(self.run.path), "the end of all processes")
 
     # --- read state -----------------------------------------------------------------------------
 
@@ -181,6 +172,11 @@ class Cluster:
         steps = checkpoint.steps(self.run.checkpoints)
         return int(steps[-1].name) if steps else 0
 
+    def wait_for_checkpoint(self) -> None:
+        """Wait for another checkpoint."""
+        newest = self.newest_checkpoint_step()
+        wait_until(lambda: self.newest_checkpoint_step() > newest, "another checkpoint")
+
     def losses(self) -> list[tuple[int, int]]:
         """From and to which step the run rolled back, for each loss of the ps."""
         return [(row["from"], row["env_steps"]) for row in self.rows("losses")]
@@ -195,29 +191,21 @@ class Cluster:
         life = self.ps_life()
         return min(row["env_steps"] for row in self.rows("worker-0") if row.get("ps_life") == life)
 
-    def step_at(self, wall: float, fault: float) -> int:
-        """The env step at time `wall`, in the ps life that the fault ended; 0 before that life."""
-        steps = [0]
-        for row in self.rows("worker-0"):
-            if row["time"] > fault:
-                break
-            if row.get("ps_life"):
-                steps = [0]
-            elif row["time"] <= wall:
-                steps.append(row["env_steps"])
-        return steps[-1]
-
     # --- assertions -----------------------------------------------------------------------------
 
     def moment(self) -> Moment:
         """The current progress, to compare with later."""
         names = ["ps-0", "ps-1", *self.workers]
+        newest = self.newest_checkpoint_step()
+        made = (self.run.checkpoints / str(newest)).stat().st_mtime if newest else time.time()
         return Moment(
             time.monotonic(),
             time.time(),
             {name: self.lives(name) for name in self.workers},
             {name: len(self.log(name)) for name in names},
             len(self.losses()),
+            newest,
+            time.time() - made,
         )
 
     def wait_for_return(self, fault: str, before: Moment, *names: str) -> float:

@@ -1,6 +1,6 @@
 """A count of what was really played, to compare with what the cluster counted.
 
-`--env-id tests.faults.counted:Counted-v0` is CartPole. Every process that plays it counts its steps
+`--env-id tests.faults.worlds:Counted-v0` is CartPole. Every process that plays it counts its steps
 and games in a file of its own in $A3C_LEDGER, through shared memory: SIGKILL loses nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 VARIABLE = "A3C_LEDGER"  # its directory
-ENV_ID = "tests.faults.counted:Counted-v0"
+ENV_ID = "tests.faults.worlds:Counted-v0"
 
 
 class Played(NamedTuple):

@@ -24,7 +24,7 @@ from a3c.watch import status
 from a3c.watch.snapshot import Status
 from tests.faults import ledger
 from tests.faults.wire import Host
-from tests.runs import DEADLINE_S, pid_of, wait_until
+from tests.runs import DEADLINE_S, ENDLESS, pid_of, wait_until
 
 PORT = 2222
 
@@ -39,10 +39,9 @@ class Spread:
         self.num_workers = len(hosts) - 1
         self.hosts = {"ps-0": hosts[0]}
         self.hosts |= {f"worker-{i}": host for i, host in enumerate(hosts[1:])}
-        endless = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
         mine = ("--workers", str(self.num_workers), "--trusted-network", "--log-interval", "0.2")
         config, _ = command_line.parse_config(
-            [*mine, *endless, "--env-id", ledger.ENV_ID, *flags], "spread", "", lambda _: None
+            [*mine, *ENDLESS, "--env-id", ledger.ENV_ID, *flags], "spread", "", lambda _: None
         )
         create(path, config, None, resume=False)
         ps, *workers = [f"{host.address}:{PORT}" for host in hosts]

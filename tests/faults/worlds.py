@@ -1,4 +1,4 @@
-"""CartPole with faults that tests switch on: `--env-id tests.faults.worlds:Faulty-v0`.
+"""Variants of CartPole: `--env-id tests.faults.worlds:Faulty-v0` has faults that tests switch on.
 
 A switch is a file in the directory A3C_TEST_FAULTS, named by a fault and a worker's number, such as
 `raise-in-step.2`. The fault lasts as long as the file exists.
@@ -6,6 +6,7 @@ A switch is a file in the directory A3C_TEST_FAULTS, named by a fault and a work
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -15,6 +16,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+from tests.faults import ledger
 
 READ_EVERY_STEPS = 20
 LEAK_BYTES = 20_000_000
@@ -75,3 +78,25 @@ class Slow(CartPoleEnv):
 
 
 gymnasium.register("Slow-v0", f"{__name__}:Slow", max_episode_steps=500)
+
+
+@functools.cache
+def _tally() -> Any:
+    """This process's page of the ledger: steps, games."""
+    path = Path(os.environ[ledger.VARIABLE]) / f"{os.getpid()}-{os.urandom(4).hex()}.int64"
+    return np.memmap(path, np.int64, "w+", shape=(2,))
+
+
+class Counted(CartPoleEnv):
+    """CartPole that counts its steps and games in the ledger."""
+
+    def step(self, action: Any) -> Any:
+        _tally()[0] += 1
+        return super().step(action)
+
+    def reset(self, **kwargs: Any) -> Any:
+        _tally()[1] += 1
+        return super().reset(**kwargs)
+
+
+gymnasium.register("Counted-v0", f"{__name__}:Counted", max_episode_steps=500)
