@@ -17,6 +17,7 @@ from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
 from tests.runs import (
     CARTPOLE,
     DEADLINE_S,
+    ENDLESS,
     REPOSITORY,
     everything_ended,
     is_training,
@@ -26,8 +27,6 @@ from tests.runs import (
 )
 from tests.terminals import terminal
 from tests.tmux_runs import Tmux, session_of
-
-ENDLESS = ("--max-env-steps", "1000000000", "--stop-at-return", "none")
 
 
 def ended(path: Path) -> None:

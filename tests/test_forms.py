@@ -180,7 +180,6 @@ def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
         monkeypatch.setenv(name, value)
     for number in (0, 1, 5, 16):
         monkeypatch.setenv("SLURM_PROCID", str(number))
-        monkeypatch.setenv("SLURM_NODEID", str(nodes[number]))
         cast = dry_run(capsys, "keep", "--cluster", "slurm", "--trusted-network", *SETTINGS)
         assert stripped(cast) == reference
         hosts = [split_address(p["address"])[0] for p in cast]
@@ -216,24 +215,6 @@ def test_every_host_with_containers_works_out_the_same_plan(
         cast = dry_run(capsys, *command)
         assert stripped(cast) == reference
         assert [p["address"] for p in cast if p["role"] == "worker"] == workers
-
-
-def test_tf_config_gives_the_same_plan(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    reference: Planned,
-) -> None:
-    """As Kubeflow's operator sets it, with a chief apart from the workers."""
-    cluster = {
-        "ps": ["run-ps-0.ns.svc:2222"],
-        "chief": ["run-chief-0.ns.svc:2222"],
-        "worker": [f"run-worker-{i}.ns.svc:2222" for i in range(WORKERS - 1)],
-    }
-    task = {"type": "worker", "index": 4}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    cast = dry_run(capsys, "keep", "--trusted-network", *SETTINGS)
-    assert stripped(cast) == reference
-    assert cast[NAMES.index("worker-5")]["address"] == "run-worker-4.ns.svc:2222"
 
 
 def test_manifests_are_valid_by_the_schemas_of_kubernetes() -> None:

@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster import hostfile, plan
+from a3c.cluster import hostfile
 from a3c.cluster.hostfile import ssh_command
-from a3c.cluster.plan import Plan
-from a3c.run.rundir import RunDir
 from tests.fake_runs import configure
 from tests.runs import call_script
 
@@ -65,14 +63,3 @@ def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
     lines = shown.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["ssh", "env", "ssh", "#"]
     assert lines[0].startswith("ssh -i 'my key' beta 'cd /opt/a3c && env ")
-
-
-def test_a_plan_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
-    file = hostfile.parse(tables(HERE, GAMMA))
-    config = configure(workers=3, max_workers=5, trusted_network=True)
-    placed = hostfile.place(file, config)
-    run = RunDir(tmp_path)
-    made = plan.make(config, run, placed.cluster, placement=placed)
-    assert [process.name for process in made.reserved] == ["worker-3", "worker-4"]
-    made.save(run)
-    assert Plan.load(run) == made

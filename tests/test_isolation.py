@@ -28,6 +28,7 @@ from tests.isolation import (
 from tests.runs import (
     CARTPOLE,
     DEADLINE_S,
+    ENDLESS,
     call,
     everything_ended,
     finish,
@@ -36,7 +37,6 @@ from tests.runs import (
 )
 
 ONLY_IN_ENVIRONMENT = "only-in-the-environment-7d1f"
-ENDLESS = ("--max-env-steps", "100000000", "--stop-at-return", "none")
 
 
 def assert_private(path: Path) -> None:
@@ -56,8 +56,8 @@ def assert_private(path: Path) -> None:
 @needs_namespaces
 def test_an_ordinary_user_trains_in_isolation(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    goal = ("--isolation", "on", "--max-env-steps", "100000000", "--stop-at-return", "none")
-    command = [*ORDINARY_USER, *launcher(*CARTPOLE, "--run-dir", str(path), *goal)]
+    flags = ("--run-dir", str(path), "--isolation", "on", *ENDLESS)
+    command = [*ORDINARY_USER, *launcher(*CARTPOLE, *flags)]
     environment = {**os.environ, "SOME_TOKEN": ONLY_IN_ENVIRONMENT}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -109,7 +109,7 @@ TRIES_TO_CONNECT = """
 import sys, urllib.request, worker
 from a3c.keeper import namespaces
 if sys.argv[1] == "inside":
-    namespaces.enter(namespaces.make())
+    namespaces.create()
 try:
     urllib.request.urlopen("http://127.0.0.1:1/")
 except OSError as error:

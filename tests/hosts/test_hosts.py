@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -22,18 +22,16 @@ from a3c.run.rundir import RunDir
 from tests.faults.wire import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
-from tests.runs import manifest, wait_until
+from tests.runs import ENDLESS, is_training, manifest, wait_until
 
 WHY_NOT = lan.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
-CODE = "/opt/a3c"
 PORTS = range(2222, 2227)
 FLAGS = (
     *("--mode", "child", "--env-id", "CartPole-v1", "--hosts", "hosts.toml", "--trusted-network"),
     *("--run-dir", "runs/mine", "--log-interval", "0.5", "--evaluation-episodes", "0"),
 )
-ENDLESS = ("--stop-at-return", "none", "--max-env-steps", "1000000000")
 ADD = ("add", "--run", "runs/mine")
 PATIENT = ("--ps-timeout", "10", "--checkpoint-interval", "2")
 
@@ -101,11 +99,6 @@ def cluster(net: Net) -> Iterator[subprocess.Popen[str]]:
 # --- what the run's files say ---------------------------------------------------------------------
 
 
-def trains(net: Net, workers: Sequence[int]) -> bool:
-    files = [net.run.metrics(f"worker-{i}") for i in workers]
-    return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
-
-
 def gain(net: Net, *names: str, what: str, rows: int = 2) -> None:
     """Wait until workers have written more metrics, as they reach the launcher's host."""
     before = {name: num_rows(net, name) for name in names}
@@ -168,7 +161,7 @@ def test_the_run_is_on_three_hosts_and_looked_at_from_one(
     net: Net, cluster: subprocess.Popen[str]
 ) -> None:
     assert "worker-3 starts on gamma, at 10.77.0.3:2223" in net.launch(*ADD).stdout
-    wait_until(lambda: trains(net, range(4)), "training on all hosts")
+    wait_until(lambda: is_training(net.run.path, workers=4), "training on all hosts")
     status = json.loads(net.launch("status", "runs/mine", "--json").stdout)
     hosts = {p["name"]: p["host"] for p in status["processes"]}
     assert hosts == {"ps-0": "beta", "worker-0": "alpha", "worker-1": "beta"} | dict.fromkeys(

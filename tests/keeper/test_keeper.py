@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,7 @@ import pytest
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import command, parse
 from a3c.process.heartbeat import VARIABLE
-from tests.keeper.kept import BEAT, PYTHON, ROOT, Start, make_spec, wait_for
+from tests.keeper.kept import BEAT, PYTHON, Start, make_spec, wait_for
 
 
 def test_the_record_can_be_read_at_any_moment(start: Start) -> None:
@@ -208,13 +207,3 @@ def test_keeper_and_guardian_stay_below_20_mb(start: Start) -> None:
     keeper, guardian = psutil.Process(kept.process.pid), psutil.Process(kept.guardian())
     assert keeper.memory_info().rss < 20e6
     assert keeper.memory_full_info().pss + guardian.memory_full_info().pss < 20e6
-
-
-def test_the_keeper_imports_nothing_heavy() -> None:
-    code = "import a3c.keeper.keeper, sys; print([m for m in %r if m in sys.modules])"
-    heavy = ["tensorflow", "numpy", "rich", "libtmux", "psutil", "gymnasium", "subprocess"]
-    heavy.append("logging")
-    done = subprocess.run(
-        [sys.executable, "-c", code % heavy], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
