@@ -55,8 +55,10 @@ def write(path: Path, seen: Elsewhere) -> None:
 
 def hosts_in_doubt(run: RunDir) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
-    doubtful = set() if copied_from(run) else {seen.host for _, seen in _without_end(run)}
-    return [host for host in Plan.load(run).hosts if host.name in doubtful] if doubtful else []
+    doubtful = {seen.host for _, seen in _without_end(run)}
+    if not doubtful or copied_from(run):
+        return []
+    return [host for host in Plan.load(run).hosts if host.name in doubtful]
 
 
 def _without_end(run: RunDir) -> Iterator[tuple[Path, Elsewhere]]:

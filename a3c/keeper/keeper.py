@@ -115,7 +115,7 @@ class Keeper:
         return self._exit_status
 
     def _write_first_record(self) -> None:
-        """Raises UserError if that fails, unless the disk is full."""
+        """Write the first record; raises UserError if that fails, unless the disk is full."""
         spec = self._spec
         self._record = ProcessRecord(
             name=spec.name,
