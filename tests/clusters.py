@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,10 +16,12 @@ from a3c.cluster import topology as addresses
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.learn import training
-from a3c.learn.agent import Agent
+from a3c.learn.agent import Agent, Batch
 from a3c.learn.returns import NO_UPDATE
+from a3c.learn.training import Worker
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
+from a3c.run.rows import read_rows
 from a3c.server.exchange import Push
 from a3c.server.store import Store
 from tests.fake_runs import configure
@@ -56,6 +56,20 @@ def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 
 
+def batch_of(of: Agent, observations: np.ndarray, **arrays: Any) -> Batch:
+    """A batch that trains on all its samples, with these arrays and zeros for the rest."""
+    zeros = np.zeros(observations.shape[:2], np.float32)
+    num_parameters = of.network.policy.num_parameters
+    usual = dict.fromkeys(Batch._fields, zeros) | {
+        "observations": observations,
+        "mask": zeros + 1,
+        "state": of.initial_state(observations.shape[1]),
+        "policy_parameters": np.zeros((*zeros.shape, num_parameters), np.float32),
+    }
+    given = {name: array for name, array in arrays.items() if name in Batch._fields}
+    return Batch(**{**usual, **given})
+
+
 class InProcessCluster:
     """A ps and workers whose servers are all in this process; they end with it."""
 
@@ -75,25 +89,25 @@ class InProcessCluster:
         return Store(self.cluster, task, target, of.shapes, of.statistics_size, settings)
 
 
-def replace(settings: Config, section: str, **changes: Any) -> Config:
-    changed = dataclasses.replace(getattr(settings, section), **changes)
-    return dataclasses.replace(settings, **{section: changed})
-
-
-def train(settings: Config, run_dir: Path) -> list[dict[str, Any]]:
-    """Train in this process, with a ps and one worker; the worker's rows of metrics."""
-    here = InProcessCluster(num_ps=1, num_workers=1)
+def worker(
+    settings: Config, run_dir: Path, make: Any = envs.make, here: InProcessCluster | None = None
+) -> Worker:
+    """A chief in this process; `make` makes its environments."""
+    here = here or InProcessCluster(num_ps=1, num_workers=1)
     server = here.servers["worker", 0]
     with mock.patch.object(training, "start_server", return_value=server):
-        training.Worker(
+        return Worker(
             here.cluster,
             Task("worker", 0),
             settings,
             run_dir,
-            make_envs=envs.make,
+            make_envs=make,
             build_network=model.build,
             stop=StopRequest(),
             heartbeat=Heartbeat(None),
-        ).run()
-    text = (run_dir / "metrics" / "worker-0.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+        )
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    """The first worker's rows of metrics."""
+    return read_rows(run_dir / "metrics" / "worker-0.jsonl")

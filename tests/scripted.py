@@ -88,18 +88,13 @@ def drawn_from(values: np.ndarray) -> np.ndarray:
 class ScriptedActor:
     """Always takes action t mod 5; its state counts the observations of the episode so far."""
 
-    def __init__(self, events: list[str] | None = None) -> None:
-        self.events = [] if events is None else events
-
     def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
-        self.events.append("act")
         memory = self._remember(state, starts)
         actions = observations[:, 2].astype(np.int64) % NUM_ACTIONS
         values = value_of(observations, memory[:, 0]).astype(np.float32)
         return Action(actions, values, memory, drawn_from(values))
 
     def value(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        self.events.append("value")
         memory = self._remember(state, starts)
         return value_of(observations, memory[:, 0]).astype(np.float32)
 

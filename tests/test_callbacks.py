@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a3c.errors import UserError
 from a3c.learn.rollout import numbers
-from a3c.learn.training import Worker
 from a3c.run import callbacks
 from a3c.run.callbacks import Callbacks
 from examples.callback import keep_highest
+from tests.clusters import rows, small_config, worker
 from tests.scripted import Script, ScriptedEnv
-from tests.test_training import rows, work
-
-assert work  # the fixture
 
 HERE = __name__
 ALL = np.ones(1, bool)
@@ -95,7 +91,6 @@ class Seen:
 
 
 def test_a_chief_calls_callbacks_with_each_row_and_writes_info_and_settings(
-    work: Callable[..., Worker],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -104,13 +99,16 @@ def test_a_chief_calls_callbacks_with_each_row_and_writes_info_and_settings(
     monkeypatch.setattr(Seen, "made", made, raising=False)
     games = [lambda: Telling(ScriptedEnv(0, [Script((1.0, 3.0))], []))]
     with caplog.at_level(logging.WARNING):
-        work(
-            make=lambda *_: SyncVectorEnv(games, autoreset_mode=AutoresetMode.SAME_STEP),
+        config = small_config(
             info_metrics=["at", "inner/points", "coins"],
             callback=[{"name": f"{HERE}:Seen", "word": "hello"}, "examples.callback:keep_highest"],
             log_interval_s=0.05,
             max_env_steps=400,
-        ).run()
+            rollout_length=1,
+            envs_per_worker=1,
+        )
+        same_step = AutoresetMode.SAME_STEP
+        worker(config, tmp_path, lambda *_: SyncVectorEnv(games, autoreset_mode=same_step)).run()
     (seen,) = made
     assert (seen.word, seen.is_closed) == ("hello", True)
     written = [row for row in rows(tmp_path) if "event" not in row]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from a3c.errors import FatalError
+import envs
+import model
+from a3c.errors import FatalError, UserError
 from a3c.learn import chief
 from a3c.play import locate
+from a3c.play.playground import Playground
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.rundir import REPOSITORY
 from benchmarks import compact
 from tests import snapshots
-from tests.clusters import config
+from tests.clusters import config, small_config
 from tests.runs import call_script
 from tests.snapshots import BlankStore
 
@@ -101,20 +105,37 @@ def blank_store(*names: str) -> Any:
     return BlankStore({name: np.asarray(everything.get(name, 0.0)).shape for name in names})
 
 
+def prepare(store: Any, run_dir: Path) -> Any:
+    agent: Any = None  # its weights aren't needed where there is a checkpoint
+    return chief.prepare(store, config(), run_dir, agent)
+
+
 def test_a_run_goes_on_from_it_with_a_fresh_optimizer(
     packed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     compact.write(packed, tmp_path / "checkpoints" / "10")
     store = blank_store(*WEIGHTS, *EXACT, *OF_OPTIMIZER)
-    manifest = chief.prepare(store, config(), tmp_path, dict)
+    manifest = prepare(store, tmp_path)
     assert manifest
     assert manifest.step == 10
     assert [set(values) for values in store.given] == [{*WEIGHTS, *EXACT}]
     assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
     other = blank_store(*WEIGHTS, *EXACT, "conv2/weights")
     with pytest.raises(FatalError, match="other variables than this network needs"):
-        chief.prepare(other, config(), tmp_path, dict)
+        prepare(other, tmp_path)
+
+
+def test_files_that_tensorflow_cannot_read_are_named_though_every_byte_is_right(
+    tmp_path: Path,
+) -> None:
+    path = snapshots.write(tmp_path / "checkpoints", 10)  # files with a manifest that fits
+    with pytest.raises(FatalError, match=rf"{path} can't be read \(.*\): take it away to go on"):
+        prepare(blank_store(), tmp_path)
+    ground = Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
+    said = rf"checkpoint {path} can't be read \(.*give another"
+    with closing(ground.envs(1)) as made, pytest.raises(UserError, match=said):
+        ground.agent(made, path)
 
 
 def test_a_setting_that_the_checkpoints_version_lacked_does_not_refuse_it() -> None:

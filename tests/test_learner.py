@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +16,14 @@ from a3c.learn.agent import Batch, Gradient
 from a3c.learn.learner import Learner, minibatches
 from a3c.learn.returns import gae, n_step
 from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
-from a3c.net.distributions import for_space
 from a3c.run.metrics import METRICS, Episode
-from a3c.server.exchange import Reply
 from tests.clusters import InProcessCluster, agent, push_of, small_config
-from tests.scripted import Script, ScriptedActor, make_envs
+from tests.scripted import Script, make_envs
 
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
 PER_STEP = [
     *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
-    "policy_parameters",
+    *("policy_parameters", "epsilon"),
 ]
 SGD = small_config(**PLAIN)
 SHAPED = small_config(
@@ -124,7 +121,7 @@ def random_rollout(
         starts=rng.random(shape) < 0.2,
         state=rng.normal(size=(num_envs, state_size)).astype(np.float32),
         policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
-        epsilon=0.25,
+        epsilon=rng.uniform(0.0, 0.5, shape).astype(np.float32),
         episodes=[],
         info={},
         return_statistics=np.zeros(0),
@@ -212,7 +209,7 @@ def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Confi
     gradient = gradient_by_differences(before, rollout, settings)
     norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
     update = side.learner.update(rollout)
-    after = side.named()
+    after, loaded = side.named(), side.agent.parameters()
     assert norm > 0.01
     own_limit = settings.learning.critic_max_gradient_norm
     for name, value in before.items():
@@ -224,6 +221,7 @@ def test_an_update_moves_the_ps_by_what_numpy_says(sides: Sides, settings: Confi
         length = np.sqrt(sum((gradient[other] ** 2).sum() for other in clipped))
         step = 0.5 * scale * min(1.0, (limit or np.inf) / length) * gradient[name]
         np.testing.assert_allclose(value - after[name], step, rtol=1e-3, atol=1e-6)
+        np.testing.assert_array_equal(loaded[name], after[name])
     assert update.metrics["train/gradient_norm"] == pytest.approx(norm, rel=1e-4)
     loss = loss_by_definition(before, rollout, settings)
     assert update.metrics["loss/total"] == pytest.approx(loss, rel=1e-4)
@@ -337,7 +335,6 @@ def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
     other, side = sides.two(small_config(**PLAIN, return_steps=7))
     full = np.ones((5, 3), np.float32)
     first, second = (random_rollout(seed)._replace(mask=full) for seed in (1, 2))
-    second = second._replace(epsilon=first.epsilon)
     waiting = side.learner.update(first)
     assert (waiting.num_pushes, waiting.pushed, waiting.metrics) == (0, True, {})
     other.store.push(push_of(np.ones_like(waiting.reply.parameters), 9))
@@ -418,14 +415,17 @@ def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
 ) -> None:
     side, other = sides.two(NORMALISED)
     side.learner.update(random_rollout(0))
-    before, step = side.named(), side.learner.reply.global_step
-    rollout = random_rollout(1)
+    step = other.learner.update(random_rollout(4)).reply.global_step
+    before, rollout = side.named(), random_rollout(1)
     rollout.mask[2, 1] = 1
     rollout.rewards[2, 1] = poison
     update = side.learner.update(rollout)
     assert not update.pushed
     assert update.reply.global_step == step
+    assert update.metrics["train/staleness"] == 1  # the other worker's update
     after = side.named()
+    for name, value in side.agent.parameters().items():
+        np.testing.assert_array_equal(value, after[name])
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
         assert np.isfinite(value).all(), name
@@ -434,18 +434,6 @@ def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
 
 
 # --- counters and metrics -----------------------------------------------------------------------
-
-
-def test_staleness_counts_the_updates_of_others_between_pull_and_push(sides: Sides) -> None:
-    one, two = sides.two(SGD)
-    staleness = []
-    for others in (0, 3, 0, 1):
-        for seed in range(others):
-            two.learner.update(random_rollout(seed))
-        staleness.append(one.learner.update(random_rollout(9)).metrics["train/staleness"])
-    assert staleness == [0, 3, 0, 1]
-    assert two.learner.update(random_rollout(0)).metrics["train/staleness"] == 1
-    assert one.learner.reply.num_updates == 4 + 4
 
 
 @pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED])
@@ -480,19 +468,6 @@ def test_with_several_workers_the_agent_has_the_weights_of_one_step_later(sides:
     one.learner.refresh()
     for name, value in one.agent.parameters().items():
         np.testing.assert_allclose(value, before[name], rtol=1e-6)
-
-
-def test_the_agent_has_the_newest_weights_after_every_update(sides: Sides) -> None:
-    one, two = sides.two(SGD)
-    poisoned = random_rollout(1)
-    poisoned.rewards[:] = np.nan
-    for side, rollout in ((one, random_rollout(4)), (two, random_rollout(4)), (one, poisoned)):
-        update = side.learner.update(rollout)
-        on_ps = side.named()
-        for name, value in side.agent.parameters().items():
-            np.testing.assert_array_equal(value, on_ps[name])
-    assert not update.pushed
-    assert update.metrics["train/staleness"] == 1  # of a dropped push: two's one update
 
 
 @pytest.mark.parametrize("settings", [SGD, LIMITED], ids=["plain", "limited"])
@@ -539,9 +514,10 @@ def test_observations_are_normalised_by_all_that_all_workers_saw_and_a_snapshot_
     np.testing.assert_array_equal(two.store.pull().statistics, saved["observation_statistics"])
 
 
-def test_moments_of_advantages_run_over_all_workers(sides: Sides) -> None:
-    settings = {**PLAIN, "entropy_weight": 0.0, "value_loss_weight": 0.0}
-    one, two = sides.two(small_config(**settings, advantage_horizon=100))
+@pytest.mark.parametrize("samples_per_step", [0, 10])
+def test_moments_of_advantages_run_over_all_workers(sides: Sides, samples_per_step: int) -> None:
+    settings = {**PLAIN, "samples_per_step": samples_per_step, "advantage_horizon": 100}
+    one, two = sides.two(small_config(**settings))
     for side, seed in ((one, 1), (two, 2)):
         side.learner.update(random_rollout(seed))
     moments = two.store.pull().advantage_moments
@@ -613,7 +589,7 @@ def cut(whole: Rollout, first: int, last: int) -> Rollout:
     """Rows of a long rollout as a rollout of its own, with the value after them."""
     after = np.concatenate([whole.values, whole.bootstrap_value[None]])[last]
     rows = {name: getattr(whole, name)[first:last] for name in PER_STEP}
-    return whole._replace(**rows, bootstrap_value=after, epsilon=first / 100)
+    return whole._replace(**rows, bootstrap_value=after)
 
 
 @given(
@@ -652,9 +628,6 @@ def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
     for name in PER_STEP:
         found = np.concatenate([getattr(rollout, name) for rollout, _, _ in pieces])
         np.testing.assert_array_equal(found, getattr(again, name)[:done])
-    epsilon = np.repeat([first / 100 for first in edges[:-1]], lengths)[:done]
-    found = np.concatenate([rollout.epsilon for rollout, _, _ in pieces])
-    np.testing.assert_allclose(found, np.tile(epsilon[:, None], (1, 3)), rtol=1e-6)
 
 
 def test_a_sample_waits_for_its_steps_and_for_enough_others() -> None:
@@ -670,48 +643,30 @@ def test_a_sample_waits_for_its_steps_and_for_enough_others() -> None:
 # --- the order of events ------------------------------------------------------------------------
 
 
-class LoggedAgent(ScriptedActor):
-    """Answers like a scripted actor and logs what the learner asks of it."""
+def test_the_events_of_an_update_come_in_order(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, events = sides.one(SGD), list[str]()
 
-    is_finite = True
+    def record(owner: Any, name: str) -> None:
+        really = getattr(owner, name)
 
-    def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
-        self.events.append("load")
+        def call(*given: Any) -> Any:
+            events.append(name)
+            return really(*given)
 
-    def gradient(self, batch: Any, entropy_weight: float, ratio_limit: float) -> Gradient:
-        self.events.append("gradient")
-        return Gradient(np.zeros(1), 1.0 if self.is_finite else np.nan, {"loss/total": 0.0})
+        monkeypatch.setattr(owner, name, call)
 
-    def moments(self, observations: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        self.events.append("moments")
-        return np.zeros(0)
-
-
-class LoggedStore:
-    def __init__(self, events: list[str]) -> None:
-        self._events = events
-
-    def pull(self) -> Reply:
-        self._events.append("pull")
-        return Reply(np.zeros(1), np.zeros(0), np.zeros(3), 0, 0, False, False)
-
-    def push(self, *_: Any) -> Reply:
-        self._events.append("push")
-        return Reply(np.zeros(1), np.zeros(0), np.zeros(3), 2, 1, False, True)
-
-
-def test_the_events_of_an_update_come_in_order() -> None:
-    events: list[str] = []
-    actor: Any = LoggedAgent(events)
-    store: Any = LoggedStore(events)
-    settings = small_config(rollout_length=2)
-    envs = make_envs([[Script((1.0,) * 99)]], AutoresetMode.SAME_STEP, events)
-    player = Player(envs, actor, for_space(Discrete(5), settings.network), settings, seed=1)
-    learner = Learner(actor, store, settings, Stopwatch(), seed=1)
-    rollouts = player.rollouts()
-    learner.update(next(rollouts))
-    actor.is_finite = False
-    learner.update(next(rollouts))
+    for name in ("act", "value", "gradient", "moments", "load"):
+        record(side.agent, name)
+    for name in ("pull", "push"):
+        record(side.store, name)
+    games = [[Script((1.0, 1.0, *[np.nan] * 9))]]
+    envs, short = make_envs(games, AutoresetMode.SAME_STEP, events), small_config(rollout_length=2)
+    player = Player(envs, side.agent, side.agent.network.policy, short, seed=1)
+    learner = side.join().learner
+    for rollout in itertools.islice(player.rollouts(), 2):
+        learner.update(rollout)
     play = ["act", "step", "act", "step", "value"]
     push = ["gradient", "moments", "push", "load"]
     drop = ["gradient", "pull", "load"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from a3c.learn.returns import bootstrap_truncations, gae, moments_update, n_step, normalize
+from a3c.learn.returns import gae, moments_update, n_step, normalize
 
 Array = NDArray[np.floating]
 
@@ -65,7 +65,7 @@ def test_endless_reward_of_one_under_a_time_limit_values_one_over_one_minus_gamm
     steps = np.arange(num_steps)[:, None] + np.arange(limit)  # each env at another phase
     truncated = steps % limit == limit - 1  # [T, B]
     values = np.full(truncated.shape, true_value)
-    rewards = bootstrap_truncations(np.ones(truncated.shape), truncated, values, gamma)
+    rewards = np.where(truncated, 1.0 + gamma * values, 1.0)
     discounts = np.where(truncated, 0.0, gamma)
     advantages, returns = gae(rewards, values, values[0], discounts, lambda_)
     np.testing.assert_allclose(advantages, 0.0, atol=1e-5 * true_value)
@@ -94,30 +94,20 @@ def test_nothing_after_an_episode_changes_what_came_before(
         np.testing.assert_array_equal(old[:, others], new[:, others])
 
 
-@given(seed=SEEDS, num_steps=SIZES, num_envs=SIZES, lambda_=FRACTIONS, steps=st.integers(1, 9))
-def test_returns_of_n_steps_are_those_of_n_rows_with_the_value_after_them(
-    seed: int, num_steps: int, num_envs: int, lambda_: float, steps: int
-) -> None:
-    rewards, values, bootstrap_value, discounts = make_rollout(seed, num_steps, num_envs)
-    found = n_step(rewards, values, bootstrap_value, discounts, lambda_, steps)
-    assert [len(each) for each in found] == [max(0, num_steps - steps + 1)] * 2
-    after = np.concatenate([values, bootstrap_value[None]])
-    for t in range(len(found[0])):
-        rows = slice(t, t + steps)
-        one = gae(rewards[rows], values[rows], after[t + steps], discounts[rows], lambda_)
-        for here, there in zip(found, one, strict=True):
-            np.testing.assert_array_equal(here[t], there[0])
-
-
-def test_gae_of_a_hand_worked_rollout() -> None:
+def test_estimates_of_a_hand_worked_rollout() -> None:
     # γ = 0.5, λ = 0.5; column 0 goes on, column 1 terminates at step 1.
-    rewards = [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]
-    values = [[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]]
-    discounts = [[0.5, 0.5], [0.5, 0.0], [0.5, 0.5]]
-    advantages, returns = gae(rewards, values, [8.0, 8.0], discounts, 0.5)
+    rewards = np.array([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]], np.float32)
+    values = np.array([[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]], np.float32)
+    discounts = np.array([[0.5, 0.5], [0.5, 0.0], [0.5, 0.5]], np.float32)
+    rollout = (rewards, values, np.full(2, 8.0, np.float32), discounts, 0.5)
+    advantages, returns = gae(*rollout)
     # The TD errors are 1, 1, 2 in column 0 and 1, -2, 2 in column 1.
     np.testing.assert_array_equal(advantages, [[1.375, 0.5], [1.5, -2.0], [2.0, 2.0]])
     np.testing.assert_array_equal(returns, [[3.375, 2.5], [5.5, 2.0], [8.0, 8.0]])
+    advantages, returns = n_step(*rollout, steps=2)
+    np.testing.assert_array_equal(advantages, [[1.25, 0.5], [1.5, -2.0]])
+    np.testing.assert_array_equal(returns, [[3.25, 2.5], [5.5, 2.0]])
+    assert [part.shape for part in n_step(*rollout, steps=4)] == [(0, 2), (0, 2)]
 
 
 def test_gae_gives_float32_rounded_once() -> None:
@@ -134,18 +124,6 @@ def test_non_finite_rewards_pass_through_without_a_warning() -> None:
         warnings.simplefilter("error")
         advantages, _ = gae(rewards, np.zeros((3, 1)), np.zeros(1), np.ones((3, 1)), 1.0)
     assert not np.isfinite(advantages).any()
-
-
-def test_truncation_bootstraps_from_final_observation() -> None:
-    rewards = np.array([[1.0, 1.0], [1.0, 1.0]], np.float32)
-    truncated = np.array([[False, True], [False, False]])
-    final_values = np.array([[np.nan, 10.0], [np.inf, 7.0]])
-    adjusted = bootstrap_truncations(rewards, truncated, final_values, 0.5)
-    assert adjusted.dtype == np.float32
-    np.testing.assert_array_equal(adjusted, [[1.0, 6.0], [1.0, 1.0]])
-    np.testing.assert_array_equal(rewards, 1.0)
-    single = bootstrap_truncations(rewards[0], truncated[0], final_values[0], 0.5)
-    np.testing.assert_array_equal(single, adjusted[0])
 
 
 @pytest.mark.parametrize("name", ["rewards", "values", "bootstrap_value", "discounts"])

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import model
 from a3c.errors import PlayError
-from a3c.learn.agent import Agent, Batch
+from a3c.learn.agent import Agent
 from a3c.learn.returns import gae
 from a3c.learn.rollout import Player, Rollout
 from a3c.net.distributions import for_space
 from a3c.run.metrics import Episode
-from tests.clusters import config
+from tests.clusters import batch_of, config
 from tests.scripted import (
     ACTIONS,
     NUM_ACTIONS,
@@ -46,9 +46,10 @@ def play(
     actor: Any = None,
     envs: VectorEnv[Any, Any, Any] | None = None,
     epsilon: float = 0.0,
+    hooks: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[Rollout]:
-    """Copies of the rollouts of scripted games, for ever."""
+    """Copies of the rollouts of scripted games, for ever; `hooks` are further ones of `Player`."""
     chosen = config(**{"gamma": GAMMA, "network": "mlp", **settings})
     player = Player(
         envs or make_envs(scripts, mode),
@@ -57,6 +58,7 @@ def play(
         chosen,
         seed=1,
         epsilon=lambda: epsilon,
+        **hooks or {},
     )
     for rollout in player.rollouts():
         arrays: dict[str, Any] = {
@@ -85,12 +87,10 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
         assert shapes.pop("after") == (2, 3)
         assert shapes.pop("state") == (2, 1)
         assert shapes.pop("policy_parameters") == (3, 2, NUM_ACTIONS)
-        assert shapes.pop("epsilon") == ()
         assert set(shapes.values()) == {(3, 2)}
         assert rollout.observations[:, 1, 2].tolist() == [3 * k, 3 * k + 1, 3 * k + 2]
         assert rollout.actions[:, 0].tolist() == [t % NUM_ACTIONS for t in range(3 * k, 3 * k + 3)]
         assert rollout.starts[:, 0].tolist() == [k == 0, False, False]
-        assert rollout.num_env_steps == 6
         np.testing.assert_array_equal(rollout.discounts, np.full((3, 2), GAMMA))
         following = np.array([[b, 0, 3 * k + 3] for b in range(2)])
         np.testing.assert_array_equal(rollout.after, following)
@@ -109,16 +109,6 @@ def test_only_the_mode_of_the_next_step_has_dead_transitions() -> None:
         rollout = next(play(games, mode, rollout_length=6))
         assert rollout.mask[:, 0].tolist() == mask
         assert rollout.starts[:, 0].tolist() == [bool(start) for start in starts]
-        assert rollout.num_env_steps == sum(mask)
-
-
-@in_all_modes
-def test_every_first_observation_and_no_other_is_marked_as_a_start(mode: AutoresetMode) -> None:
-    games = [[Script((1.0,) * 3), Script((1.0,))], [Script((1.0,) * 2, "truncated")]]
-    for rollout in itertools.islice(play(games, mode, rollout_length=4), 5):
-        is_first = rollout.observations[..., 2] == 0
-        np.testing.assert_array_equal(rollout.starts, is_first)
-        assert (rollout.mask[rollout.starts] == 1).all()
 
 
 # --- ends of episodes ---------------------------------------------------------------------------
@@ -314,9 +304,12 @@ def test_state_is_carried_across_rollouts_and_not_moved_by_value_calls(mode: Aut
 class ForgetfulActor(ScriptedActor):
     """Its state turns to NaN in the second environment, once."""
 
+    calls = 0
+
     def act(self, observations: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Any:
         action = super().act(observations, state, starts)
-        if len(self.events) == 3:
+        self.calls += 1
+        if self.calls == 3:
             action.state[1] = np.nan
         return action
 
@@ -343,18 +336,7 @@ def test_learning_sees_the_values_that_acting_saw(mode: AutoresetMode) -> None:
     games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
     player = Player(make_envs(games, mode), agent, network.policy, RECURRENT, seed=1)
     for rollout in itertools.islice(player.rollouts(), 4):
-        batch = Batch(
-            observations=rollout.observations,
-            actions=rollout.actions,
-            advantages=np.zeros_like(rollout.rewards),
-            returns=rollout.values,
-            mask=rollout.mask,
-            starts=rollout.starts,
-            state=rollout.state,
-            policy_parameters=rollout.policy_parameters,
-            epsilon=np.zeros_like(rollout.mask),
-            values=rollout.values,
-        )
+        batch = batch_of(agent, **rollout._asdict(), returns=rollout.values)
         assert agent.gradient(batch, 0.0, 0.0).parts["loss/value"] < 1e-12
         forgetful = batch._replace(starts=~rollout.starts)
         assert agent.gradient(forgetful, 0.0, 0.0).parts["loss/value"] > 1e-8
@@ -368,7 +350,7 @@ def chosen_actions(epsilon: float) -> np.ndarray:
     """Many actions where the actor would always take 0."""
     games = [[Script((0.0,), "terminated")]] * 8
     rollout = next(play(games, AutoresetMode.SAME_STEP, rollout_length=250, epsilon=epsilon))
-    assert rollout.epsilon == epsilon
+    assert (rollout.epsilon == epsilon).all()
     return rollout.actions.ravel()
 
 
@@ -390,11 +372,8 @@ def test_a_rollout_is_abandoned_within_an_env_step_when_it_is_not_to_go_on() -> 
         asked.append(len(asked))
         return len(asked) < 7
 
-    games = make_envs([[Script((1.0,) * 99)]], AutoresetMode.SAME_STEP)
-    settings = config(rollout_length=5, network="mlp")
-    policy = for_space(ACTIONS, settings.network)
-    player = Player(games, ScriptedActor(), policy, settings, seed=1, go_on=go_on)
-    assert len(list(player.rollouts())) == 1
+    games = [[Script((1.0,) * 99)]]
+    assert len(list(play(games, MODES[0], rollout_length=5, hooks={"go_on": go_on}))) == 1
     assert len(asked) == 7
 
 
@@ -444,16 +423,9 @@ def test_rewards_are_divided_by_the_deviation_of_the_returns_so_far(mode: Autore
     known = np.array([200.0, 300.0, 2500.0])
     chosen: dict[str, Any] = {"rollout_length": 60, "reward_scale": 0.5}
     plain = play(games, mode, **chosen)
-    player = Player(
-        make_envs(games, mode),
-        ScriptedActor(),
-        for_space(ACTIONS, config(network="mlp").network),
-        config(gamma=GAMMA, network="mlp", normalize_rewards=True, **chosen),
-        seed=1,
-        return_statistics=lambda: known,
-    )
+    chosen |= {"normalize_rewards": True, "hooks": {"return_statistics": lambda: known}}
     so_far = np.zeros(2)
-    for want, rollout in itertools.islice(zip(plain, player.rollouts(), strict=True), 2):
+    for want, rollout in itertools.islice(zip(plain, play(games, mode, **chosen), strict=True), 2):
         totals = []
         for t in range(60):
             so_far = 2 * want.rewards[t] + GAMMA * so_far

@@ -209,7 +209,7 @@ def train(window: Any, clock: Callable[[], float]) -> int:
     agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
     shown = shows(games, agent, clock=clock)
     player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_decision=shown)
-    steps = sum(r.num_env_steps for r in itertools.islice(player.rollouts(), 2))
+    steps = sum(int(r.mask.sum()) for r in itertools.islice(player.rollouts(), 2))
     games.close()
     return steps
 

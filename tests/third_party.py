@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import a3c
-from tests.clusters import small_config, train
+from tests.clusters import rows, small_config, worker
 
 SEEN = {"name": "gymnasium.wrappers:FilterObservation", "filter_keys": ["image", "direction"]}
 ENVS: dict[str, dict[str, Any]] = {
@@ -25,9 +25,10 @@ ENVS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("env_id", ENVS)
 def test_a_worker_learns_and_its_agent_acts(env_id: str, tmp_path: Path) -> None:
     settings = {"envs": 4, "workers": 1, "rollout_length": 8, "max_env_steps": 640}
-    rows = train(small_config(env_id=env_id, **{**settings, **ENVS[env_id]}), tmp_path)
-    assert rows[-1]["env_steps"] >= 640
-    assert rows[-1]["drops/rollouts"] == 0
+    worker(small_config(env_id=env_id, **{**settings, **ENVS[env_id]}), tmp_path).run()
+    last = rows(tmp_path)[-1]
+    assert last["env_steps"] >= 640
+    assert last["drops/rollouts"] == 0
     (checkpoint,) = (tmp_path / "checkpoints").iterdir()
     agent = a3c.load(checkpoint)
     env = agent.make_env()

@@ -35,9 +35,7 @@ DRAIN_INTERVAL_S = 0.1
 _LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 
-def prepare(
-    store: Store, config: Config, run_dir: Path, initial: Callable[[], dict[str, np.ndarray]]
-) -> Manifest | None:
+def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manifest | None:
     """Make the ps ready: attach to an initialised ps, else restore it, else initialise it.
 
     An initialised ps is never overwritten, because a restarted chief must not undo what the other
@@ -54,7 +52,12 @@ def prepare(
     step = 0
     if found is None:
         log.info("initialising the ps")
-        store.initialize(initial())
+        values = agent.parameters()
+        if config.run.start_from is not None:
+            start, size = Path(config.run.start_from), agent.statistics_size
+            values, taken = checkpoint.start_from(start, values, size)
+            log.info("%s", taken)
+        store.initialize(values)
     else:
         path, manifest = found
         step = manifest.step
@@ -75,15 +78,6 @@ def prepare(
         log.warning("%s", resume.loss(before, step))
         JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
     return manifest
-
-
-def initial_weights(agent: Agent, start_from: str | None) -> dict[str, np.ndarray]:
-    fresh = agent.parameters()
-    if start_from is None:
-        return fresh
-    values, taken = checkpoint.start_from(Path(start_from), fresh, agent.statistics_size)
-    log.info("%s", taken)
-    return values
 
 
 class Chief:

@@ -1,4 +1,4 @@
-"""The update on one screen: `Learner.pushes`. `Learner.train` is the loop around it."""
+"""The update on one screen: `Learner.pushes`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
-from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
+from a3c.learn.rollout import Rollout, Sliding, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -51,11 +51,6 @@ class Learner:
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
-
-    def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
-        """Play a rollout and learn from it, again and again, until the player stops."""
-        for rollout in player.rollouts():
-            yield rollout, self.update(rollout)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
@@ -113,9 +108,7 @@ class Learner:
             moments = update[0] * self.reply.advantage_moments + update[1:]
             advantages = normalize(advantages, moments)
         kept = {name: value for name, value in rollout._asdict().items() if name in Batch._fields}
-        kept["epsilon"] = np.full_like(rollout.mask, rollout.epsilon)
-        batch = Batch(**kept, advantages=advantages, returns=returns)
-        return batch, update
+        return Batch(**kept, advantages=advantages, returns=returns), update
 
     def _push(
         self,

@@ -1,8 +1,8 @@
 """Compute returns and advantages from a rollout's rewards and values, in NumPy.
 
 Arrays are `[T, B]`: step t of environment b. The last step of an episode has discount 0, both after
-termination and after truncation. A truncated episode would have gone on, so `bootstrap_truncations`
-first adds the value of its final observation to its last reward.
+termination and after truncation. A truncated episode would have gone on, so `Player.rollouts` first
+adds γ times the value of its final observation to its last reward.
 
 Mnih et al. 2016 is "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783;
 Schulman et al. 2016 is "High-Dimensional Continuous Control Using Generalized Advantage
@@ -63,10 +63,10 @@ def gae(
 
 
 def n_step(
-    rewards: ArrayLike,
-    values: ArrayLike,
-    bootstrap_value: ArrayLike,
-    discounts: ArrayLike,
+    rewards: FloatArray,
+    values: FloatArray,
+    bootstrap_value: FloatArray,
+    discounts: FloatArray,
     lambda_: float,
     steps: int,
 ) -> tuple[FloatArray, FloatArray]:
@@ -75,37 +75,13 @@ def n_step(
     The results are of the first T - `steps` + 1 samples only, or of none; the others lack steps.
     With λ = 1 the returns are R_t = r_t + ... + γ^(N-1) r_{t+N-1} + γ^N V_{t+N}.
     """
-    v, v_end = np.asarray(values), np.asarray(bootstrap_value)
-    count, num_envs = max(0, len(v) - steps + 1), len(v_end)
-    if not count:
-        return np.empty((0, num_envs), np.float32), np.empty((0, num_envs), np.float32)
-    # The samples stand beside each other as columns of a rollout of `steps` rows each.
-    windows = [
-        np.lib.stride_tricks.sliding_window_view(array, steps, axis=0)  # [count, B, steps]
-        .transpose(2, 0, 1)
-        .reshape(steps, count * num_envs)
-        for array in (np.asarray(rewards), v, np.asarray(discounts))
-    ]
-    after = np.concatenate([v, v_end[None]])[steps:].ravel()
-    r, v, d = windows
-    advantages, returns = gae(r, v, after, d, lambda_)
-    return advantages[0].reshape(count, num_envs), returns[0].reshape(count, num_envs)
-
-
-def bootstrap_truncations(
-    rewards: ArrayLike, truncated: ArrayLike, final_values: ArrayLike, gamma: float
-) -> FloatArray:
-    """Rewards with γ·V(final observation) added where an episode was truncated.
-
-    All arrays have the same shape. `truncated` is true at the last step of an episode that was
-    truncated and not terminated. `final_values`, read only there, is the value of that episode's
-    last observation, not of the next episode's first.
-    """
-    r, v = np.asarray(rewards, np.float64), np.asarray(final_values, np.float64)
-    is_cut = np.asarray(truncated, bool)
-    assert r.shape == is_cut.shape == v.shape
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(is_cut, r + gamma * v, r).astype(np.float32)
+    after = np.concatenate([values, bootstrap_value[None]])[steps:]  # of the complete samples
+    advantages, returns = np.empty((2, *after.shape), np.float32)
+    for t, value in enumerate(after):
+        rows = slice(t, t + steps)
+        estimates = gae(rewards[rows], values[rows], value, discounts[rows], lambda_)
+        advantages[t], returns[t] = (each[0] for each in estimates)
+    return advantages, returns
 
 
 NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares
@@ -121,12 +97,6 @@ def discounted_so_far(
         totals[t] = reward + gamma * before
         before = np.where(ends[t], 0.0, totals[t])
     return totals
-
-
-def return_statistics(totals: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
-    """The statistics of `discounted_so_far` where `mask` is 1, to be added up over rollouts."""
-    kept = totals[(mask > 0) & np.isfinite(totals)]
-    return np.array([kept.size, kept.sum(), np.square(kept).sum()])
 
 
 def return_deviation(statistics: NDArray[Any]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +17,9 @@ from a3c.errors import PlayError, UserError
 from a3c.learn.returns import (
     NUM_OF_RETURNS,
     FloatArray,
-    bootstrap_truncations,
     discounted_so_far,
     n_step,
     return_deviation,
-    return_statistics,
 )
 from a3c.net.observations import as_fed, fed_space
 from a3c.run.metrics import Episode
@@ -47,14 +45,10 @@ class Rollout(NamedTuple):
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
-    epsilon: float | np.ndarray  # the probability of a uniformly random action; or [T, B]
+    epsilon: np.ndarray  # [T, B], the probability of a uniformly random action
     episodes: list[Episode]  # games that ended in this rollout
     info: dict[str, list[float]]  # the numbers of `--info-metrics` in it
     return_statistics: np.ndarray  # of the running returns in it; empty if rewards are as they are
-
-    @property
-    def num_env_steps(self) -> int:
-        return int(np.count_nonzero(self.mask))
 
 
 class Decision(NamedTuple):
@@ -179,7 +173,6 @@ class Player:
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
         self._environment_errors = EnvironmentErrors()
-        self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._autoreset = Autoreset(envs)
         with self._environment_errors:
             observations, info = envs.reset(seed=seed)
@@ -191,17 +184,33 @@ class Player:
         self._lengths = np.zeros(envs.num_envs, int)
         self._discounted = np.zeros(envs.num_envs)  # returns so far, for `normalize_rewards`
 
+        def rows(dtype: Any, shape: Iterable[int] = ()) -> np.ndarray:
+            return np.empty((self._length, envs.num_envs, *shape), dtype)
+
+        space = fed_space(self._space)
+        self._rows = {  # of the rollout that is played
+            "observations": rows(space.dtype, space.shape),
+            "actions": rows(policy.action_dtype, policy.action_shape),
+            "policy_parameters": rows(np.float32, [policy.num_parameters]),
+            **{name: rows(np.float32) for name in ("values", "mask", "epsilon")},
+            "starts": rows(bool),
+        }
+        self._raw_rewards = rows(np.float32)
+        self._ends = rows(bool)  # true at the last step of a return
+        self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._episodes: list[Episode] = []
+        self._info: dict[str, list[float]] = {}
+
     def rollouts(self) -> Iterator[Rollout]:
-        buffer, learning = self._new_buffer(), self._learning
+        learning, statistics = self._learning, np.zeros(0)
         while True:
             # Reset non-finite states: they would make every later rollout non-finite.
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
-            buffer.state[:] = self._state
-            buffer.episodes.clear()
-            buffer.info.clear()
-            epsilon = self._epsilon()
+            state, epsilon = self._state, self._epsilon()
+            self._rows["epsilon"][:] = epsilon
+            self._cuts, self._episodes, self._info = [], [], {}
             for t in range(self._length):
-                self._step(buffer, t, epsilon)
+                self._step(t, epsilon)
                 if not self._go_on():
                     return
             # For all steps at once: Python takes a large part of a single environment's step.
@@ -211,63 +220,43 @@ class Player:
                     self._raw_rewards, self._ends, self._discounted, learning.gamma
                 )
                 self._discounted = np.where(self._ends[-1], 0.0, totals[-1])
-                seen = return_statistics(totals, buffer.mask)
-                rewards /= np.float32(return_deviation(self._return_statistics() + seen))
-                buffer = buffer._replace(return_statistics=seen)
+                seen = totals[(self._rows["mask"] > 0) & np.isfinite(totals)]
+                statistics = np.array([seen.size, seen.sum(), np.square(seen).sum()])
+                rewards /= np.float32(return_deviation(self._return_statistics() + statistics))
             if learning.reward_clip > 0:
                 np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
-            for t, cut, values in self._cuts:
-                rewards[t] = bootstrap_truncations(rewards[t], cut, values, learning.gamma)
-            self._cuts.clear()
+            with np.errstate(invalid="ignore", over="ignore"):
+                for t, cut, values in self._cuts:  # summed in float64, rounded once
+                    rewards[t, cut] += np.float64(learning.gamma) * values[cut]
             discounts = np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
             bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
             self._stopwatch.lap("act")
-            yield buffer._replace(
+            yield Rollout(
+                **self._rows,
                 rewards=rewards,
                 discounts=discounts,
                 bootstrap_value=bootstrap,
                 after=self._observations,
                 after_starts=self._autoreset.starts,
-                epsilon=epsilon,
+                state=state,
+                episodes=self._episodes,
+                info=self._info,
+                return_statistics=statistics,
             )
 
-    def _new_buffer(self) -> Rollout:
-        space, size = fed_space(self._space), self._envs.num_envs
-        steps = (self._length, size)
-        self._raw_rewards = np.empty(steps, np.float32)
-        self._ends = np.empty(steps, bool)  # true at the last step of a return
-        return Rollout(
-            observations=np.empty((*steps, *space.shape), space.dtype),
-            actions=np.empty((*steps, *self._policy.action_shape), self._policy.action_dtype),
-            rewards=np.empty(0, np.float32),
-            discounts=np.empty(0, np.float32),
-            values=np.empty(steps, np.float32),
-            bootstrap_value=np.empty(0, np.float32),
-            after=np.empty(0, space.dtype),
-            after_starts=np.empty(0, bool),
-            mask=np.empty(steps, np.float32),
-            starts=np.empty(steps, bool),
-            state=np.empty_like(self._actor.initial_state(size)),
-            policy_parameters=np.empty((*steps, self._policy.num_parameters), np.float32),
-            epsilon=0.0,
-            episodes=[],
-            info={},
-            return_statistics=np.zeros(0),
-        )
-
-    def _step(self, buffer: Rollout, t: int, epsilon: float) -> None:
+    def _step(self, t: int, epsilon: float) -> None:
         """Play one step of every environment into row `t`."""
-        reset = self._autoreset
+        reset, rows = self._autoreset, self._rows
         action = self._actor.act(self._observations, self._state, reset.starts)
         actions = action.actions
         if epsilon > 0:  # the probability of a uniformly random action instead
             chosen = self._rng.random(len(actions)) < epsilon
             random = self._policy.random_actions(self._rng, action.policy_parameters)
             actions = np.where(chosen.reshape(-1, *[1] * (actions.ndim - 1)), random, actions)
-        buffer.observations[t] = self._observations
-        buffer.actions[t], buffer.values[t] = actions, action.values
-        buffer.policy_parameters[t] = action.policy_parameters
-        buffer.starts[t], buffer.mask[t] = reset.starts, ~reset.dead
+        rows["observations"][t] = self._observations
+        rows["actions"][t], rows["values"][t] = actions, action.values
+        rows["policy_parameters"][t] = action.policy_parameters
+        rows["starts"][t], rows["mask"][t] = reset.starts, ~reset.dead
         if self._on_decision:
             before, taken = (self._observations, self._state), action._replace(actions=actions)
             scores = self._returns, self._lengths
@@ -279,9 +268,9 @@ class Player:
             )
         self._stopwatch.lap("env")
         done = terminated | truncated
-        self._count_episodes(*wrappers.raw(info, rewards, done), buffer.episodes)
+        self._count_episodes(*wrappers.raw(info, rewards, done))
         for name in self._info_metrics:
-            buffer.info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
+            self._info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost one ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)
@@ -305,9 +294,7 @@ class Player:
             return self._lives
         return np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
 
-    def _count_episodes(
-        self, rewards: np.ndarray, done: np.ndarray, episodes: list[Episode]
-    ) -> None:
+    def _count_episodes(self, rewards: np.ndarray, done: np.ndarray) -> None:
         dead = self._autoreset.dead
         if np.count_nonzero(dead):
             rewards = np.where(dead, 0.0, rewards)
@@ -316,7 +303,8 @@ class Player:
         if np.count_nonzero(done):
             for i in np.flatnonzero(done):
                 if np.isfinite(self._returns[i]):
-                    episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+                    game = Episode(float(self._returns[i]), int(self._lengths[i]))
+                    self._episodes.append(game)
             self._returns[done], self._lengths[done] = 0.0, 0
 
 
@@ -338,8 +326,7 @@ class Sliding:
         If there are fewer than `return_min_samples`, all wait for the next rollout. A sample that
         waits keeps the value that was predicted when it was played.
         """
-        whole = rollout._replace(epsilon=np.full_like(rollout.mask, rollout.epsilon))
-        rows = {name: getattr(whole, name) for name in _ROWS}
+        rows = {name: getattr(rollout, name) for name in _ROWS}
         if self._kept:
             rows = {name: np.concatenate([self._kept[name], new]) for name, new in rows.items()}
         done = max(0, len(rows["mask"]) - self._steps + 1)

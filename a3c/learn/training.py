@@ -20,7 +20,7 @@ from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
-from a3c.learn.chief import Chief, initial_weights, prepare
+from a3c.learn.chief import Chief, prepare
 from a3c.learn.games import Games
 from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import Decision, EnvironmentErrors, Player, Rollout, Stopwatch
@@ -91,6 +91,7 @@ class Worker:
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
         self._chief: Chief | None = None
+        self._reason: str | None = None  # the chief's, to end the run for all workers
         if task.is_chief:
             self._chief = Chief(store, config, run_dir, reply, manifest, life, games)
         self._policy = network.policy
@@ -133,9 +134,7 @@ class Worker:
     def _wait_until_ready(self, run_dir: Path, agent: Agent) -> Any:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
-            start_from = self._config.run.start_from
-            initial = functools.partial(initial_weights, agent, start_from)
-            return prepare(self._store, self._config, run_dir, initial)
+            return prepare(self._store, self._config, run_dir, agent)
         if not self._store.is_ready():
             log.info("waiting for worker-0 to initialise the ps")
         while not self._stop.is_set() and not self._store.is_ready():
@@ -160,7 +159,8 @@ class Worker:
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
         try:
-            self._leave(self._play())
+            self._play()
+            self._leave()
         except (PlayError, UnplayableError) as error:
             self._write_row()
             self._save_for_others(error)
@@ -168,21 +168,21 @@ class Worker:
             self._write_row(whole_cluster=False)
             raise
 
-    def _play(self) -> str | None:
-        """Play and learn until the run is over; returns the chief's reason, or None."""
+    def _play(self) -> None:
+        """Play and learn until the run is over."""
         player = self._make_player()
         self._stopwatch.lap("start")
         self._stopwatch.take()
-        if not self._is_over(reason := self._judge()):
-            for rollout, update in self._learner.train(player):
+        if not self._is_over():
+            for rollout in player.rollouts():
+                update = self._learner.update(rollout)
                 self._heartbeat.beat()
                 self._record(rollout, update)
                 self._stopwatch.lap("other")
-                if self._is_over(reason := self._judge()):
+                if self._is_over():
                     break
         self._send_reports()
         self._write_row()
-        return reason
 
     def _record(self, rollout: Rollout, update: Update) -> None:
         """Report games to the chief, write a row if one is due, and log what was asked for.
@@ -195,7 +195,7 @@ class Worker:
         self._reports += [(me, g.episode_return, g.length, at) for g in rollout.episodes]
         if time.monotonic() - self._reported_at >= REPORT_INTERVAL_S:
             self._send_reports()
-        played = rollout.num_env_steps, update.pushed, rollout.episodes
+        played = int(np.count_nonzero(rollout.mask)), update.pushed, rollout.episodes
         self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
         self._write_row_if_due()
 
@@ -266,14 +266,12 @@ class Worker:
                 parts.append(f"{label} {row[name]:{form}}")
         log.info("%s", "  ".join(parts))
 
-    def _judge(self) -> str | None:
-        """The chief's reason to end the run for all workers, or None."""
-        return self._chief.tick(self._learner.reply) if self._chief else None
-
-    def _is_over(self, reason: str | None) -> bool:
+    def _is_over(self) -> bool:
+        """Whether this worker must leave; also asks the chief whether the run is over for all."""
         reply = self._learner.reply
+        self._reason = self._chief.tick(reply) if self._chief else None
         played = reply.global_step >= self._config.run.max_env_steps
-        return bool(reason) or played or reply.finished or self._stop.is_set()
+        return bool(self._reason) or played or reply.finished or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Exit with the error; the chief first saves and judges for the others while they push.
@@ -289,8 +287,8 @@ class Worker:
                 log.error("%s; not playing any more, but saving for the others", error)
             while time.monotonic() < until and time.monotonic() - moved_at < IDLE_S:
                 self._heartbeat.beat()
-                if self._is_over(reason := self._judge()):
-                    self._leave(reason)
+                if self._is_over():
+                    self._leave()
                     return
                 self._write_row_if_due()
                 self._stop.wait(WAIT_INTERVAL_S)
@@ -301,14 +299,13 @@ class Worker:
         self._store.detach()
         raise error
 
-    def _leave(self, reason: str | None) -> None:
+    def _leave(self) -> None:
         """Save and detach; if the chief has a reason, it first ends the run for all workers.
 
         A chief that died while ending the run ends it again after its restart.
         """
         if self._chief:
-            if self._learner.reply.finished:
-                reason = self._store.ending()
+            reason = self._store.ending() if self._learner.reply.finished else self._reason
             if reason:
                 log.info("the run is over: %s", reason)
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
