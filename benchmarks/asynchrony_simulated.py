@@ -104,8 +104,7 @@ class VirtualPs:
             finished = zeros("finished", (), tf.int64)
             exchange = Exchange(layout, config, 1, agent.statistics_size, finished)
             parameters = {v.op.name: v for v in tf.compat.v1.global_variables()}
-            initial = agent.parameters()
-            flat = np.concatenate([np.ravel(initial[name]) for name in layout.names])
+            flat = np.concatenate([np.ravel(value) for value in agent.parameters().values()])
             assigns = [
                 parameters[s.name].assign(flat[s.start : s.stop], read_value=False)
                 for s in layout.shards

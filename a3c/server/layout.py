@@ -43,13 +43,12 @@ class Shard:
 class Layout:
     """The parameters in the order of the flat vector, and its shards, which have no gaps."""
 
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: dict[str, tuple[int, ...]]
     shards: tuple[Shard, ...]
 
     @property
     def sizes(self) -> list[int]:
-        return [math.prod(shape) for shape in self.shapes]
+        return [math.prod(shape) for shape in self.shapes.values()]
 
     @property
     def num_parameters(self) -> int:
@@ -58,8 +57,8 @@ class Layout:
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views of the flat vector, one per parameter, by name."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1])
-        named = zip(self.names, parts, self.shapes, strict=True)
-        return {name: part.reshape(shape) for name, part, shape in named}
+        named = zip(self.shapes.items(), parts, strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in named}
 
 
 def cut(
@@ -83,7 +82,7 @@ def cut(
         for ps, (start, stop) in enumerate(itertools.pairwise(edges)):
             if start < stop:
                 shards.append(Shard(f"parameters_{len(shards)}", ps, start, stop, apart))
-    return Layout(tuple(shapes), tuple(map(tuple, shapes.values())), tuple(shards))
+    return Layout(dict(shapes), tuple(shards))
 
 
 # --- names in checkpoints -------------------------------------------------------------------------
@@ -110,26 +109,19 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
 def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str]) -> Values:
     """Turn values named as in checkpoints into values for the ps's variables in `keys`.
 
-    Variables that `named` lacks are left out. Raises KeyError if `named` holds only a part of a
-    vector, or a value that the ps has no variable for.
+    Variables that `named` lacks are left out. It holds a slot of all parameters or of none.
     """
     shards = {shard.name: shard for shard in layout.shards}
-    left = dict(named)
-    flats: Values = {}
     values: Values = {}
     for key in keys:
         shard, _, slot = key.partition("/")
         if shard in shards:
-            names = [_join(name, slot) for name in layout.names]
-            if any(name in left for name in names):
-                flats[slot] = np.concatenate([np.ravel(left.pop(name)) for name in names])
-            if slot in flats:
-                values[key] = flats[slot][shards[shard].start : shards[shard].stop]
+            names = [_join(name, slot) for name in layout.shapes]
+            if names[0] in named:
+                flat = np.concatenate([np.ravel(named[name]) for name in names])
+                values[key] = flat[shards[shard].start : shards[shard].stop]
         elif _saved(key) in named:
             values[key] = named[_saved(key)]
-            left.pop(_saved(key), None)
-    if left:
-        raise KeyError(min(left))
     return values
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
 from a3c.errors import EXIT_RETRY, RetryableError
+from a3c.process.signals import leave_now
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +86,7 @@ def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
 
     def leave() -> None:
         log.error("%s within %g s; leaving with %d", reason, timeout_s, EXIT_RETRY)
-        logging.shutdown()
-        os._exit(EXIT_RETRY)
+        leave_now(EXIT_RETRY)
 
     timer = threading.Timer(timeout_s, leave)
     timer.daemon = True

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
-from a3c.errors import FatalError, RetryableError
+from a3c.errors import RetryableError
 from a3c.run.resume import Life
 from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply, zeros
@@ -136,12 +136,8 @@ class Store:
 
         `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
         """
-        try:
-            held = by_shard(values, self.layout, self._saved)
-        except KeyError as error:
-            raise FatalError(f"the ps has no variable {error}, or only a part of it") from None
         self._run(self._initializer)
-        self._assign(held)
+        self._assign(by_shard(values, self.layout, self._saved))
         self._assign({"life": Life(secrets.randbits(53), int(values.get("global_step", 0)))})
         self._assign({"ready": True})
 
@@ -149,16 +145,14 @@ class Store:
         fed = {self._inputs[name]: value for name, value in values.items()}
         self._run([self._assigns[name] for name in values], fed)
 
-    def attach(self, on_stuck: Callable[[RetryableError], None] | None = None) -> Life:
+    def attach(self, on_stuck: Callable[[RetryableError], None]) -> Life:
         """Register this worker, so that the ps waits for it; returns the current life of the ps.
 
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
         self._set_presence(1)
         life = Life(*self._run(self._flags.read_life).tolist())
-        if on_stuck:
-            watch = threading.Thread(target=self._watch, args=[on_stuck], daemon=True)
-            watch.start()
+        threading.Thread(target=self._watch, args=[on_stuck], daemon=True).start()
         return life
 
     def _watch(self, on_stuck: Callable[[RetryableError], None]) -> None:
