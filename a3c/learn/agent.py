@@ -295,8 +295,9 @@ class Agent:
                     is_apart = optimizers.is_value_only(_short_name(variable))
                     sizes[is_apart] += variable.shape.num_elements()
                 parts = tf.split(parts[0], sizes)
-        clipped, norms = zip(*map(optimizers.clip_flat, parts, limits), strict=True)
-        flat = tf.concat(clipped, axis=0)
+        norms = [tf.norm(part) for part in parts]
+        factors = map(optimizers.clipped, norms, limits)
+        flat = tf.concat([p * factor for p, factor in zip(parts, factors, strict=True)], axis=0)
         norm = norms[0] if len(norms) == 1 else tf.norm(norms)
         self._part_names = tuple(f"loss/{name}" for name in loss)
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten

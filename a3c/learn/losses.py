@@ -116,22 +116,14 @@ def total(
     `num_samples` is the number of samples that trained. `ratio_limit` and `entropy_weight` may be
     scalar tensors, so that they can be annealed. Raises ValueError on shapes that don't fit.
     """
-    samples = {
-        "log_probabilities": log_probabilities,
-        "values": values,
-        "entropies": entropies,
-        "advantages": advantages,
-        "returns": returns,
-        "mask": mask,
-    }
+    samples = [log_probabilities, entropies, advantages, returns, mask]
     if ratio_limit is not None:
-        samples["played_log_probabilities"] = played_log_probabilities
+        samples.append(played_log_probabilities)
     if value_clip:
-        samples["played_values"] = played_values
-    shapes = {name: tensor.shape for name, tensor in samples.items()}
-    if not all(s.rank == 2 and s.is_compatible_with(values.shape) for s in shapes.values()):
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"expected equal shapes [T, B], got {listed}")
+        samples.append(played_values)
+    values.shape.assert_has_rank(2)
+    for tensor in samples:  # otherwise [T, B, 1] would broadcast
+        tensor.shape.assert_is_compatible_with(values.shape)
     policy_loss, policy_extras = policy(
         log_probabilities,
         advantages,

@@ -114,21 +114,13 @@ def is_value_only(name: str) -> bool:
     return any(part.startswith("value") for part in name.split("/"))
 
 
-def clip_flat(gradient: Any, max_norm: float) -> tuple[Any, Any]:
-    """Clip a flat gradient to norm `max_norm` (0: never); returns it and its norm before clipping.
-
-    Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1. A
-    gradient with a non-finite norm is returned unchanged, so that the caller can detect it; that
-    includes a finite gradient whose squared norm overflows.
-    """
-    norm = tf.sqrt(tf.reduce_sum(tf.square(gradient)))  # []
-    if max_norm == 0.0:
-        return gradient, norm
-    return gradient * clipped(norm, max_norm), norm
-
-
 def clipped(norm: Any, max_norm: float) -> Any:
-    """The factor that clips a gradient of this norm; 1 where the norm is not finite."""
+    """The factor that clips a gradient of this norm to `max_norm` (0: never).
+
+    Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1. The
+    factor is 1 where the norm is not finite, so that the caller can detect it; that includes a
+    finite gradient whose squared norm overflows.
+    """
     if max_norm == 0.0:
         return tf.ones_like(norm)
     is_long = tf.logical_and(norm > max_norm, tf.math.is_finite(norm))
