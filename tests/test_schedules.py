@@ -87,9 +87,3 @@ def test_drawn_learning_rate_is_within_its_range_and_the_same_for_every_process(
 def test_drawn_learning_rate_is_the_same_in_every_release() -> None:
     config = make_config(seed=1, learning_rate_range=(1e-4, 1e-2))
     assert schedules.initial_rate(config) == pytest.approx(0.0025510578941147963, rel=1e-12)
-
-
-def test_drawn_learning_rate_is_annealed_too() -> None:
-    config = make_config(learning_rate_range=(0.1, 0.2), learning_rate_schedule="linear")
-    start = schedules.initial_rate(config)
-    assert schedules.after(config, 500).learning_rate == pytest.approx(start / 2)

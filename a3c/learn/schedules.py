@@ -10,6 +10,8 @@ import math
 import random
 from typing import NamedTuple
 
+import numpy as np
+
 from a3c.config import Config
 
 
@@ -29,10 +31,7 @@ def after(config: Config, env_steps: int) -> Annealed:
     def between(start: float, end: float | None, window: str = "anneal") -> float:
         if end is None:
             return start
-        first, last = windows[window]
-        # The finished share of the annealing: 0 until its start, 1 at its end, then above 1.
-        progress = max(0.0, (env_steps - first) / (last - first))
-        return end if progress >= 1.0 else start + (end - start) * progress
+        return float(np.interp(env_steps, windows[window], (start, end)))
 
     is_linear = learning.learning_rate_schedule == "linear"
     return Annealed(
