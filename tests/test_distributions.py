@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from a3c.config import NetworkConfig
 from a3c.errors import UserError
 from a3c.net import distributions
 from a3c.net.distributions import Policy, for_space
+from tests.graphs import run, variables
 
 
 def f32(values: Any) -> np.ndarray:
@@ -30,14 +30,6 @@ BITS = MultiBinary([1, 3])
 POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BITS, CLIP), (BOX, CLIP), (BOX, SQUASH)]
 
 
-def run(build: Callable[[], Any]) -> Any:
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.set_random_seed(7)
-        fetches = build()
-        session.run(tf.compat.v1.global_variables_initializer())
-        return session.run(fetches)
-
-
 def log_probability(policy: Policy, parameters: Any, actions: Any) -> np.ndarray:
     stored = np.asarray(actions, policy.action_dtype)
     return run(lambda: policy.log_probability(tf.constant(f32(parameters)), stored))
@@ -49,7 +41,7 @@ def entropy(policy: Policy, parameters: Any) -> np.ndarray:
 
 def samples(policy: Policy, parameters: Any, number: int = 20_000, seed: int = 3) -> np.ndarray:
     rows = np.tile(f32(parameters), (number, 1))
-    return run(lambda: policy.sample(tf.constant(rows), seed))
+    return run(lambda: policy.sample(tf.constant(rows)), seed)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -177,14 +169,6 @@ def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03
 
 
-def test_gaussian_gradients_match_finite_differences() -> None:
-    action, at = np.array([0.7, -2.0]), np.array([0.1, 0.4, -0.5, 0.3])
-    _, _, of_log_p, _ = numbers_of(for_space(BOX, CLIP), at[None], action[None])
-    nudged = at + 1e-5 * np.concatenate([np.eye(4), -np.eye(4)])
-    above, below = np.split(normal_log_density(action, nudged[:, :2], nudged[:, 2:]), 2)
-    np.testing.assert_allclose(of_log_p[0], (above - below) / 2e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("mean", [0.0, 0.5, -3.0])
 @pytest.mark.parametrize(
     ("deviation", "tolerance"), [(0.1, 1e-4), (1.0, 1e-4), (3.0, 0.09), (30.0, 0.9)]
@@ -237,7 +221,7 @@ def head(config: NetworkConfig, space: Any = BOX) -> tuple[np.ndarray, dict[str,
     def build() -> Any:
         features = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 8)), tf.float32)
         parameters = for_space(space, config).head(features)
-        return parameters, {v.op.name: v for v in tf.compat.v1.trainable_variables()}
+        return parameters, variables()
 
     return run(build)
 
@@ -267,9 +251,7 @@ def test_log_deviations_are_kept_within_their_range_and_find_back_into_it(
         parameters = for_space(BOX, NetworkConfig(initial_log_deviation=start)).head(
             tf.zeros([1, 1, 4])
         )
-        (variable,) = (
-            v for v in tf.compat.v1.trainable_variables() if v.op.name.endswith("log_deviation")
-        )
+        variable = variables()["policy/log_deviation"]
         return parameters[0, 0, 2], tf.gradients(sign * parameters[..., 2], variable)[0][0]
 
     value, gradient = run(build)

@@ -12,10 +12,10 @@ from gymnasium.spaces import Box, Discrete
 import model
 from a3c.errors import UserError
 from a3c.learn import own_network
-from a3c.learn.agent import Agent, Batch
+from a3c.learn.agent import Agent
 from a3c.net import keras_model
 from examples import keras_network
-from tests.clusters import small_config
+from tests.clusters import batch_of, small_config
 
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
 IMAGES = Box(0, 255, (4, 20, 20), np.uint8)
@@ -47,19 +47,7 @@ def test_a_model_acts_and_learns_as_in_keras() -> None:
     shapes = [tuple(weight.shape) for weight in theirs.trainable_weights]
     assert list(agent.shapes.values()) == shapes
     # The gradient of the value loss alone is (V - R) times the last layer's inputs.
-    ones = np.ones((5, 3), np.float32)
-    batch = Batch(
-        observations=seen,
-        actions=np.zeros((5, 3), int),
-        advantages=0 * ones,
-        returns=ones,
-        mask=ones,
-        starts=ones > 1,
-        state=np.zeros((3, 0), np.float32),
-        policy_parameters=logits.reshape(5, 3, 2),
-        epsilon=0 * ones,
-        values=ones,
-    )
+    batch = batch_of(agent, seen, returns=np.ones((5, 3), np.float32))
     gradient = agent.gradient(batch, 0.0, 0.0).flat
     hidden = keras.Model(theirs.inputs[0], theirs.get_layer("value").input)
     errors = values[:, 0] - 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,32 +12,7 @@ import tensorflow as tf
 
 from a3c.errors import UserError
 from a3c.net import layers
-
-
-class Built:
-    """A graph with its session, made by `build`, which returns what to fetch."""
-
-    def __init__(self, build: Callable[[], Any], seed: int = 0) -> None:
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            tf.compat.v1.set_random_seed(seed)
-            self.fetches = build()
-            initialize = tf.compat.v1.global_variables_initializer()
-        self.session = tf.compat.v1.Session(graph=self.graph)
-        self.session.run(initialize)
-
-    def run(self, **feeds: Any) -> Any:
-        named = {self.graph.get_tensor_by_name(f"{k}:0"): v for k, v in feeds.items()}
-        return self.session.run(self.fetches, named)
-
-    def variables(self) -> dict[str, np.ndarray]:
-        with self.graph.as_default():
-            variables = tf.compat.v1.trainable_variables()
-        return self.session.run({v.op.name: v for v in variables})
-
-
-def placeholder(name: str, shape: list[int | None], dtype: Any = tf.float32) -> Any:
-    return tf.compat.v1.placeholder(dtype, shape, name)
+from tests.graphs import run, variables
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -68,14 +43,17 @@ def unrolled_lstm(
     return outputs, last
 
 
-def build_lstm(time: int | None, features: int, units: int) -> Built:
-    def build() -> Any:
-        inputs = placeholder("inputs", [time, None, features])
-        state = placeholder("state", [None, 2 * units])
-        starts = placeholder("starts", [time, None], tf.bool)
-        return layers.lstm(inputs, state, starts, units)
+def run_lstm(
+    rollout: Sequence[np.ndarray], units: int, time: int | None
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """The LSTM's output, and its variables."""
 
-    return Built(build)
+    def build() -> Any:
+        inputs, state, starts = (tf.cast(array, tf.float32) for array in rollout)
+        steps = tf.compat.v1.placeholder_with_default(inputs, [time, *inputs.shape[1:]])
+        return layers.lstm(steps, state, starts, units), variables()
+
+    return run(build)
 
 
 # --- dense and convolution ----------------------------------------------------------------------
@@ -93,35 +71,37 @@ def build_lstm(time: int | None, features: int, units: int) -> Built:
 def test_dense_is_an_affine_map_and_its_activation(
     activation: layers.Activation | None, reference: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    built = Built(
-        lambda: layers.dense(
-            placeholder("x", [None, None, 3]), 5, "layer", activation=activation, initial_bias=0.5
-        )
-    )
     x = np.random.default_rng(0).normal(size=(2, 4, 3))
-    weights, biases = (built.variables()[f"layer/{name}"] for name in ("weights", "biases"))
-    np.testing.assert_array_equal(biases, 0.5)
-    np.testing.assert_allclose(built.run(x=x), reference(x @ weights + biases), atol=1e-6)
+
+    def build() -> Any:
+        inputs = tf.constant(x, tf.float32)
+        dense = layers.dense(inputs, 5, "layer", activation=activation, initial_bias=0.5)
+        return dense, variables()
+
+    outputs, made = run(build)
+    np.testing.assert_array_equal(made["layer/biases"], 0.5)
+    expected = reference(x @ made["layer/weights"] + made["layer/biases"])
+    np.testing.assert_allclose(outputs, expected, atol=1e-6)
 
 
 def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
     width, kernel, stride = 8, 3, 2
-    built = Built(
-        lambda: layers.conv2d(
-            placeholder("x", [None, None, 9, width, 2]),
-            *(3, kernel, stride, "conv"),
-            initialization="paper",
-        )
-    )
     x = np.random.default_rng(0).normal(size=(2, 3, 9, width, 2))
-    weights, biases = (built.variables()[f"conv/{name}"] for name in ("weights", "biases"))
+
+    def build() -> Any:
+        inputs = tf.constant(x, tf.float32)
+        conv = layers.conv2d(inputs, 3, kernel, stride, "conv", initialization="paper")
+        return conv, variables()
+
+    outputs, made = run(build)
+    weights, biases = made["conv/weights"], made["conv/biases"]
     assert weights.shape == (kernel, kernel, 2, 3)
     slow = np.zeros((2, 3, 4, 3, 3))
     for row, column in np.ndindex(4, 3):
         top, left = row * stride, column * stride
         patch = x[:, :, top : top + kernel, left : left + kernel]
         slow[:, :, row, column] = np.tensordot(patch, weights, 3) + biases
-    np.testing.assert_allclose(built.run(x=x), np.maximum(slow, 0), atol=1e-5)
+    np.testing.assert_allclose(outputs, np.maximum(slow, 0), atol=1e-5)
 
 
 def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
@@ -129,7 +109,7 @@ def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
         tf.Graph().as_default(),
         pytest.raises(UserError, match="layer conv1: a 8x8 kernel does not fit into 7x9 pixels"),
     ):
-        layers.conv2d(placeholder("x", [1, 1, 7, 9, 3]), 4, 8, 4, "conv1")
+        layers.conv2d(tf.zeros([1, 1, 7, 9, 3]), 4, 8, 4, "conv1")
 
 
 # --- the LSTM -----------------------------------------------------------------------------------
@@ -137,50 +117,46 @@ def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("time", [None, 6])
 def test_lstm_matches_a_numpy_unroll_with_resets(time: int | None) -> None:
-    built = build_lstm(time, features=3, units=4)
     rng = np.random.default_rng(0)
     inputs, state = rng.normal(size=(6, 5, 3)), rng.normal(size=(5, 8))
     starts = rng.random((6, 5)) < 0.3
     starts[0, 0], starts[5, 1] = True, True
-    outputs, last = built.run(inputs=inputs, state=state, starts=starts)
-    expected_outputs, expected_last = unrolled_lstm(inputs, state, starts, built.variables())
+    (outputs, last), made = run_lstm((inputs, state, starts), 4, time)
+    expected_outputs, expected_last = unrolled_lstm(inputs, state, starts, made)
     np.testing.assert_allclose(outputs, expected_outputs, atol=1e-6)
     np.testing.assert_allclose(last, expected_last, atol=1e-6)
 
 
 def test_nothing_before_an_episode_start_reaches_what_comes_after() -> None:
-    built = build_lstm(None, 3, 4)
     inputs, starts = np.random.default_rng(0).normal(size=(5, 1, 3)), np.zeros((5, 1), bool)
     starts[2] = True
-    outputs, last = built.run(inputs=inputs, state=np.ones((1, 8)), starts=starts)
+    (outputs, last), _ = run_lstm((inputs, np.ones((1, 8)), starts), 4, None)
     inputs[:2] = 7.0
     diverged = np.full((1, 8), np.nan)  # even that is forgotten
-    other_outputs, other_last = built.run(inputs=inputs, state=diverged, starts=starts)
+    (other_outputs, other_last), _ = run_lstm((inputs, diverged, starts), 4, None)
     np.testing.assert_array_equal(outputs[2:], other_outputs[2:])
     np.testing.assert_array_equal(last, other_last)
 
 
 def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
-    def build() -> Any:
-        inputs, state = placeholder("inputs", [None, None, 2]), placeholder("state", [None, 6])
-        starts = placeholder("starts", [None, None], tf.bool)
-        outputs, last = layers.lstm(inputs, state, starts, 3)
-        loss = tf.reduce_sum(outputs**2) + tf.reduce_sum(last)
-        variables = tf.compat.v1.trainable_variables()
-        return {v.op.name: g for v, g in zip(variables, tf.gradients(loss, variables), strict=True)}
-
-    built = Built(build)
     rng = np.random.default_rng(2)
     inputs, state = rng.normal(size=(5, 2, 2)), rng.normal(size=(2, 6))
     starts = rng.random((5, 2)) < 0.3
-    gradients = built.run(inputs=inputs, state=state, starts=starts)
-    variables = {k: v.astype(np.float64) for k, v in built.variables().items()}
+
+    def build() -> Any:
+        known = tf.constant(inputs, tf.float32), tf.constant(state, tf.float32)
+        outputs, last = layers.lstm(*known, tf.constant(starts), 3)
+        loss, made = tf.reduce_sum(outputs**2) + tf.reduce_sum(last), variables()
+        return made, dict(zip(made, tf.gradients(loss, [*made.values()]), strict=True))
+
+    made, gradients = run(build)
+    made = {k: v.astype(np.float64) for k, v in made.items()}
 
     def loss() -> float:
-        outputs, last = unrolled_lstm(inputs, state, starts, variables)
+        outputs, last = unrolled_lstm(inputs, state, starts, made)
         return float((outputs**2).sum() + last.sum())
 
-    for name, value in variables.items():
+    for name, value in made.items():
         for index in rng.choice(value.size, 6, replace=False):
             place = np.unravel_index(index, value.shape)
             start, step = value[place], 1e-5
@@ -196,40 +172,38 @@ def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
 # --- variables and what they start from ---------------------------------------------------------
 
 
-def build_all(initialization: layers.Initialization) -> Built:
-    def build() -> Any:
-        x = layers.conv2d(
-            placeholder("x", [1, 1, 9, 9, 4]), 8, 5, 2, "conv1", initialization=initialization
-        )
-        x = layers.dense(
-            layers.flatten(x), 16, "dense", gain=math.sqrt(2), initialization=initialization
-        )
-        state, starts = placeholder("state", [1, 24]), placeholder("starts", [1, 1], tf.bool)
-        return layers.lstm(x, state, starts, 12, initialization=initialization)
+def initial_variables(initialization: layers.Initialization) -> dict[str, np.ndarray]:
+    chosen: Any = {"initialization": initialization}
 
-    return Built(build)
+    def build() -> Any:
+        x = layers.conv2d(tf.zeros([1, 1, 9, 9, 4]), 8, 5, 2, "conv1", **chosen)
+        x = layers.dense(layers.flatten(x), 16, "dense", gain=math.sqrt(2), **chosen)
+        layers.lstm(x, tf.zeros([1, 24]), tf.zeros([1, 1]), 12, **chosen)
+        return variables()
+
+    return run(build)
 
 
 def test_orthogonal_weights_are_orthogonal_times_their_gain() -> None:
-    variables = build_all("orthogonal").variables()
-    for weights in (variables["conv1/weights"].reshape(100, 8), variables["dense/weights"]):
+    made = initial_variables("orthogonal")
+    for weights in (made["conv1/weights"].reshape(100, 8), made["dense/weights"]):
         np.testing.assert_allclose(weights.T @ weights, 2 * np.eye(weights.shape[1]), atol=1e-5)
     for name in ("lstm/recurrent_weights", "lstm/weights"):
-        for gate in np.split(variables[name], 4, axis=1):
+        for gate in np.split(made[name], 4, axis=1):
             np.testing.assert_allclose(gate.T @ gate, np.eye(12), atol=1e-5)
-    np.testing.assert_array_equal(variables["conv1/biases"], 0)
-    np.testing.assert_array_equal(variables["lstm/biases"], np.repeat([0.0, 1.0, 0.0, 0.0], 12))
+    np.testing.assert_array_equal(made["conv1/biases"], 0)
+    np.testing.assert_array_equal(made["lstm/biases"], np.repeat([0.0, 1.0, 0.0, 0.0], 12))
 
 
 def test_paper_weights_and_biases_fill_their_range_evenly() -> None:
-    variables = build_all("paper").variables()
+    made = initial_variables("paper")
     bounds = {"conv1": 100**-0.5, "dense": 72**-0.5, "lstm": 12**-0.5}
-    assert set(variables) == {
+    assert set(made) == {
         *(f"{layer}/{name}" for layer in bounds for name in ("weights", "biases")),
         "lstm/recurrent_weights",
     }
-    variables["lstm/biases"] -= np.repeat(np.array([0, 1, 0, 0], np.float32), 12)
-    for name, value in variables.items():
+    made["lstm/biases"] -= np.repeat(np.array([0, 1, 0, 0], np.float32), 12)
+    for name, value in made.items():
         bound = bounds[name.split("/")[0]]
         assert np.abs(value).max() <= bound * (1 + 1e-6)
         if value.size > 100:
@@ -244,7 +218,7 @@ def test_paper_weights_and_biases_fill_their_range_evenly() -> None:
 def test_records_list_layers_in_order_with_their_scopes_and_tells_namesakes_apart() -> None:
     with tf.Graph().as_default():
         with tf.compat.v1.variable_scope("trunk"):
-            x = layers.conv2d(placeholder("x", [1, 1, 8, 8, 1]), 2, 4, 2, "conv1")
+            x = layers.conv2d(tf.zeros([1, 1, 8, 8, 1]), 2, 4, 2, "conv1")
             layers.flatten(x)
             x = layers.dense(layers.flatten(x), 5, "dense", activation="tanh")
         layers.add(x, x, "both")

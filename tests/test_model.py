@@ -19,7 +19,6 @@ from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
-from examples import own_network
 from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -153,11 +152,6 @@ def test_every_network_plays_every_kind_of_action(name: str, kind: str) -> None:
     actions, settings = ACTIONS[kind]
     space = SMALL if model.NETWORKS[name].min_side else VECTOR
     network = build(space, actions, network=name, initialization="paper", **settings)
-    check_forward(network, space, actions)
-
-
-def check_forward(network: Network, space: Box, actions: Any) -> None:
-    """One forward pass has the shapes of the contract, is finite, and gives playable actions."""
     running = Running(network, space)
     output, samples = running.run(
         (running.output, running.samples), *rollout(space, network.state_size)
@@ -286,10 +280,6 @@ def test_the_command_refuses_in_one_line(
     assert captured.err.startswith("model.py: network nature needs images")
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_example_network_runs() -> None:
-    check_forward(own_network.build(VECTOR, BOX, TINY), VECTOR, BOX)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 
 import model
-from a3c.learn.agent import Agent, Batch
+from a3c.learn.agent import Agent
 from a3c.net import observations
-from tests.clusters import small_config
+from tests.clusters import batch_of, small_config
+from tests.graphs import run
 
 ATARI = Box(0, 255, (4, 12, 10), np.uint8)
 RGB = Box(0, 255, (12, 10, 3), np.uint8)
@@ -39,13 +40,14 @@ ALL = [space for space, *_ in SHAPES]
 
 
 def prepare(raw: np.ndarray, space: Box, statistics: Any = None) -> np.ndarray:
-    with tf.Graph().as_default():
-        inputs = tf.compat.v1.placeholder(space.dtype, [None, None, *space.shape])
+    def build() -> Any:
+        inputs = tf.compat.v1.placeholder_with_default(raw, [None, None, *space.shape])
         outputs = observations.prepare(inputs, space, statistics)
         assert outputs.dtype == tf.float32
         assert tuple(outputs.shape[2:].as_list()) == observations.prepared_shape(space)
-        with tf.compat.v1.Session() as session:
-            return session.run(outputs, {inputs: raw})
+        return outputs
+
+    return run(build)
 
 
 def rollout(space: Box, time: int = 2, batch: int = 3, seed: int = 0) -> np.ndarray:
@@ -199,13 +201,8 @@ def test_an_agent_acts_and_learns_alike_on_either() -> None:
     first, second = (agent.value(each[0], state, starts) for each in both)
     np.testing.assert_array_equal(first, second)
 
-    def gradient(each: np.ndarray) -> Any:
-        actions = np.zeros((5, 2), np.int64)
-        drawn_from = np.zeros((5, 2, 3), np.float32)
-        played = (state, drawn_from, 0 * ones, ones)
-        batch = Batch(each, actions, ones, ones, ones, ones == 0, *played)
-        return agent.gradient(batch, 0.01, 0.0).flat
-
-    np.testing.assert_array_equal(gradient(both[0]), gradient(both[1]))
+    batches = (batch_of(agent, each, advantages=ones, returns=ones) for each in both)
+    first, second = (agent.gradient(batch, 0.01, 0.0).flat for batch in batches)
+    np.testing.assert_array_equal(first, second)
     first, second = (agent.moments(each, ones) for each in both)
     np.testing.assert_allclose(first, second, rtol=1e-6)

@@ -23,13 +23,14 @@ import model
 from a3c.config import EnvConfig
 from a3c.env.spaces import Packed, as_actions, choice_sizes, pack
 from a3c.errors import UserError
-from a3c.learn.agent import Agent, Batch
+from a3c.learn.agent import Agent
 from a3c.learn.rollout import Player
 from a3c.net import observations
 from a3c.play.playground import Playground
 from a3c.plot import network_pictures
 from a3c.run.tensorboard import Pictures, TensorBoardSink
-from tests.clusters import REPOSITORY, small_config, train
+from tests.clusters import REPOSITORY, batch_of, rows, small_config, worker
+from tests.graphs import run
 from tests.test_loaded import untrained
 from tests.test_tensorboard import shown
 
@@ -132,9 +133,12 @@ def test_a_lone_image_stays_what_it_is(image: spaces.Box) -> None:
 
 def prepared(space: Any, raw: np.ndarray, statistics: Any = None) -> list[np.ndarray]:
     """The image and the vector that a network gets of observations `[B, ...]`."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+
+    def build() -> Any:
         ready = observations.prepare(tf.constant(raw)[None], space, statistics)
-        return session.run([part for part in observations.split(ready, space) if part is not None])
+        return [part for part in observations.split(ready, space) if part is not None]
+
+    return run(build)
 
 
 @pytest.mark.parametrize("image", [GREY, PLANES], ids=["grey", "planes"])
@@ -242,9 +246,8 @@ def test_forbidden_actions_are_neither_played_nor_learned(actions: Any, epsilon:
     assert not mask.all()
     np.testing.assert_array_equal(logits < -1e7, ~mask)
     ones = np.ones_like(rollout.mask)
-    arrays = {name: array for name, array in rollout._asdict().items() if name in Batch._fields}
-    arrays |= {"epsilon": epsilon * ones, "advantages": ones, "returns": ones}
-    gradient = agent.gradient(Batch(**arrays), 0.01, 0.2)
+    batch = batch_of(agent, **rollout._asdict(), advantages=ones, returns=ones)
+    gradient = agent.gradient(batch, 0.01, 0.2)
     assert gradient.is_finite
     choices = (np.split(array, np.cumsum(sizes)[:-1], axis=-1) for array in (logits, mask))
     expected = sum(entropy(*choice) for choice in zip(*choices, strict=True))
@@ -262,8 +265,7 @@ def test_random_actions_are_uniform_among_those_allowed_and_so_is_their_probabil
     drawn = policy.random_actions(np.random.default_rng(0), parameters)
     assert set(map(tuple, drawn.tolist())) == {(0, 0), (2, 0)}
     assert abs((drawn[:, 0] == 0).mean() - 0.5) < 0.03
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        log = session.run(policy.random_log_probability(tf.constant(parameters), drawn))
+    log = run(lambda: policy.random_log_probability(tf.constant(parameters), drawn))
     np.testing.assert_allclose(log, -math.log(2))
 
 
@@ -421,6 +423,6 @@ def test_an_image_beside_a_number_is_learned_with_masks(tmp_path: Path) -> None:
         max_env_steps=20_000,
         evaluation_episodes=0,
     )
-    rows = train(config, tmp_path)
+    worker(config, tmp_path).run()
     del gymnasium.registry["Match-v0"]
-    assert rows[-1]["cluster/mean_return_100"] > 0.9  # 0.47 at random
+    assert rows(tmp_path)[-1]["cluster/mean_return_100"] > 0.9  # 0.47 at random

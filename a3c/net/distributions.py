@@ -40,7 +40,7 @@ class Policy(abc.ABC):
         """Add the policy's output layer: features `[..., F]` to parameters `[..., P]`."""
 
     @abc.abstractmethod
-    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+    def sample(self, parameters: Any) -> Any:
         """Draw one action for each row of parameters, `[..., *action_shape]`."""
 
     @abc.abstractmethod
@@ -116,15 +116,14 @@ class Categorical(Policy):
         """A dense layer `policy` for the concatenated logits of all choices."""
         return _logits(features, self.num_parameters, self._initialization)
 
-    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+    def sample(self, parameters: Any) -> Any:
         """Draw each choice by the Gumbel-max trick: the argmax of logits plus noise.
 
         It is a valid index even for NaN logits, unlike that of `tf.random.categorical`. The noise
         is float64, because its tail must be long enough for actions of tiny probability.
         """
-        uniform = tf.random.uniform(
-            tf.shape(parameters), np.finfo(np.float64).tiny, 1.0, tf.float64, seed=seed
-        )
+        smallest = np.finfo(np.float64).tiny
+        uniform = tf.random.uniform(tf.shape(parameters), smallest, 1.0, tf.float64)
         return self.mode(tf.cast(parameters, tf.float64) - tf.math.log(-tf.math.log(uniform)))
 
     def mode(self, parameters: Any) -> Any:
@@ -239,10 +238,10 @@ class Gaussian(Policy):
         within = _keep_within(deviations, *LOG_DEVIATION_RANGE)
         return tf.concat([means, within + tf.zeros_like(means)], axis=-1)
 
-    def sample(self, parameters: Any, seed: int | None = None) -> Any:
+    def sample(self, parameters: Any) -> Any:
         """Draw an action; with `squash`, its value before tanh."""
         mean, log_deviation = tf.split(parameters, 2, axis=-1)
-        return mean + tf.exp(log_deviation) * tf.random.normal(tf.shape(mean), seed=seed)
+        return mean + tf.exp(log_deviation) * tf.random.normal(tf.shape(mean))
 
     def mode(self, parameters: Any) -> Any:
         """The mean; with `squash`, the squashed mean is the action's median."""
