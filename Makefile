@@ -55,7 +55,7 @@ next: ## try the newest libraries that pyproject allows, in .venv-next; ARGS=--b
 	.venv-next/bin/python launch_cluster.py --env-id CartPole-v1 --mode child --workers 1 \
 		--max-env-steps 4000 --evaluation-episodes 2 --run-dir .venv-next/run
 	.venv-next/bin/python -m pytest -q --tb=line -p no:cacheprovider \
-		tests/test_import_tensorflow.py tests/test_envs.py tests/test_atari.py \
+		tests/test_startup.py tests/test_envs.py tests/test_atari.py \
 		tests/test_losses.py tests/test_returns.py
 
 docs: setup .venv-docs/.made-from-lock ## build the documentation site, .docs/site/index.html

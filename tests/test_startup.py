@@ -1,0 +1,151 @@
+"""Start of a process: its turn, the import of TensorFlow, and memory that stays with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from a3c.process import startup as module
+from a3c.process.startup import start_in_order
+from tests.runs import REPOSITORY, call, wait_until
+
+# --- ps and chief first, then all others; no process waits for ever ------------------------------
+
+MANY = 1000  # processes: more than a machine has cores
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the second in which the first ones begin."""
+    monkeypatch.setattr(module, "YIELD_S", 0.0)
+
+
+class Starter(threading.Thread):
+    def __init__(self, directory: Path, *, first: bool = False, processes: int = MANY) -> None:
+        super().__init__(daemon=True)
+        self._turn = start_in_order(directory, first=first, processes=processes)
+        self.inside, self.let_go = threading.Event(), threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with self._turn:
+            self.inside.set()
+            self.let_go.wait(60)
+        self.inside.clear()
+
+
+@contextlib.contextmanager
+def starting(directory: Path, others: int) -> Iterator[tuple[list[Starter], ...]]:
+    firsts = [Starter(directory, first=True) for _ in range(2)]
+    assert all(starter.inside.wait(60) for starter in firsts)
+    rest = [Starter(directory) for _ in range(others)]
+    try:
+        yield firsts, rest
+    finally:
+        for starter in (*firsts, *rest):
+            starter.let_go.set()
+        for starter in (*firsts, *rest):
+            starter.join(60)
+
+
+def num_inside(starters: list[Starter]) -> int:
+    return sum(starter.inside.is_set() for starter in starters)
+
+
+def test_others_log_that_they_wait_for_the_ps_and_the_chief_and_then_start_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with starting(tmp_path, 9) as (firsts, rest):
+        firsts[0].let_go.set()
+        assert not threading.Event().wait(0.5)
+        assert num_inside(rest) == 0
+        firsts[1].let_go.set()
+        wait_until(lambda: num_inside(rest) == 9, "all others")
+    assert "waiting until the ps and the chief have started" in caplog.text
+
+
+def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    with starting(tmp_path, 1) as (_, rest):
+        other = Starter(tmp_path, processes=cores)
+        assert other.inside.wait(60)
+        assert num_inside(rest) == 0
+        other.let_go.set()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_no_process_waits_if_nothing_can_be_written(first: bool) -> None:
+    with start_in_order(Path("/dev/null/processes"), first=first, processes=MANY):
+        pass
+
+
+# --- the import of TensorFlow: silent, and without Keras until it is used ------------------------
+
+IMPORT = """
+import gc, sys
+from a3c.process.environment import adopt_environment
+from a3c.process.startup import import_tensorflow, start_eager_runtime
+adopt_environment(1)
+import_tensorflow()
+assert gc.isenabled()
+print(*(name in sys.modules for name in ("tensorflow", "keras", "matplotlib")))
+start_eager_runtime()
+import tensorflow as tf
+server = tf.distribute.Server.create_local_server(
+    tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+)
+with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
+    section = tf.CriticalSection(shared_name="section")
+    print(session.run(section.execute(lambda: tf.constant(1))))
+from tensorflow.keras import layers
+assert tf.keras.layers.Dense is layers.Dense
+import keras.src.optimizers
+print(layers.Dense(3).units)
+"""
+
+
+def test_tensorflow_is_imported_silently_and_keras_only_by_who_uses_it() -> None:
+    """No message about GPUs either: none is wanted."""
+    done = call(sys.executable, "-c", IMPORT)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert done.stdout.split() == ["True", "False", "False", "1", "3"]
+
+
+# --- freed memory stays with the process of a server ---------------------------------------------
+
+# Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The
+# threads of a server take pages of their own meanwhile.
+COUNT_FAULTS = """
+import resource
+bytearray(1 << 26)
+before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+for _ in range(4):
+    bytearray(1 << 26)
+print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+"""
+
+KEEP = "from a3c.process.startup import keep_freed_memory; keep_freed_memory()"
+SERVE = """
+from a3c.cluster.topology import Cluster, Task, free_ports
+from a3c.server.serving import start_server
+ps, worker = (f"127.0.0.1:{port}" for port in free_ports(2))
+server = start_server(Cluster((ps,), (worker,)), Task("ps", 0), 1)
+"""
+
+
+def faults(prepare: str, **environment: str) -> int:
+    command = (sys.executable, "-c", prepare + COUNT_FAULTS)
+    return int(call(*command, cwd=REPOSITORY, env=os.environ | environment, check=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's own setting")
+def test_a_server_keeps_freed_memory_unless_the_user_has_chosen() -> None:
+    assert faults(SERVE) < 100
+    assert faults(KEEP, MALLOC_MMAP_THRESHOLD_="131072") > 4 * (1 << 26) // 2_097_152  # huge pages
