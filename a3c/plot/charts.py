@@ -132,7 +132,8 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
     shown = slice(None, None, -(-len(games.x) // MAX_GAMES) or 1)
     alpha = float(np.clip(60 / max(len(games.x), 1) ** 0.7, 0.06, 0.5))
     points: dict[str, Any] = {"s": 9, "color": COLOURS[5], "linewidths": 0, "rasterized": True}
-    axes.scatter(games.x[shown], games.y[shown], label="one game", alpha=alpha, **points)
+    axes.scatter(games.x[shown], games.y[shown], alpha=alpha, **points)
+    axes.scatter([], [], label="one game", alpha=0.6, **points)  # for the legend
     label = f"mean of the last {window:,} games"
     axes.plot(*curves.smooth(games, window), color=COLOURS[0], linewidth=2.4, label=label)
     _draw_evaluations(axes, history, scale, COLOURS[1], bars=True)

@@ -11,7 +11,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from a3c.errors import UserError
@@ -86,7 +85,7 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
         return
     longest = max(map(len, entries))
     columns = max(1, min(len(entries), 4, math.floor(110 / (longest + 8))))
-    legend = figure.legend(
+    figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
@@ -95,10 +94,6 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
         labelcolor=INK,
         frameon=False,
     )
-    for sample in legend.legend_handles:
-        is_area = isinstance(sample, Rectangle)
-        if sample is not None and (sample.get_alpha() or 1.0) < 0.5 and not is_area:
-            sample.set_alpha(0.6)
 
 
 def line_style(index: int) -> dict[str, Any]:
