@@ -20,12 +20,11 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv
 
 from a3c.config import Config, EnvConfig
 from a3c.config.own_code import describe
 from a3c.env import atari, seeding, wrappers
-from a3c.env.environments import MISSING, has_own_end, import_module_of
+from a3c.env.environments import MISSING, Envs, has_own_end, import_module_of
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Autoreset, Decision
@@ -34,14 +33,10 @@ from a3c.process.console import Progress, count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
-from a3c.run.metrics import Episode
-
-Envs = VectorEnv[Any, Any, Any]
+from a3c.run.metrics import Episode, interval
 
 MAX_ENVS = 8
 
-_RESAMPLES = 10_000  # of the bootstrap
-_CHUNK = 100  # resamples drawn at once, which bounds the memory for many games
 DEFAULT_FPS = 30.0
 
 # pygame draws Gymnasium's own environments. It prints a greeting on stdout, and SDL would turn
@@ -276,11 +271,7 @@ class Summary(NamedTuple):
 def summarise(games: Sequence[Episode]) -> Summary:
     scores = np.array([game.episode_return for game in games])
     several = len(games) > 1
-    # The 95 % percentile bootstrap interval of the mean (Efron 1979), always of the same draws.
-    rng, size = np.random.default_rng(0), (_CHUNK, len(scores))
-    draws = (rng.integers(len(scores), size=size) for _ in range(_RESAMPLES // _CHUNK))
-    means = np.concatenate([scores[draw].mean(axis=1) for draw in draws])
-    low, high = np.quantile(means, [0.025, 0.975]).tolist()
+    low, high = interval(scores, np.mean, 10_000).tolist()
     return Summary(
         episodes=len(games),
         mean=float(scores.mean()),

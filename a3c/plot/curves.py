@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from a3c.cluster.topology import CHIEF
+from a3c.config.command_line import plain
 from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
+from a3c.run.metrics import interval
 from a3c.run.rows import Row, read_table
 
 log = logging.getLogger(__name__)
@@ -28,23 +30,21 @@ EPISODES = "episodes"
 # Settings that don't affect learning: runs that differ only in these are one experiment.
 _NOT_COMPARED = frozenset(
     {
-        "run.seed",
-        "run.checkpoint_interval_s",
-        "run.keep_checkpoints",
-        "run.log_interval_s",
-        "run.info_metrics",
-        "run.callback",
-        "run.evaluation_episodes",
-        "cluster.base_port",
-        "cluster.connect_timeout_s",
-        "cluster.isolation",
-        "cluster.ps_timeout_s",
-        "cluster.trusted_network",
+        "seed",
+        "checkpoint_interval_s",
+        "keep_checkpoints",
+        "log_interval_s",
+        "info_metrics",
+        "callback",
+        "evaluation_episodes",
+        "base_port",
+        "connect_timeout_s",
+        "isolation",
+        "ps_timeout_s",
+        "trusted_network",
     }
 )
 _MAX_LABEL = 60  # characters
-_RESAMPLES = 2000  # of the bootstrap
-_LIMITS = (0.025, 0.975)
 
 
 class NothingToDrawError(UserError):
@@ -207,12 +207,9 @@ def group(histories: Sequence[History]) -> list[Group]:
     if len(firsts) > 1 and all(history.config is not None for history in firsts):
         compared = list(map(_compared, firsts))
         keys = sorted({key for settings in compared for key in settings})
-        differing = [key for key in keys if len({_shown(s.get(key)) for s in compared}) > 1]
+        differing = [key for key in keys if len({plain(s.get(key)) for s in compared}) > 1]
         labels = [
-            ", ".join(
-                f"{key.split('.', 1)[1].replace('_', ' ')} {_shown(settings.get(key))}"
-                for key in differing
-            )
+            ", ".join(f"{key.replace('_', ' ')} {plain(settings.get(key))}" for key in differing)
             for settings in compared
         ]
     if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
@@ -222,17 +219,11 @@ def group(histories: Sequence[History]) -> list[Group]:
 
 def _compared(history: History) -> dict[str, Any]:
     return {
-        f"{section}.{name}": value
-        for section, values in (history.config or {}).items()
+        name: value
+        for values in (history.config or {}).values()
         for name, value in values.items()
-        if f"{section}.{name}" not in _NOT_COMPARED
+        if name not in _NOT_COMPARED
     }
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 # --- smoothing, grids and bands -------------------------------------------------------------------
@@ -257,12 +248,9 @@ def smooth(points: Series, window: int) -> Series:
 
 def bin_means(points: Series, num_bins: int) -> Series:
     """The mean point of each of `num_bins` equal parts of the x-axis; empty parts are left out."""
-    edges = np.linspace(points.x[0], points.x[-1], num_bins + 1)
-    bins = np.clip(np.searchsorted(edges, points.x, side="right") - 1, 0, num_bins - 1)
-    counts = np.bincount(bins, minlength=num_bins)
+    counts, x, y = (np.histogram(points.x, num_bins, weights=w)[0] for w in (None, *points))
     held = counts > 0
-    x, y = (np.bincount(bins, part, num_bins)[held] / counts[held] for part in points)
-    return Series(x, y)
+    return Series(x[held] / counts[held], y[held] / counts[held])
 
 
 def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
@@ -292,17 +280,6 @@ AVERAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda values: values.mean(axis=0),
     "iqm": iqm,
 }
-
-
-def interval(values: np.ndarray, average: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The 95 % percentile bootstrap interval of an average of `[runs, N]` values: `[2, N]`.
-
-    Whole runs are drawn, always the same. They are of one task, one stratum of Agarwal et al. 2021.
-    """
-    rng = np.random.default_rng(0)
-    draws = rng.integers(len(values), size=(_RESAMPLES, len(values)))
-    found: np.ndarray = np.quantile([average(values[draw]) for draw in draws], _LIMITS, axis=0)
-    return found
 
 
 def across_seeds(curves: Sequence[Series], num_points: int, average: str = "mean") -> Band:

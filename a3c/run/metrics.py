@@ -13,7 +13,7 @@ import os
 import time
 import tomllib
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +89,20 @@ class Episode(NamedTuple):
 
     episode_return: float
     length: int
+
+
+def interval(
+    values: np.ndarray, average: Callable[[np.ndarray], Any], resamples: int = 2000
+) -> np.ndarray:
+    """The 95 % percentile bootstrap interval (Efron 1979) of an average over games or runs.
+
+    `values` is `[N, ...]`; whole games or runs are drawn, always the same. Runs are of one task,
+    one stratum of Agarwal et al. 2021.
+    """
+    rng, size = np.random.default_rng(0), len(values)
+    found = [average(values[rng.integers(size, size=size)]) for _ in range(resamples)]
+    limits: np.ndarray = np.quantile(found, (0.025, 0.975), axis=0)
+    return limits
 
 
 class WorkerTracker:
