@@ -124,7 +124,7 @@ def test_every_label_is_in_a_box_of_its_own_and_every_source_has_an_arrow(name: 
     picture = diagram.figure(rows, f"{name} on ALE/Pong-v5", "a subtitle of some length")
     renderer = FigureCanvasAgg(picture).get_renderer()
     (axes,) = picture.axes
-    texts = [text.get_window_extent(renderer) for text in axes.texts]
+    texts = [t.get_window_extent(renderer) for t in (*picture.texts, *axes.texts)]
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
     boxes = [p.get_window_extent(renderer) for p in axes.patches if p not in arrows]
     assert {text.get_text() for text in axes.texts} >= {row.name for row in rows}

@@ -21,7 +21,7 @@ from rich.table import Table
 from a3c.net import layers, observations
 from a3c.net.network import Network
 from a3c.plot import pictures
-from a3c.plot.pictures import FAINT, INK
+from a3c.plot.pictures import FAINT
 
 INPUT = "observation"
 
@@ -102,7 +102,7 @@ def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -
 
 _LETTER, _LINE = 0.085, 0.18  # mean width of a label's letter, and the height of a line
 _BOX, _GAP = 4 * _LINE + 0.2, 0.45  # the height of a layer's box, and the space around boxes
-_MARGIN, _HEADER = 0.3, 0.75
+_MARGIN = 0.22  # as of the heading
 _MAX_PIXELS = 30_000
 _COLOURS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
 _OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
@@ -128,15 +128,13 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
     box_width = 0.2 + _LETTER * max(len(line) for row in rows for line in _label(row))
     tallest = max(map(len, columns)) * (_BOX + _GAP) + _GAP
     width = 2 * _MARGIN + (last + 1) * (box_width + _GAP) - _GAP
-    width = max(width, 2 * _MARGIN + _LETTER * max(1.35 * len(title), 1.15 * len(subtitle)))
-    height = 2 * _MARGIN + _HEADER + tallest
-    picture = Figure(figsize=(width, height), facecolor="white")
+    width = max(width, 2 * _MARGIN + max(0.16 * len(title), 0.11 * len(subtitle)))
+    height = _MARGIN + pictures.HEADER + tallest
+    picture = pictures.page(title, subtitle, (width, height))
+    picture.set_layout_engine("none")
     axes = picture.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
-    top = height - _MARGIN
-    axes.text(_MARGIN, top, title, size=12, weight="bold", color=INK, va="top")
-    axes.text(_MARGIN, top - 0.27, subtitle, size=10, color=FAINT, va="top")
     places: dict[str, tuple[float, float]] = {}  # the lower left corners of the boxes
     for number, column in enumerate(columns):
         for index, row in enumerate(column):
