@@ -17,6 +17,8 @@ from tests.graphs import run
 
 ATARI = Box(0, 255, (4, 12, 10), np.uint8)
 RGB = Box(0, 255, (12, 10, 3), np.uint8)
+THREE = Box(0, 255, (3, 12, 10), np.uint8)  # frames, not colours
+LAST = Box(0, 255, (12, 10, 4), np.uint8)
 GREY = Box(0, 255, (12, 10), np.uint8)
 RGB_STACK = Box(0, 255, (2, 12, 10, 3), np.uint8)
 RGB_STACK_CHANNELS_FIRST = Box(0, 255, (2, 3, 12, 10), np.uint8)
@@ -27,6 +29,8 @@ SCALAR = Box(-1.0, 1.0, (), np.float32)
 # The shapes of a prepared observation, and of a picture of it if it is an image.
 SHAPES: list[tuple[Box, tuple[int, ...], tuple[int, ...]]] = [
     (ATARI, (12, 10, 4), (12, 40, 1)),
+    (THREE, (12, 10, 3), (12, 30, 1)),
+    (LAST, (12, 10, 4), (12, 40, 1)),
     (RGB, (12, 10, 3), (12, 10, 3)),
     (GREY, (12, 10, 1), (12, 10, 1)),
     (RGB_STACK, (12, 10, 6), (12, 20, 3)),
@@ -158,6 +162,8 @@ def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
     picture = observations.picture(stack, ATARI)
     for i, frame in enumerate(stack):
         np.testing.assert_array_equal(picture[:, 10 * i : 10 * (i + 1), 0], frame)
+    turned = np.moveaxis(stack, 0, -1)
+    np.testing.assert_array_equal(observations.picture(turned, LAST), picture)
     colours = rollout(RGB_STACK_CHANNELS_FIRST)[0, 0]
     picture = observations.picture(colours, RGB_STACK_CHANNELS_FIRST)
     np.testing.assert_array_equal(picture[:, 10:, 2], colours[1, 2])

@@ -15,7 +15,6 @@ from a3c.plot.network_pictures import (
     first_layers,
     frame_names,
     image_axes,
-    image_frames,
     largest_value_changes,
     saliency,
 )
@@ -101,30 +100,8 @@ def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> N
 # --- what is drawn of it --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shape", "wanted"),
-    [
-        ((4, 84, 84), (4, 84, 84, 1)),
-        ((3, 84, 84), (3, 84, 84, 1)),
-        ((84, 84, 4), (4, 84, 84, 1)),
-        ((40, 60, 3), (1, 40, 60, 3)),
-        ((2, 40, 60, 3), (2, 40, 60, 3)),
-        ((2, 3, 40, 60), (2, 40, 60, 3)),
-        ((2, 1, 40, 60), (2, 40, 60, 1)),
-        ((40, 60), (1, 40, 60, 1)),
-    ],
-)
-def test_an_observation_is_split_into_named_frames(shape: Any, wanted: Any) -> None:
-    space = Box(0, 255, shape, np.uint8)
-    observation = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
-    found = image_frames(observation, space)
-    assert found.shape == wanted
+def test_frames_are_named_by_their_age() -> None:
     assert frame_names(3) == ["2 before", "1 before", "newest frame"]
-    assert sorted(found.ravel()) == sorted(observation.ravel())
-    if shape == (84, 84, 4):
-        assert (found[3, :, :, 0] == observation[:, :, 3]).all()
-    if shape == (2, 3, 40, 60):
-        assert (found[1, :, :, 2] == observation[1, 2]).all()
 
 
 def test_the_first_layer_of_each_trunk_is_found() -> None:

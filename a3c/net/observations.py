@@ -262,19 +262,24 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarra
     return np.array([count, *total / highest, *squares / highest**2])
 
 
-def picture(observation: np.ndarray, space: Box) -> np.ndarray:
-    """One raw observation of an image space as a picture: uint8 `[height, width, 1 or 3]`.
+def frames(image: np.ndarray, space: Box) -> np.ndarray:
+    """The frames of one raw image, oldest first: `[N, height, width, 1 or 3]`.
 
-    Frames and channels are side by side, the oldest at the left; three channels are colours.
+    Three channels are colours, except of `[3, height, width]`, which are three frames. Every other
+    channel is a frame of its own.
     """
-    assert is_image(space)
     if len(space.shape) == 2:
-        frames = observation[None, :, :, None]
-    else:
-        frames = observation[None] if len(space.shape) == 3 else observation
-        frames = np.moveaxis(frames, 1, -1) if channels_first(space) else frames  # [N, H, W, C]
-    if frames.shape[-1] != 3:
-        frames = np.moveaxis(frames, -1, 1).reshape(-1, *frames.shape[1:3], 1)
+        return image[None, :, :, None]
+    stack = image[None] if len(space.shape) == 3 else image
+    stack = np.moveaxis(stack, 1, -1) if channels_first(space) else stack  # [N, H, W, C]
+    if stack.shape[-1] == 3 and not _is_transposed(space):
+        return stack
+    return np.moveaxis(stack, -1, 1).reshape(-1, *stack.shape[1:3], 1)
+
+
+def picture(observation: np.ndarray, space: Box) -> np.ndarray:
+    """One raw observation of an image space as a picture, with its frames side by side: uint8."""
     low = float(np.min(space.low)) if np.isfinite(space.low).all() else 0.0
-    shares = (np.concatenate(list(frames), axis=1) - low) / max(_highest(space) - low, 1e-9)
+    side_by_side = np.concatenate(list(frames(observation, space)), axis=1)
+    shares = (side_by_side - low) / max(_highest(space) - low, 1e-9)
     return np.rint(255 * np.clip(np.nan_to_num(shares), 0.0, 1.0)).astype(np.uint8)

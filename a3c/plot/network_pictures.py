@@ -88,7 +88,7 @@ def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, im
         choices = [row for row in rows if isinstance(row, Choice)]
         caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
     pixels = observations.pixels(decision.observations[0], image)
-    frames = image_frames(pixels, image).astype(np.float64)
+    frames = observations.frames(pixels, image).astype(np.float64)
     highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), 1e-9)
     return Moment(" · ".join(caption), frames / highest, *saliency(agent, image, decision))
 
@@ -244,21 +244,6 @@ def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision
 def image_axes(space: Box) -> tuple[int, int]:
     """The axes of an image's rows and columns, counted from the end."""
     return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
-
-
-def image_frames(observation: np.ndarray, space: Box) -> np.ndarray:
-    """The frames of one image observation, oldest first, `[N, height, width, channels]`.
-
-    Three colour channels stay together as the last axis of one frame. Every other channel becomes a
-    frame with one channel.
-    """
-    if len(space.shape) == 2:
-        return observation[None, :, :, None]
-    stacks = np.moveaxis(observation, image_axes(space), (-3, -2))  # [..., height, width, channels]
-    is_colour = stacks.shape[-1] == 3 and (stacks.ndim == 4 or not channels_first(space))
-    if is_colour or (stacks.ndim == 4 and stacks.shape[-1] == 1):
-        return stacks.reshape(-1, *stacks.shape[-3:])
-    return np.moveaxis(stacks, -1, -3).reshape(-1, *stacks.shape[-3:-1], 1)
 
 
 # --- the picture of it ----------------------------------------------------------------------------
