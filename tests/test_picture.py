@@ -93,19 +93,13 @@ def view(space: Any, parameters: Any, action: Any, **settings: Any) -> list[Any]
     return view_policy(policy, space, np.array(parameters, np.float32), np.array(action), names)
 
 
-def test_probabilities_are_those_of_the_logits() -> None:
-    rows = view(Discrete(3), np.log([0.2, 0.3, 0.5]) + 7.0, 1)
-    assert [row.probability for row in rows] == pytest.approx([0.2, 0.3, 0.5])
-    assert [row.chosen for row in rows] == [False, True, False]
-    rows = view(Discrete(2), [1e4, -1e4], 0)
-    assert rows == [Choice("0", 1.0, True), Choice("1", 0.0, False)]
-
-
-def test_each_part_of_a_multi_discrete_action_is_a_distribution() -> None:
+def test_probabilities_are_those_of_the_logits_in_each_part_of_an_action() -> None:
     rows = view(MultiDiscrete([2, 3]), 7.0 + np.log([0.9, 0.1, 0.2, 0.2, 0.6]), [0, 2])
     assert [row.name for row in rows] == ["0: 0", "0: 1", "1: 0", "1: 1", "1: 2"]
     assert [row.probability for row in rows] == pytest.approx([0.9, 0.1, 0.2, 0.2, 0.6])
     assert [row.name for row in rows if row.chosen] == ["0: 0", "1: 2"]
+    rows = view(Discrete(2), [1e4, -1e4], 0)
+    assert rows == [Choice("0", 1.0, True), Choice("1", 0.0, False)]
 
 
 def test_a_box_action_is_read_within_its_bounds_and_has_an_axis_without_bounds() -> None:

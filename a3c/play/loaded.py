@@ -14,7 +14,6 @@ No cluster is needed, and any number of agents fit into a process.
 from __future__ import annotations
 
 import importlib.util
-import logging
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -168,12 +167,9 @@ class LoadedAgent:
         if path.exists():
             raise UserError(f"{path} is there already: give another name")
         path.parent.mkdir(parents=True, exist_ok=True)
-
-        def is_kept(record: logging.LogRecord) -> bool:
-            return "is deprecated" not in record.getMessage()
-
         log = tf.get_logger()
-        log.addFilter(is_kept)  # the deprecated calls are ours and not the user's
+        level = log.level
+        log.setLevel("ERROR")  # the deprecated calls are ours and not the user's
         try:
             graph, inputs, outputs = self._agent.frozen(greedy=greedy)
             if path.suffix == ".onnx":
@@ -183,7 +179,7 @@ class LoadedAgent:
                 with graph.as_default(), tf.compat.v1.Session(config=on_cpu) as session:
                     tf.compat.v1.saved_model.simple_save(session, str(path), inputs, outputs)
         finally:
-            log.removeFilter(is_kept)
+            log.setLevel(level)
         return path
 
 

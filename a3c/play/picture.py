@@ -305,14 +305,9 @@ def view_policy(
 ) -> list[PolicyRow]:
     """One row for each choice or number; none for a policy of the user's own."""
     if isinstance(policy, Categorical):
-        rows: list[PolicyRow] = []
-        left = iter(names)
-        groups = policy.probabilities(parameters)
-        for group, chosen in zip(groups, np.atleast_1d(action), strict=True):
-            rows += [
-                Choice(next(left), float(p), index == int(chosen)) for index, p in enumerate(group)
-            ]
-        return rows
+        groups = zip(policy.probabilities(parameters), np.atleast_1d(action).tolist(), strict=True)
+        read = [(float(p), i == chosen) for group, chosen in groups for i, p in enumerate(group)]
+        return [Choice(name, *row) for name, row in zip(names, read, strict=True)]
     if isinstance(policy, Gaussian) and isinstance(space, Box):
         mean, log_deviation = np.split(parameters, 2)
         deviation = np.exp(log_deviation)
@@ -333,7 +328,7 @@ def action_names(config: EnvConfig, space: Space[Any]) -> list[str]:
         named = enumerate(zip(firsts, sizes, strict=True))
         return [f"{index}: {first + k}" for index, (first, n) in named for k in range(n)]
     if isinstance(space, Discrete):
-        names = _known_names(config) or []
+        names = _known_names(config)
         chosen = config.actions or range(len(names))
         names = [names[index] for index in chosen if index < len(names)]
         first = int(space.start)
@@ -343,12 +338,11 @@ def action_names(config: EnvConfig, space: Space[Any]) -> list[str]:
     return ["action"] if size == 1 else [f"action {index}" for index in range(size)]
 
 
-def _known_names(config: EnvConfig) -> list[str] | None:
+def _known_names(config: EnvConfig) -> list[str]:
     name = config.env_id.rpartition(":")[2]
     game = atari.find(name)
     if game is None:
-        words = _NAMES.get(name.rpartition("-v")[0])
-        return list(words) if words else None
+        return list(_NAMES.get(name.rpartition("-v")[0], ()))
     env: Any = gymnasium.make(game.env_id, **config.env_kwargs)
     try:
         meanings: list[str] = env.unwrapped.get_action_meanings()
