@@ -14,18 +14,16 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete, Space
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, own_code
 from a3c.env import wrappers
-from a3c.env.spaces import allowed_actions, choice_sizes
+from a3c.env.spaces import Envs, allowed_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.process import console
 
-Envs = VectorEnv[Any, Any, Any]
 MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
-
 
 # Packages whose environments Gymnasium knows only after an import, by how their ids begin.
 _PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar.gym"}

@@ -26,10 +26,11 @@ from gymnasium.spaces import Box, Discrete, Space
 
 import a3c
 from a3c.env import wrappers
+from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.net.distributions import Categorical
 from a3c.play.locate import Source, Which, find_checkpoint
-from a3c.play.playground import Envs, Playground
+from a3c.play.playground import Playground
 from a3c.process.startup import silence
 from a3c.run.rundir import REPOSITORY
 

@@ -18,11 +18,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from a3c.config import EnvConfig
 from a3c.env import atari
-from a3c.env.spaces import choice_sizes
+from a3c.env.spaces import Envs, choice_sizes
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Decision
 from a3c.net.distributions import Categorical, Gaussian, Policy
-from a3c.play.playground import Envs, Playground, screen
+from a3c.play.playground import Playground, screen
 from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304

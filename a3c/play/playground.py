@@ -24,7 +24,8 @@ from gymnasium.spaces import Box
 from a3c.config import Config, EnvConfig
 from a3c.config.own_code import describe
 from a3c.env import atari, seeding, wrappers
-from a3c.env.environments import MISSING, Envs, has_own_end, import_module_of
+from a3c.env.environments import MISSING, has_own_end, import_module_of
+from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Autoreset, Decision

@@ -20,11 +20,12 @@ from PIL import Image
 
 from a3c.config import Config
 from a3c.config.own_code import describe
+from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Decision
 from a3c.play.picture import Camera, game_name, score_text
-from a3c.play.playground import Envs, Games, Playground, frames_per_second
+from a3c.play.playground import Games, Playground, frames_per_second
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from a3c.run.rundir import slug, unused
@@ -194,15 +195,13 @@ def side_show(
     ground: Playground, agent: Agent, open_window: OpenWindow, step: Callable[[], int]
 ) -> Generator[float, None, None]:
     """A show beside work that goes on if it fails or is closed; yields as `show` does."""
+    why = "the window is closed"
     try:
         with closing(ground.rendered_env()) as envs:
             yield from show(ground, envs, agent, open_window, step, Games(sys.maxsize))
-        log.warning("the window is closed; the evaluator goes on without it")
-    except UserError as error:
-        log.warning("%s; the evaluator goes on without a window", error)
     except Exception as error:
-        why = describe(error)
-        log.warning("the window failed (%s); the evaluator goes on without it", why)
+        why = f"no window: {error if isinstance(error, UserError) else describe(error)}"
+    log.warning("%s; the evaluator goes on without it", why)
 
 
 # --- the game of a worker that trains -------------------------------------------------------------
@@ -249,8 +248,6 @@ def prepare_live(
     config: Config, make_envs: Callable[..., Envs], build_network: Callable[..., Any]
 ) -> tuple[Callable[..., Envs], Callable[..., Callable[[Decision], object]] | None]:
     """`make_envs` for a worker that is shown, and what shows it; None where that is impossible."""
-    # A copy of the environment, because a game that is drawn hides the display from pygame.
-    open_window = functools.partial(Window, environ=dict(os.environ))
     ground = Playground(config, make_envs, build_network, config.run.seed)
     try:
         if reason := missing_display():
@@ -260,4 +257,4 @@ def prepare_live(
         log.warning("no window: %s", error)
         return make_envs, None
     shown = functools.partial(make_envs, render_mode="rgb_array")
-    return shown, functools.partial(live, ground, open_window)
+    return shown, functools.partial(live, ground, Window)

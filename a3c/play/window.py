@@ -29,6 +29,7 @@ _PATIENCE_S = 0.02  # between checks of the keyboard
 _INVISIBLE = ("dummy", "offscreen")
 # A user who sets SDL_VIDEODRIVER is trusted, also with "dummy".
 _SIGNS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+_AT_START = dict(os.environ)  # a game that is drawn hides the display from pygame later
 
 
 def missing_display(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -42,7 +43,7 @@ class Window:
     """Shows pictures of one size; the user closes it with its button, Escape or q."""
 
     def __init__(
-        self, title: str, size: tuple[int, int], environ: Mapping[str, str] = os.environ
+        self, title: str, size: tuple[int, int], environ: Mapping[str, str] = _AT_START
     ) -> None:
         """Block until the window is open, else raise UserError; `environ` names the display."""
         if reason := missing_display(environ):

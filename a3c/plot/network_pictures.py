@@ -19,12 +19,13 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 
+from a3c.env.spaces import Envs
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Decision
 from a3c.net import observations
 from a3c.net.observations import channels_first
 from a3c.play.picture import Choice, action_names, game_name, view_policy
-from a3c.play.playground import Envs, Games, Playground
+from a3c.play.playground import Games, Playground
 from a3c.plot import pictures
 from a3c.plot.curves import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
