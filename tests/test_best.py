@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from a3c.errors import UserError
@@ -11,7 +13,6 @@ from a3c.play import locate
 from a3c.play.locate import find_checkpoint
 from a3c.play.playground import summarise
 from a3c.run import checkpoint
-from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import Episode
 from a3c.run.rundir import RunDir
 from tests import snapshots
@@ -25,29 +26,40 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def kept(run: RunDir, step: int, score: float) -> locate.Best:
-    path = snapshots.write(run.checkpoints, step)
-    candidate, manifest = locate.copy_candidate(run, path)
-    return locate.keep_best(run, candidate, manifest, summarise([Episode(score, 5)]))
+    manifest = checkpoint.verify(snapshots.write(run.checkpoints, step))
+    values = {"policy/weights": np.full((2, 3), score, np.float32), "global_step": np.int64(step)}
+    return locate.keep_best(run, manifest, values, summarise([Episode(score, 5)]))
 
 
-def test_the_best_survives_the_pruning_of_its_checkpoint_while_it_is_played(
-    run: RunDir,
-) -> None:
-    candidate, manifest = locate.copy_candidate(run, snapshots.write(run.checkpoints, 100))
-    snapshots.write(run.checkpoints, 200)
-    checkpoint.prune(run.checkpoints, keep=1)
-    assert [p.name for p in checkpoint.steps(run.checkpoints)] == ["200"]
-    path = locate.keep_best(run, candidate, manifest, summarise([Episode(7.0, 5)])).path
-    assert checkpoint.verify(path).step == 100
-    assert locate.find_best(run) == (path, 100, 7.0, 1)
+def names(run: RunDir) -> list[str]:
+    return [path.name for path in locate.best_folder(run).iterdir()]
 
 
-def test_only_the_last_one_kept_stays(run: RunDir) -> None:
+def test_only_the_last_one_kept_stays_and_is_not_pruned(run: RunDir) -> None:
     kept(run, 100, 7.0)
     kept(run, 200, 8.0)
-    locate.copy_candidate(run, snapshots.write(run.checkpoints, 300))
-    locate.clear_best(run)
-    assert [path.name for path in locate.best_folder(run).iterdir()] == ["200"]
+    snapshots.write(run.checkpoints, 300)
+    checkpoint.prune(run.checkpoints, keep=1)
+    path = run.path / "best" / "200"
+    assert (checkpoint.verify(path).step, names(run)) == (200, ["200"])
+    assert checkpoint.load_variables(path)["policy/weights"].tolist() == [[8.0] * 3] * 2
+    assert locate.find_best(run) == (path, 200, 8.0, 1)
+
+
+def test_a_killed_evaluator_leaves_a_whole_best(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was killed while it wrote, between two renames, or while it removed."""
+    kept(run, 100, 7.0).path.rename(run.path / "best" / ".replaced-100")
+    shutil.copytree(run.path / "best" / ".replaced-100", run.path / "best" / ".writing-100-1")
+    found = locate.find_best(run)
+    assert found is not None
+    assert (found.step, checkpoint.verify(found.path).step) == (100, 100)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    assert locate.find_best(run) == kept(run, 200, 8.0)
+    monkeypatch.undo()
+    kept(run, 300, 9.0)
+    assert names(run) == ["300"]
 
 
 def test_which_best_means_the_evaluators_best(run: RunDir) -> None:
@@ -67,17 +79,3 @@ def test_a_damaged_best_is_refused_by_name(run: RunDir) -> None:
     snapshots.damage(path / "variables.data-00000-of-00001")
     with pytest.raises(UserError, match=r"best/100 is damaged .*variables\.data"):
         find_checkpoint(str(run.path), "best")
-
-
-def test_a_checkpoint_that_is_damaged_missing_or_has_links_is_not_copied(
-    run: RunDir, tmp_path: Path
-) -> None:
-    damaged = snapshots.write(run.checkpoints, 100)
-    snapshots.damage(damaged / "variables.data-00000-of-00001")
-    linked = snapshots.write(run.checkpoints, 300)
-    (linked / "variables.index").rename(tmp_path / "secret")
-    (linked / "variables.index").symlink_to(tmp_path / "secret")
-    for path in (damaged, run.checkpoints / "200", linked):
-        with pytest.raises(DamagedCheckpointError):
-            locate.copy_candidate(run, path)
-    assert locate.find_best(run) is None

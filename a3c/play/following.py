@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+import tensorflow as tf
+
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
 from a3c.play import locate
@@ -67,7 +69,6 @@ class Evaluator:
             while not self._evaluate_newest():
                 for _ in range(round(POLL_S / 0.1)):  # the window plays on
                     self._stop.wait(min(self._poll(), 0.1))
-        locate.clear_best(self._run)
         if self._window:
             self._window.close()
         self._envs.close()
@@ -89,12 +90,8 @@ class Evaluator:
         return False
 
     def _evaluate(self, path: Path) -> Manifest:
-        try:
-            candidate, manifest = locate.copy_candidate(self._run, path)
-        except OSError as error:
-            log.error("can't keep a copy of %s (%s); evaluation goes on", path, error.strerror)
-            candidate, manifest = path, checkpoint.verify(path)
-        load(self._agent, candidate)
+        manifest = checkpoint.verify(path)
+        variables = load(self._agent, path)
         self._seen = manifest.step
         games = Games(self._episodes, self._envs.num_envs)
         for _ in self._ground.decisions(self._envs, self._agent, games):
@@ -106,11 +103,12 @@ class Evaluator:
             sink.write(manifest.step, metrics)
         played = count(summary.episodes, "game")
         log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
-        if candidate != path and (self._best is None or summary.mean > self._best.mean):
+        if self._best is None or summary.mean > self._best.mean:
             try:
-                self._best = locate.keep_best(self._run, candidate, manifest, summary)
-            except OSError as error:
-                log.error("can't keep the best checkpoint (%s); evaluation goes on", error.strerror)
+                self._best = locate.keep_best(self._run, manifest, variables, summary)
+            except (OSError, tf.errors.OpError) as error:
+                reason = str(error).splitlines()[0]
+                log.error("can't keep the best checkpoint (%s); evaluation goes on", reason)
         return manifest
 
     def _record(self, step: int) -> None:

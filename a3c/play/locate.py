@@ -11,6 +11,7 @@ import math
 import os
 import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
@@ -24,6 +25,8 @@ from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from a3c.play.playground import Summary  # TensorFlow
 
 Which = Literal["newest", "best"]
@@ -123,7 +126,6 @@ def _verified(path: Path, remedy: str) -> Manifest:
 # --- the best checkpoint by evaluation: a copy in best/<step>, which is never pruned --------------
 
 SCORE = "evaluation.json"
-_CANDIDATE = ".candidate-"
 
 
 class Best(NamedTuple):
@@ -142,40 +144,25 @@ def best_folder(run: RunDir) -> Path:
 def find_best(run: RunDir) -> Best | None:
     """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
     found = []
-    for path in checkpoint.steps(best_folder(run)):
+    for step, path in checkpoint.with_replaced(best_folder(run)).items():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             score = json.loads((path / SCORE).read_bytes())
-            found.append(Best(path, int(path.name), float(score["mean"]), int(score["episodes"])))
+            found.append(Best(path, step, float(score["mean"]), int(score["episodes"])))
     return max((b for b in found if math.isfinite(b.mean)), key=lambda b: b.mean, default=None)
 
 
-def copy_candidate(run: RunDir, path: Path) -> tuple[Path, Manifest]:
-    """Copy a checkpoint to where pruning can't remove it; the copy and its verified manifest.
-
-    Raises DamagedCheckpointError if the checkpoint is damaged or gone.
-    """
-    manifest = checkpoint.read_manifest(path)
-    candidate = best_folder(run) / f"{_CANDIDATE}{path.name}"
-    shutil.rmtree(candidate, ignore_errors=True)
-    candidate.mkdir(mode=0o700, parents=True)
-    for name in (checkpoint.MANIFEST, *manifest.files):
-        shutil.copyfile(checkpoint.own_file(path, name), candidate / name, follow_symlinks=False)
-    return candidate, checkpoint.verify(candidate)
-
-
-def keep_best(run: RunDir, candidate: Path, manifest: Manifest, summary: Summary) -> Best:
-    """Make a candidate the best checkpoint, then remove the former best."""
+def keep_best(
+    run: RunDir, manifest: Manifest, values: Mapping[str, np.ndarray], summary: Summary
+) -> Best:
+    """Write a checkpoint, which may be pruned by now, as the best; then remove the former best."""
     score = {"step": manifest.step, "best_by": "mean", **summary._asdict()}
-    (candidate / SCORE).write_text(json.dumps(score, indent=1) + "\n")
-    path = best_folder(run) / str(manifest.step)
-    shutil.rmtree(path, ignore_errors=True)
-    candidate.rename(path)
-    clear_best(run, spare=path)
+
+    def save(prefix: Path) -> None:
+        checkpoint.save_variables(prefix, values)
+        prefix.with_name(SCORE).write_text(json.dumps(score, indent=1) + "\n")
+
+    path = checkpoint.write(best_folder(run), manifest, save)
+    for other in best_folder(run).iterdir():
+        if other != path:
+            shutil.rmtree(other, ignore_errors=True)
     return Best(path, manifest.step, summary.mean, summary.episodes)
-
-
-def clear_best(run: RunDir, spare: Path | None = None) -> None:
-    """Remove candidates; with `spare`, also the former best."""
-    for path in best_folder(run).glob("*" if spare else f"{_CANDIDATE}*"):
-        if path != spare:
-            shutil.rmtree(path, ignore_errors=True)

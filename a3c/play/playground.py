@@ -157,8 +157,11 @@ class Playground:
         return agent
 
 
-def load(agent: Agent, directory: Path) -> None:
-    """Load a checkpoint into an agent: DamagedCheckpointError, or UserError for another network."""
+def load(agent: Agent, directory: Path) -> dict[str, np.ndarray]:
+    """Load a checkpoint into an agent; returns its variables.
+
+    Raises DamagedCheckpointError, or UserError if it is of another network.
+    """
     values = checkpoint.load_variables(directory)
     shapes = agent.shapes | {checkpoint.STATISTICS: (agent.statistics_size,)}
     if wrong := checkpoint.misfit(values, shapes):
@@ -168,6 +171,7 @@ def load(agent: Agent, directory: Path) -> None:
         )
     flat = np.concatenate([np.ravel(values[name]) for name in agent.shapes])
     agent.load(flat, values[checkpoint.STATISTICS])
+    return values
 
 
 def confirm(

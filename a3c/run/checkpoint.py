@@ -150,7 +150,7 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 def _move(temporary: Path, final: Path) -> None:
     """Move a finished checkpoint into place, replacing an older one of the same step.
 
-    If this ends in between, `newest_valid` finds the older one under its other name.
+    If this ends in between, `with_replaced` finds the older one under its other name.
     """
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
@@ -367,6 +367,11 @@ def steps(root: Path) -> list[Path]:
     return list(_by_step(root).values())
 
 
+def with_replaced(root: Path) -> dict[int, Path]:
+    """The checkpoints by step, and the old one where a killed process left only that."""
+    return _by_step(root, _REPLACED) | _by_step(root)
+
+
 def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
     """The directories named `prefix` plus a number, sorted by number; links are skipped."""
     found = {}
@@ -383,7 +388,7 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
 
     If all are damaged, raises UserError: starting again silently would discard the run.
     """
-    named = _by_step(root, _REPLACED) | _by_step(root)
+    named = with_replaced(root)
     for step in sorted(named, reverse=True):
         try:
             return named[step], verify(named[step])
