@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -32,15 +31,13 @@ from a3c.play.locate import Source, find_checkpoint, find_run
 from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
-from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import StopRequest, leave_on_signals
+from a3c.process.signals import leave_on_signals
 from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
     from a3c.play.playground import Playground
-    from a3c.play.show import OpenWindow
     from a3c.run.metrics import Episode
 
 PROG = console.program("evaluate.py")
@@ -104,17 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     arguments = parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    # A copy of the environment, because later this process hides the display from pygame.
-    open_window = functools.partial(Window, environ=dict(os.environ)) if arguments.watch else None
     try:
-        if arguments.follow:
-            return follow(find_run(arguments.source), arguments, open_window)
         leave_on_signals()
+        if arguments.follow:
+            return follow(find_run(arguments.source), arguments)
         if arguments.watch and (reason := missing_display()):
             raise UserError(f"--watch: {reason}; use --record DIR")
         if arguments.record:
             check_record(arguments)
-        return play(find_checkpoint(arguments.source, arguments.which), arguments, open_window)
+        return play(find_checkpoint(arguments.source, arguments.which), arguments)
     except A3CError as error:
         return console.refuse(PROG, error)
 
@@ -147,13 +142,13 @@ def check_record(arguments: argparse.Namespace) -> None:
         ) from None
 
 
-def play(source: Source, arguments: argparse.Namespace, open_window: OpenWindow | None) -> int:
+def play(source: Source, arguments: argparse.Namespace) -> int:
     """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
     ground = playground(source.config, arguments)
-    if open_window is not None:
-        return watch(source, ground, arguments, open_window)
+    if arguments.watch:
+        return watch(source, ground, arguments)
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
         rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
@@ -194,9 +189,7 @@ def playground(config: Config, arguments: argparse.Namespace) -> Playground:
     return Playground(config, envs.make, model.build, seed, greedy)
 
 
-def watch(
-    source: Source, ground: Playground, arguments: argparse.Namespace, open_window: OpenWindow
-) -> int:
+def watch(source: Source, ground: Playground, arguments: argparse.Namespace) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
     from a3c.play.playground import Games
     from a3c.play.show import show
@@ -205,7 +198,7 @@ def watch(
     with contextlib.ExitStack() as stack:
         rendered = stack.enter_context(closing(ground.rendered_env()))
         agent = ground.agent(rendered, source.path)
-        shown = show(ground, rendered, agent, open_window, lambda: step, games)
+        shown = show(ground, rendered, agent, Window, lambda: step, games)
         stack.enter_context(closing(shown))
         try:
             for pause_s in shown:
@@ -218,32 +211,18 @@ def watch(
     return code
 
 
-def follow(run: RunDir, arguments: argparse.Namespace, open_window: OpenWindow | None) -> int:
+def follow(run: RunDir, arguments: argparse.Namespace) -> int:
     """Run as the evaluator: until the run ends, play each new checkpoint and keep the best."""
     logging.getLogger().setLevel(logging.INFO)
     adopt_environment(1)
-    stop = StopRequest()
-    stop.install()
-    heartbeat = Heartbeat.from_environment()
     others = len(process_records.read_records(run.path))
     with start_in_order(run.path / "processes", first=False, processes=1 + others):
         import_tensorflow()
     from a3c.play.following import Evaluator
-    from a3c.run.metrics import JsonlSink
-    from a3c.run.tensorboard import TensorBoardSink
 
-    name = "evaluator-0"
-    evaluator = Evaluator(
-        run,
-        playground(rundir.read_config(run), arguments),
-        [JsonlSink(run.metrics(name)), TensorBoardSink(run.path / "events" / name)],
-        stop,
-        heartbeat,
-        episodes=arguments.episodes,
-        open_window=open_window,
-    )
-    evaluator.follow()
-    return EXIT_OK if stop.signal is None else 128 + stop.signal
+    ground = playground(rundir.read_config(run), arguments)
+    Evaluator(run, ground, arguments.episodes, arguments.watch).follow()
+    return EXIT_OK
 
 
 def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:

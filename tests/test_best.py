@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def kept(run: RunDir, step: int, score: float) -> locate.Best:
     manifest = checkpoint.verify(snapshots.write(run.checkpoints, step))
-    values = {"policy/weights": np.full((2, 3), score, np.float32), "global_step": np.int64(step)}
+    values = {"policy/weights": np.full((2, 3), score, np.float32), "global_step": np.array(step)}
     return locate.keep_best(run, manifest, values, summarise([Episode(score, 5)]))
 
 

@@ -21,10 +21,10 @@ from a3c.plot.curves import (
     across_workers,
     bin_means,
     group,
-    interval,
     iqm,
     smooth,
 )
+from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
 from tests.clusters import REPOSITORY, config

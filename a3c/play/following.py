@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
 from a3c.play import locate
 from a3c.play.playground import MAX_ENVS, Games, Playground, load, summarise
-from a3c.play.show import OpenWindow, record, side_show
+from a3c.play.show import record, side_show
+from a3c.play.window import Window
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import StopRequest
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest, is_over
 from a3c.run.metrics import JsonlSink
@@ -25,53 +25,41 @@ from a3c.run.tensorboard import TensorBoardSink
 
 log = logging.getLogger(__name__)
 
+NAME = "evaluator-0"
 POLL_S = 1.0
 VIDEO_S = 180.0  # at most; a game may take half an hour
 _LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
 
 
-class _StoppedError(Exception):
-    """Raised during a game when a stop signal has arrived."""
-
-
 class Evaluator:
     """Plays the newest checkpoint of a run repeatedly, and shows a game if it has a screen."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        ground: Playground,
-        sinks: Sequence[JsonlSink | TensorBoardSink],
-        stop: StopRequest,
-        heartbeat: Heartbeat,
-        *,
-        episodes: int,
-        open_window: OpenWindow | None = None,
-    ) -> None:
-        self._run, self._ground, self._sinks = run, ground, sinks
-        self._stop, self._heartbeat = stop, heartbeat
-        self._episodes = episodes
+    def __init__(self, run: RunDir, ground: Playground, episodes: int, watch: bool) -> None:
+        self._run, self._ground, self._episodes = run, ground, episodes
+        self._sinks = JsonlSink(run.metrics(NAME)), TensorBoardSink(run.path / "events" / NAME)
+        self._heartbeat = Heartbeat.from_environment()
         self._envs = ground.envs(min(episodes, MAX_ENVS))
-        beat_with_steps(self._envs, heartbeat.beat)
+        beat_with_steps(self._envs, self._heartbeat.beat)
         self._agent = ground.agent(self._envs)
         self._best = locate.find_best(run)
         self._seen = -1
         self._window = None
-        if open_window is not None:
-            self._window = side_show(ground, self._agent, open_window, lambda: self._seen)
+        if watch:
+            self._window = side_show(ground, self._agent, Window, lambda: self._seen)
 
     def follow(self) -> None:
         """Evaluate until the run is over or a signal arrives; record a video once it is solved."""
         steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
         for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
             sink.restart(max(steps, default=1) - 1)
-        with suppress(_StoppedError):
+        try:
             while not self._evaluate_newest():
                 for _ in range(round(POLL_S / 0.1)):  # the window plays on
-                    self._stop.wait(min(self._poll(), 0.1))
-        if self._window:
-            self._window.close()
-        self._envs.close()
+                    time.sleep(min(self._poll(), 0.1))
+        finally:
+            if self._window:
+                self._window.close()
+            self._envs.close()
 
     def _evaluate_newest(self) -> bool:
         """Play the newest checkpoint if it is new; returns whether it is the run's last.
@@ -128,8 +116,6 @@ class Evaluator:
             log.warning("no video: %s", error)
 
     def _poll(self, _: object = None) -> float:
-        """Heartbeat, signals and window during games; seconds until the window's next picture."""
+        """Heartbeat and window during games; seconds until the window's next picture."""
         self._heartbeat.beat()
-        if self._stop.is_set():
-            raise _StoppedError
         return next(self._window, POLL_S) if self._window and self._seen >= 0 else POLL_S
