@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
 
 from tests import bad_inputs
-from tests.runs import REPOSITORY, call, call_script
+from tests.runs import call_script
 
 
 def refused(script: str, *arguments: str, cwd: Path, **variables: str) -> str:
@@ -34,16 +33,6 @@ def test_a_busy_port_is_named_and_its_owner_left_alone(tmp_path: Path) -> None:
         )
         assert str(port) in line
         assert str(os.getpid()) in line
-
-
-def test_refusing_needs_no_tensorflow() -> None:
-    code = (
-        "import sys, launch_cluster\n"
-        "try: launch_cluster.main(['--env-id', 'Nope-v0'])\n"
-        "finally: assert 'tensorflow' not in sys.modules\n"
-    )
-    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_bad_input_of_the_page_is_refused_with_these_words() -> None:

@@ -1,14 +1,52 @@
-"""Imports go down the list of folders in docs/architecture.md, never up."""
+"""Imports go down the list of folders in docs/architecture.md, and light programs stay light."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import sys
+from pathlib import Path
+
+import pytest
 
 from a3c.run.rundir import REPOSITORY
+from tests.fake_runs import living
+from tests.runs import call
 
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
 ORDER = re.findall(r"^\| `(\w+)/?` \|", PAGE, re.MULTILINE)  # the page's table, top to bottom
+
+# What light programs must not import, in a folder with a run.
+LIGHT = [
+    (
+        "tensorflow numpy rich libtmux psutil gymnasium subprocess logging",
+        "import a3c.keeper.keeper",
+    ),
+    (
+        "tensorflow numpy rich psutil",
+        "from a3c.process import process_records as p\n"
+        "assert p.identify(1) and p.read_records(p.Path('runs/run'))",
+    ),
+    (
+        "tensorflow numpy rich libtmux psutil gymnasium",
+        "import launch_cluster\n"
+        "for line in ('python launch_cluster.py --preset ', 'python launch_cluster.py stop '):\n"
+        "    launch_cluster.complete(line, str(len(line)))",
+    ),
+    (
+        "tensorflow rich libtmux gymnasium matplotlib",
+        "import launch_cluster; launch_cluster.main(['status', 'runs/run', '--json'])",
+    ),
+    ("tensorflow", "import a3c.watch.dashboard"),
+    ("tensorflow", "import launch_cluster; launch_cluster.main(['--env-id', 'Nope-v0'])"),
+    ("tensorflow", "import plot; assert plot.main(['runs/run']) == 0"),
+    (
+        "tensorflow",
+        "import envs, examples.memory, a3c.env.seeding, a3c.cluster.plan, a3c.run.checkpoint\n"
+        "import a3c.run.metrics, a3c.process.heartbeat, a3c.server.layout",
+    ),
+]
 
 
 def test_the_page_lists_every_folder_of_a3c() -> None:
@@ -33,6 +71,15 @@ def test_nothing_imports_from_a_folder_above_its_own_or_from_the_scripts() -> No
                 if first in scripts or (up and ORDER.index(rest[0]) < ORDER.index(mine)):
                     wrong.append(f"{inside} imports {name}")
     assert wrong == []  # `a3c.load` loads the user's files by their paths
+
+
+@pytest.mark.parametrize(("heavy", "code"), LIGHT)
+def test_light_programs_import_nothing_heavy(heavy: str, code: str, tmp_path: Path) -> None:
+    living(tmp_path / "runs" / "run", workers=2)
+    check = f"found = {set(heavy.split())} & sys.modules.keys(); assert not found, found"
+    here = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(REPOSITORY)}}
+    done = call(sys.executable, "-c", f"import sys\n{code}\n{check}", **here)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_fixed_name_of_returns_stays() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from a3c.plot.curves import (
 from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
-from tests.clusters import REPOSITORY, config
+from tests.clusters import config
 from tests.fake_runs import FakeRun
 
 
@@ -138,12 +136,6 @@ def test_missing_data_are_named_and_the_other_pictures_are_drawn(
     assert len(said.out.splitlines()) == 3
     assert main([str(run), "--what", "return"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_plotting_needs_no_tensorflow(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "run", games=20)
-    code = f"import sys, plot; plot.main([{str(run)!r}]); assert 'tensorflow' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
 
 
 def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:

@@ -144,13 +144,3 @@ def test_a_keeper_with_its_own_birth_is_signalled(now: bool, returncode: int) ->
         assert process_records.terminate(a_record(None, identity), now=now) is True
         assert p.wait(timeout=20) == returncode
     assert process_records.terminate(a_record(None, identity), now=now) is False
-
-
-def test_reading_records_imports_no_psutil() -> None:
-    code = (
-        "import os, sys; from a3c.process import process_records as p;"
-        "assert p.identify(os.getpid()); p.read_records(p.Path('.'));"
-        "print([m for m in ('psutil', 'numpy', 'tensorflow', 'rich') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

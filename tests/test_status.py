@@ -167,19 +167,6 @@ def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
         status.read(RunDir(tmp_path))
 
 
-def test_status_imports_nothing_heavy_and_the_dashboard_no_tensorflow(tmp_path: Path) -> None:
-    living(tmp_path / "run", workers=2)
-    code = (
-        "import sys, launch_cluster\n"
-        f"launch_cluster.main(['status', {str(tmp_path / 'run')!r}, '--json'])\n"
-        "heavy = {'tensorflow', 'gymnasium', 'rich', 'libtmux', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "import a3c.watch.dashboard\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, capture_output=True)
-
-
 def shown(run: RunDir, width: int, height: int) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width)
