@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -175,15 +176,14 @@ def test_a_solved_run_names_its_video_and_its_window_worked(trained: Path) -> No
     assert "Error" not in log
 
 
-def test_the_evaluator_ends_when_weights_it_has_played_are_confirmed(
-    trained: Path, tmp_path: Path
-) -> None:
-    """A resumed run may be solved by the weights it began with: a checkpoint with no new step."""
+@pytest.fixture
+def follower(trained: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """An evaluator that has played the last checkpoint of a run that isn't over; its run."""
     path = tmp_path / "run"
     shutil.copytree(trained, path)
+    shutil.rmtree(path / "best")
     manifest = checkpoint.steps(path / "checkpoints")[-1] / checkpoint.MANIFEST
-    solved = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**solved, "reason": "stop"}))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "reason": "stop"}))
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--follow"]
     with subprocess.Popen(
         [*command, "--episodes", "1"], stderr=subprocess.PIPE, text=True
@@ -193,12 +193,29 @@ def test_the_evaluator_ends_when_weights_it_has_played_are_confirmed(
             assert "env step" in evaluator.stderr.readline()
             time.sleep(2.0)
             assert evaluator.poll() is None
-            replacement = manifest.with_name("replacement")
-            replacement.write_text(json.dumps(solved))
-            replacement.rename(manifest)
-            assert evaluator.wait(timeout=100) == 0
+            yield evaluator, path
         finally:
             evaluator.kill()
+
+
+def test_the_evaluator_ends_when_weights_it_has_played_are_confirmed(follower: Any) -> None:
+    """A resumed run may be solved by the weights it began with: a checkpoint with no new step."""
+    evaluator, path = follower
+    manifest = checkpoint.steps(path / "checkpoints")[-1] / checkpoint.MANIFEST
+    replacement = manifest.with_name("replacement")
+    replacement.write_text(json.dumps({**json.loads(manifest.read_text()), "reason": "solved"}))
+    replacement.rename(manifest)
+    assert evaluator.wait(timeout=100) == 0
+
+
+def test_a_signal_ends_the_evaluator_which_has_kept_the_best(follower: Any) -> None:
+    evaluator, path = follower
+    evaluator.send_signal(signal.SIGTERM)
+    assert evaluator.wait(timeout=60) == 128 + signal.SIGTERM
+    assert evaluator.stderr.read() == ""
+    (kept,) = (path / "best").iterdir()
+    rows = read_rows(RunDir(path).metrics("evaluator-0"))
+    assert checkpoint.verify(kept).step == rows[-1]["env_steps"]
 
 
 def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
