@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from a3c.cluster import plan, topology
 from a3c.cluster.topology import Cluster, Task, make_cluster
 from a3c.cluster.which_task import from_tf_config
 from a3c.errors import RetryableError, UserError
+from a3c.process import listeners
 from a3c.process.environment import chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
@@ -235,3 +238,11 @@ def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_
     config = configure(workers=1)
     made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config))
     assert {p.environment["TF_ENABLE_ONEDNN_OPTS"] for p in made.processes} == {"0"}
+
+
+def test_the_owner_of_a_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listeners.port_owner(port) == (os.getpid(), psutil.Process().name())
+    assert listeners.port_owner(port) is None
+    assert not listeners.has_loopback_only(2**31 - 1), "no such process"

@@ -12,7 +12,6 @@ from a3c.watch.snapshot import (
     RESTARTING,
     RUNNING,
     STARTING,
-    WILDCARDS,
     ProcessStatus,
     Status,
     duration,
@@ -152,11 +151,8 @@ def _data(status: Status) -> Iterator[str]:
     if status.dropped_reports:
         yield f"{count(status.dropped_reports, 'game')} not counted: the queue on the ps was full"
     if status.exposed:
-        places = [place.split(" ")[:2] for place in status.exposed]
-        who = _listed(list(dict.fromkeys(name for name, _ in places)))
-        everywhere = all(address.rpartition(":")[0] in WILDCARDS for _, address in places)
-        where = "on all interfaces" if everywhere else "to other machines"
+        who = _listed([place.split(" ")[0] for place in status.exposed])
         yield (
-            f"{who} listen {where}, as TensorFlow's servers do: "
+            f"{who} listen on all interfaces, as TensorFlow's servers do: "
             "whoever reaches their ports can run code here"
         )

@@ -20,7 +20,8 @@ from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
-from a3c.process import listeners, process_records
+from a3c.process import process_records
+from a3c.process.listeners import has_loopback_only
 from a3c.process.process_records import DEAD, ENDED_STATES, ProcessRecord
 from a3c.run import checkpoint, resume, rows, rundir
 from a3c.run.checkpoint import Manifest
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     import psutil
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
-_EXPOSURE_INTERVAL_S = 30.0
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
 _FULL_MB = 0.5
 _LOW_MB = 100.0
@@ -62,8 +62,6 @@ class Reader:
         self._episodes = rows.Follower(run.metrics("episodes"))
         self._games: Counter[int] = Counter()  # by worker
         self._sampler = Sampler()
-        self._exposure: dict[str, Any] = {"is_isolated": None}
-        self._exposed_at = float("-inf")
 
     def read(self, *, usage: bool = False) -> Status:
         run, now = self._run, time.time()
@@ -82,12 +80,16 @@ class Reader:
             members = self._sampler.measured(members)
         status = self._compose(*settings, members, summary or {}, now)
         status = dataclasses.replace(status, damaged=tuple(damaged))
-        if usage and status.state in LIVE_STATES:
-            age_s = time.monotonic() - self._exposed_at
-            if age_s >= _EXPOSURE_INTERVAL_S or self._exposure["is_isolated"] is None:
-                here = [p for p in members if p.host == process_records.this_host()]
-                self._exposure, self._exposed_at = exposure(here), time.monotonic()
-            status = dataclasses.replace(status, **self._exposure)
+        if usage:
+            # TensorFlow's servers listen on all interfaces of their network.
+            is_private = {
+                f"{p.name} {p.address}": has_loopback_only(p.pid)
+                for p in members
+                if p.role in ("ps", "worker") and p.pid and p.host == process_records.this_host()
+            }
+            exposed = tuple(server for server, private in is_private.items() if not private)
+            isolated = not exposed if is_private else None
+            status = dataclasses.replace(status, exposed=exposed, is_isolated=isolated)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(
@@ -397,15 +399,3 @@ class Sampler:
                 usage[p.name]["memory_kind"] = "pss" if pss_mb else "rss"
         self._pss_mb = {pid: mb for pid, mb in self._pss_mb.items() if pid in self._known}
         return [dataclasses.replace(p, **usage.get(p.name, {})) for p in processes]
-
-
-def exposure(processes: Sequence[ProcessStatus]) -> dict[str, Any]:
-    """`exposed` and `is_isolated` of `Status`, by listeners on this machine that can be read."""
-    exposed: list[str] = []
-    isolated = []
-    for name, role, pid in ((p.name, p.role, p.pid) for p in processes if p.pid is not None):
-        found = listeners.listeners(pid)
-        exposed += [f"{name} {listener}" for listener in listeners.faces_outward(pid, found)]
-        if found and role in ("ps", "worker"):
-            isolated.append(listeners.has_loopback_only(pid))
-    return {"exposed": tuple(exposed), "is_isolated": all(isolated) if isolated else None}
