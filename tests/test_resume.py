@@ -8,7 +8,7 @@ import launch_cluster
 from a3c.run import resume
 from a3c.run.metrics import JsonlSink
 from a3c.run.resume import Life, Memory
-from a3c.run.rows import read_rows
+from a3c.run.rows import latest, read_rows
 from tests.fake_runs import FakeRun, configure
 from tests.snapshots import manifest
 
@@ -21,20 +21,12 @@ def attach(path: Path, life: Life, env_steps: int, **notes: int) -> JsonlSink:
     return sink
 
 
-def test_the_last_mark_is_found_behind_torn_lines_and_long_files(tmp_path: Path) -> None:
+def test_a_torn_last_line_hides_no_ps_life(tmp_path: Path) -> None:
     path = tmp_path / "worker-0.jsonl"
-    assert resume.last_attached(path) is None
-    path.touch()
-    assert resume.last_attached(path) is None
-    sink = attach(path, Life(7, 0), 0)
-    for step in range(5000):
-        sink.write(step, {"loss/total": 0.5})
+    attach(path, Life(7, 0), 0).write(90, {"loss/total": 0.5})
     with path.open("a") as file:
         file.write('\n{"event": "attached", "env_steps": 9')
-    found = resume.last_attached(path)
-    assert found
-    assert (found.env_steps, found.life) == (0, 7)
-    assert path.read_bytes()[: found.end].count(b"\n") == 1
+    assert resume.restart_point(path, Life(7, 0), 95) == 95
 
 
 def test_a_worker_that_attaches_late_drops_its_rolled_back_rows(tmp_path: Path) -> None:
@@ -55,12 +47,12 @@ def test_a_worker_that_returns_to_the_same_ps_life_keeps_its_rows(tmp_path: Path
 
 
 def test_a_loss_counts_from_the_furthest_worker_of_that_ps_life(tmp_path: Path) -> None:
-    assert resume.newest_step(tmp_path) is None
+    assert resume.newest_step(latest(tmp_path)) is None
     attach(tmp_path / "worker-2.jsonl", Life(1, 0), 0).write(9999, {})  # failed long ago
     attach(tmp_path / "worker-0.jsonl", Life(2, 100), 100).write(300, {})
-    assert resume.newest_step(tmp_path) == 300
+    assert resume.newest_step(latest(tmp_path)) == 300
     attach(tmp_path / "worker-1.jsonl", Life(2, 100), 100).write(350, {})
-    assert resume.newest_step(tmp_path) == 350
+    assert resume.newest_step(latest(tmp_path)) == 350
     said = resume.loss(5000, 3200)
     assert said == "went back from env step 5,000 to 3,200: 1,800 env steps lost"
     rows = [{"from": 5000, "env_steps": 3200, "time": 9.0}, None, {"from": "x"}]
@@ -72,8 +64,9 @@ def test_a_restarted_chief_knows_what_happened_since_the_checkpoint(tmp_path: Pa
     life = Life(2, 100)
     attach(tmp_path / "worker-0.jsonl", life, 100).write(180, {"wall_s": 9.5})
     reports = attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
-    for step in (120, 160):
-        reports.write(step, {"worker": 1, "return": step / 10, "length": 5})
+    for number, step in ((4, 120), (5, 160)):
+        game = {"worker": 1, "return": step / 10, "length": 5, "episodes": number}
+        reports.write(step, game)
     known = resume.remember(tmp_path, SAVED, life)
     assert known == Memory(9.5, 5, (12.0, 16.0), is_fresh=False)
 

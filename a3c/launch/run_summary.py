@@ -29,7 +29,7 @@ from a3c.process import process_records
 from a3c.process.console import PLAYED, beside, command, count, discard, from_here
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
-from a3c.run.rows import Follower, parse_row
+from a3c.run.rows import Follower, latest, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
@@ -234,7 +234,7 @@ def summarise(
         with contextlib.suppress(OSError):
             rundir.write_json(run.summary, before)  # nothing was learned since
         return before
-    played = resume.newest_step(run.path / "metrics")
+    played = resume.newest_step(latest(run.path / "metrics"))
     kept = locate.find_best(run)
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {

@@ -25,7 +25,7 @@ from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.resume import Life
-from a3c.run.rows import Cache, read_rows
+from a3c.run.rows import Cache, latest, read_rows
 from a3c.server.exchange import Reply
 from a3c.server.store import ENDINGS, Snapshot, Store
 
@@ -48,7 +48,7 @@ def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manife
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
-    before = resume.newest_step(run_dir / "metrics")
+    before = resume.newest_step(latest(run_dir / "metrics"))
     step = 0
     if found is None:
         log.info("initialising the ps")
@@ -313,9 +313,10 @@ class Chief:
     def _collect(self) -> None:
         reports = self._store.drain()
         self._tracker.add(reports)
-        for worker, episode_return, length, env_step in reports.tolist():
-            row = {"worker": int(worker), "return": episode_return, "length": int(length)}
-            self._episodes.write(int(env_step), row)
+        first = self._tracker.episodes - len(reports) + 1
+        for number, (worker, score, length, env_step) in enumerate(reports.tolist(), first):
+            row = {"worker": int(worker), "return": score, "length": int(length)}
+            self._episodes.write(int(env_step), row | {"episodes": number})
 
     def _manifest(self, snapshot: Snapshot, reason: str) -> Manifest:
         return Manifest(

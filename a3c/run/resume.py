@@ -1,23 +1,20 @@
 """Recover from a run's files what earlier processes knew: the env step, episodes, returns.
 
-A restarted ps begins a new life at the env step that it was restored to. Every worker writes a mark
-in its metrics when it attaches to the ps, with the number of that life.
+A restarted ps begins a new life at the env step that it was restored to. Every row of a worker has
+the number of the life that it belongs to.
 """
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from a3c.process.console import count
 from a3c.run.checkpoint import Manifest
-from a3c.run.rows import Row, last_rows, parse_row, without_rolled_back
+from a3c.run.rows import Row, last_rows, without_rolled_back
 
 WINDOW_BYTES = 1 << 16  # of the episodes' file: holds the last 100 games
-_MARK = b'"event": "attached"'
 
 
 class Life(NamedTuple):
@@ -36,55 +33,25 @@ class Memory(NamedTuple):
     is_fresh: bool = True  # from the newest checkpoint or the start, not from a chief's files
 
 
-class Attached(NamedTuple):
-    """A mark in a metrics file: a worker attached to the ps."""
-
-    env_steps: int
-    life: int | None
-    episodes: int
-    end: int  # byte offset just after the mark
-
-
-def last_attached(path: Path) -> Attached | None:
-    """The last mark in a metrics file, searched from the end."""
-    with (
-        contextlib.suppress(OSError, ValueError),  # ValueError: the file is empty
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        found = data.rfind(_MARK)
-        while found >= 0:
-            start, end = data.rfind(b"\n", 0, found) + 1, data.find(b"\n", found)
-            row = (parse_row(data[start:end]) if end >= 0 else None) or {}
-            if row.get("event") == "attached" and type(row.get("env_steps")) is int:
-                step, life, games = row["env_steps"], row.get("ps_life"), row.get("episodes", 0)
-                return Attached(step, life, games, end + 1)
-            found = data.rfind(_MARK, 0, found)
-    return None
-
-
 def restart_point(path: Path, life: Life, env_steps: int) -> int:
     """The env step after which the rows of a file were rolled back.
 
     A worker that returns to the same life has lost nothing. In a new life other workers may be far
     ahead, so the step at which that life began counts.
     """
-    mark = last_attached(path)
-    return env_steps if mark and mark.life == life.number else life.origin
+    is_same = any(row.get("ps_life") == life.number for row in last_rows(path)[-1:])
+    return env_steps if is_same else life.origin
 
 
-def newest_step(metrics: Path) -> int | None:
-    """The last env step that any worker recorded in the ps's last life; None if there is none."""
-    chief = last_attached(metrics / "worker-0.jsonl")
-    if chief is None:
-        return None
-    steps = [chief.env_steps]
-    for path in metrics.glob("worker-*.jsonl"):
-        mark = last_attached(path)
-        if mark and mark.life == chief.life:
-            rows = last_rows(path)
-            steps += [row["env_steps"] for row in rows[-1:] if type(row.get("env_steps")) is int]
-    return max(steps)
+def newest_step(latest: Mapping[str, Row]) -> int | None:
+    """The last env step in the newest life of the ps, by the latest row of each worker.
+
+    That life is the chief's. So the count only grows within a life, whatever the clocks say.
+    """
+    life = latest.get("worker-0", {}).get("ps_life")
+    rows = [row for row in latest.values() if row.get("ps_life") == life]
+    steps = [row.get(key) for row in rows for key in ("env_steps", "now")]
+    return max((int(step) for step in steps if step is not None), default=None)
 
 
 def loss(before: int, now: int) -> str:
@@ -107,21 +74,14 @@ def remember(metrics: Path, manifest: Manifest | None, life: Life) -> Memory:
     saved = Memory()
     if manifest is not None:
         saved = Memory(manifest.wall_s, manifest.episodes, tuple(manifest.recent_returns))
-    chief = metrics / "worker-0.jsonl"
-    mark = last_attached(chief)
-    if mark is None or mark.life != life.number:
+    rows = last_rows(metrics / "worker-0.jsonl")
+    if not rows or rows[-1].get("ps_life") != life.number:
         return saved
-    times = [row["wall_s"] for row in last_rows(chief) if "wall_s" in row]
-    known = saved._replace(wall_s=max([saved.wall_s, *times[-1:]]), is_fresh=False)
-    reports = metrics / "episodes.jsonl"
-    mark = last_attached(reports)
-    if mark is None:
-        return known
-    with reports.open("rb") as file:
-        file.seek(mark.end)
-        num_reports = sum(1 for line in file if b'"worker"' in line)
-    games = without_rolled_back(last_rows(reports, WINDOW_BYTES))
-    return known._replace(
-        episodes=max(saved.episodes, mark.episodes + num_reports),
-        returns=tuple(float(row["return"]) for row in games if "return" in row),
+    times = [row["wall_s"] for row in rows if "wall_s" in row]
+    games = last_rows(metrics / "episodes.jsonl", WINDOW_BYTES)
+    return Memory(
+        wall_s=max([saved.wall_s, *times[-1:]]),
+        episodes=max([saved.episodes, *(row.get("episodes", 0) for row in games[-1:])]),
+        returns=tuple(row["return"] for row in without_rolled_back(games) if "return" in row),
+        is_fresh=False,
     )

@@ -15,7 +15,6 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 TAIL_BYTES = 1 << 14
-_CHUNK_BYTES = 1 << 20
 _MAX_NUMBER = 1 << 63
 _WORDS = ("state", "event")
 
@@ -77,6 +76,12 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
+def latest(metrics: Path) -> dict[str, Row]:
+    """The last row of each worker by its name."""
+    tails = {path.stem: last_rows(path) for path in metrics.glob("worker-*.jsonl")}
+    return {name: tail[-1] for name, tail in tails.items() if tail}
+
+
 class Cache:
     """Caches what is parsed of each file until the file changes."""
 
@@ -114,9 +119,8 @@ class Follower:
             if file.seek(0, os.SEEK_END) < self._offset:
                 self._offset = 0
             file.seek(self._offset)
-            rest = b""
-            while chunk := file.read(_CHUNK_BYTES):
-                *whole, rest = (rest + chunk).split(b"\n")
-                for line in whole:
-                    self._offset += len(line) + 1
-                    yield line
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                yield line[:-1]

@@ -294,16 +294,11 @@ def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunCo
 def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
     """The env steps of the run, by the latest row of each process; `end` is its final summary.
 
-    The highest env step that any worker recorded in the newest life of the ps, which is the
-    chief's. So the count only grows within a life, whatever the clocks say. Training continues
-    during the games that confirm a result: the checkpoint of a solved run has a lower step.
+    Training continues during the games that confirm a result: the checkpoint of a solved run has a
+    lower step.
     """
-    step = newest[1].step if newest else 0
-    if CHIEF in latest:
-        life = latest[CHIEF].get("ps_life")
-        workers = [row for name, row in latest.items() if name.startswith("worker-")]
-        lived = [row for row in workers if row.get("ps_life") == life]
-        step = int(max(_number(row, key) for row in lived for key in ("env_steps", "now")))
+    workers = {name: row for name, row in latest.items() if name.startswith("worker-")}
+    step = resume.newest_step(workers) or (newest[1].step if newest else 0)
     if end.get("env_steps"):
         step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
     return step
