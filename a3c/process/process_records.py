@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 import signal
 import types
@@ -91,18 +92,18 @@ class ProcessRecord:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, a dict, a path, a scalar.
+    """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, list or dict, a path.
 
     A missing field has its default, or None where that is allowed. Raises TypeError for a value of
     another type.
     """
-    inner = typing.get_args(kind)
+    inner, origin = typing.get_args(kind), typing.get_origin(kind)
     if isinstance(kind, types.UnionType):  # X | None
         return None if value is None else from_json(inner[0], value)
-    if inner and isinstance(value, dict) and typing.get_origin(kind) is dict:
+    if isinstance(value, dict) and origin is dict:
         return {key: from_json(inner[1], item) for key, item in value.items()}
-    if inner and isinstance(value, list) and typing.get_origin(kind) is tuple:
-        return tuple(from_json(inner[0], item) for item in value)
+    if isinstance(value, list) and origin in (tuple, list):
+        return origin(from_json(inner[0], item) for item in value)
     if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
         fields = {
             name: from_json(hint, value.get(name))
@@ -114,7 +115,9 @@ def from_json(kind: Any, value: Any) -> Any:
         return float(value)
     if kind is Path and isinstance(value, str):
         return Path(value)
-    if type(value) is not kind:
+    if kind is Any:
+        return value
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
         raise TypeError(f"{value!r} is not {kind}")
     return value
 

@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from a3c.config import RunConfig
 from a3c.errors import UserError
 from a3c.process.atomic_file import sync_directory, write_atomically
+from a3c.process.process_records import from_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,7 +193,7 @@ def verify(directory: Path) -> Manifest:
             if _sha256(path) != expected["sha256"]:
                 raise DamagedCheckpointError(f"{name} does not match its SHA-256")
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError, KeyError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
     if f"{PREFIX}.index" not in manifest.files and not is_compact(manifest):
         raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
@@ -215,14 +216,16 @@ def read_manifest(directory: Path) -> Manifest:
         tables = json.loads(own_file(directory, MANIFEST).read_bytes())
         if not isinstance(tables, dict) or tables.get("format") != FORMAT:
             raise DamagedCheckpointError(f"{MANIFEST} is not of format {FORMAT}")
-        manifest = Manifest(**tables)
-        is_sound = _is_sound(manifest)
+        manifest: Manifest = from_json(Manifest, tables)
     except OSError as error:
         raise DamagedCheckpointError(f"{MANIFEST}: {error.strerror}") from None
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         raise DamagedCheckpointError(f"{MANIFEST} is not readable") from None
-    if not is_sound:
-        raise DamagedCheckpointError(f"{MANIFEST} holds something of a wrong type")
+    if manifest.evaluation is not None and not is_score(manifest.evaluation):
+        raise DamagedCheckpointError(f"{MANIFEST} holds scores that are no numbers")
+    counts = [value for value in vars(manifest).values() if type(value) is int]
+    if not all(0 <= count < 2**63 for count in counts):
+        raise DamagedCheckpointError(f"{MANIFEST} holds a count below 0, or of 2^63 or more")
     return manifest
 
 
@@ -231,37 +234,14 @@ def is_compact(manifest: Manifest) -> bool:
     return COMPACT in manifest.files
 
 
-def _is_sound(manifest: Manifest) -> bool:
-    means = [] if manifest.mean_return_100 is None else [manifest.mean_return_100]
-    numbers = [manifest.wall_s, manifest.written_at, *means, *manifest.recent_returns]
-    counts = (
-        *(manifest.step, manifest.num_updates, manifest.episodes),
-        *(manifest.updates_during, manifest.samples_waiting),
-    )
-    return (
-        all(type(count) is int and 0 <= count < 2**63 for count in counts)
-        and _are_numbers(numbers)
-        and isinstance(manifest.reason, str)
-        and isinstance(manifest.config_digest, str)
-        and isinstance(manifest.config, dict)
-        and isinstance(manifest.identity, dict)
-        and isinstance(manifest.recent_returns, list)
-        and (manifest.evaluation is None or is_score(manifest.evaluation))
-        and all(type(f) is dict and set(f) == {"bytes", "sha256"} for f in manifest.files.values())
-    )
-
-
 def is_score(evaluation: Any) -> bool:
     """Whether a table of scores has the numbers that are displayed."""
     if not isinstance(evaluation, dict):
         return False
     one_game = evaluation.get("episodes") == 1 and evaluation.get("stderr") is None
     names = ("episodes", "mean", "median", "min", "max", *(() if one_game else ("stderr",)))
-    return _are_numbers(evaluation.get(name) for name in names)
-
-
-def _are_numbers(values: Iterable[Any]) -> bool:
-    return all(type(x) in (int, float) and math.isfinite(x) for x in values)
+    numbers: list[Any] = [evaluation.get(name) for name in names]
+    return all(type(x) in (int, float) and abs(x) < 2**63 for x in numbers)  # no NaN
 
 
 def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
@@ -404,15 +384,11 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     )
 
 
-def newest_first(
-    root: Path, read: Callable[[Path], Manifest | None] = read_manifest
-) -> Iterator[tuple[Path, Manifest]]:
+def newest_first(root: Path) -> Iterator[tuple[Path, Manifest]]:
     """The checkpoints whose manifest can be read, highest step first; files aren't verified."""
     for path in reversed(steps(root)):
         with contextlib.suppress(DamagedCheckpointError):
-            manifest = read(path)
-            if manifest is not None:
-                yield path, manifest
+            yield path, read_manifest(path)
 
 
 def best(root: Path) -> Path | None:

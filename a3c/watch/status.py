@@ -54,7 +54,7 @@ def read(run: RunDir, *, usage: bool = False) -> Status:
 
 
 class Reader:
-    """Reads one run repeatedly; files are read again only after they change."""
+    """Reads one run repeatedly; most files are read again only after they change."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -153,12 +153,7 @@ class Reader:
         now: float,
     ) -> Status:
         run = self._run
-
-        def read_manifest(path: Path) -> Manifest | None:
-            file = path / checkpoint.MANIFEST
-            return self._cache.get(lambda _: checkpoint.read_manifest(path), file)
-
-        newest = next(checkpoint.newest_first(run.checkpoints, read_manifest), None)
+        newest = next(checkpoint.newest_first(run.checkpoints), None)
         latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
         workers = [row for name, row in latest.items() if name.startswith("worker-")]
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
