@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import shlex
 import shutil
 import signal
@@ -26,7 +25,7 @@ from a3c.hosts import elsewhere
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
-from a3c.process.console import PLAYED, beside, command, count, discard, from_here
+from a3c.process.console import beside, command, count, discard, from_here
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import Follower, latest, parse_row
@@ -149,7 +148,9 @@ class Progress:
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
     """Write `summary.json`, print how the run ended, and return the run's exit code."""
     shutil.rmtree(run.path / CANDIDATE, ignore_errors=True)  # left by a chief that was killed
-    newest = newest_checkpoint(run)
+    newest = None
+    with contextlib.suppress(UserError):  # all are damaged
+        newest = checkpoint.newest_valid(run.checkpoints)
     # If the newest checkpoint is damaged, an older one doesn't show how the run ended.
     last_step = max((int(path.name) for path in checkpoint.steps(run.checkpoints)), default=0)
     manifest = newest[1] if newest and newest[1].step >= last_step else None
@@ -182,38 +183,21 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
     """Run one of our scripts; return its output, empty if it fails or a signal has arrived."""
     if interruption.came():
         return ""
-    last = ""
     argv = [sys.executable, str(REPOSITORY / script), *arguments]
-    with (
-        os.fdopen(os.memfd_create(script), "w+") as printed,  # in memory: the disk may be full
-        subprocess.Popen(argv, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
-    ):
-        assert process.stderr is not None
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         interruption.script = process
         if interruption.came():  # the signal came while the script was starting
             process.terminate()
-        for line in filter(None, map(str.strip, process.stderr)):
-            last = line
-            if line.startswith(PLAYED):
-                log.info("%s", line)
-        process.wait()
+        printed, _ = process.communicate()
         interruption.script = None
-        if interruption.came():
-            name = signal.Signals(interruption.signal).name
-            log.info("%s: %s was ended before it was ready", name, script)
-        elif process.returncode == 0:
-            printed.seek(0)
-            return printed.read()
-        else:
-            log.error("%s failed with %d: %s", script, process.returncode, last)
+    if interruption.came():
+        name = signal.Signals(interruption.signal).name
+        log.info("%s: %s was ended before it was ready", name, script)
+    elif process.returncode:
+        log.error("%s failed with %d", script, process.returncode)
+    else:
+        return printed
     return ""
-
-
-def newest_checkpoint(run: RunDir) -> tuple[Path, Manifest] | None:
-    try:
-        return checkpoint.newest_valid(run.checkpoints)
-    except UserError:  # all are damaged
-        return None
 
 
 def summarise(
@@ -265,11 +249,8 @@ def summarise(
 
 def _before(run: RunDir) -> dict[str, Any] | None:
     """The summary from before a resume; None unless the run had ended by itself then."""
-    try:
-        before = json.loads(run.summary_before.read_bytes())
-        is_whole = before["state"] == "done" and type(before["env_steps"]) is int
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    before = process_records.read_json(dict, run.summary_before) or {}
+    is_whole = before.get("state") == "done" and type(before.get("env_steps")) is int
     return {"goal": None, **before} if is_whole else None
 
 

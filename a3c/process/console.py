@@ -20,7 +20,6 @@ _INSTALLED = {"launch_cluster.py": "a3c", "evaluate.py": "a3c-evaluate", "plot.p
 MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
 MOST_DECIMALS = 6  # of a mean
 PROGRESS_INTERVAL_S = 10.0
-PLAYED = "played "
 
 
 def prepare() -> None:
@@ -127,7 +126,7 @@ class Progress:
 
     def played(self, ended: int, games: int, env_steps: int) -> None:
         """Show how many games have ended, and about how long the others will take."""
-        text = f"{PLAYED}{ended:,} of {count(games, 'game')}, {count(env_steps, 'env step')}"
+        text = f"played {ended:,} of {count(games, 'game')}, {count(env_steps, 'env step')}"
         if ended:
             left_s = (self._clock() - self._began_at) / ended * (games - ended)
             text += f", about {left_s:,.0f} s left"
