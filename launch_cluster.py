@@ -206,7 +206,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")
     if resumed is None or base is None:
         return config, chosen, []
-    chosen.run_dir, chosen.preset = resumed.path, rundir.read_preset_name(resumed)
+    chosen.run_dir, chosen.preset = resumed.path, rundir.recorded(resumed, "preset")
     if getattr(chosen, "config.max_env_steps", "").startswith("+"):
         newest = checkpoint.newest_valid(resumed.checkpoints)
         more = config.run.max_env_steps + (newest[1].step if newest else 0)

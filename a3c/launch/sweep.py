@@ -32,6 +32,7 @@ from a3c.config.options import coerce, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
 from a3c.process.console import count
+from a3c.process.process_records import read_json
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
 from a3c.watch.snapshot import roughly
@@ -310,10 +311,7 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
 
 
 def _state(summary: Path) -> str | None:
-    try:
-        state: str | None = json.loads(summary.read_bytes())["state"]
-    except (OSError, ValueError, KeyError):
-        return None
+    state: str | None = (read_json(dict, summary) or {}).get("state")
     return state
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import logging
 import os
 import queue
@@ -18,6 +17,7 @@ from typing import Any
 from a3c.config import own_code
 from a3c.errors import UserError
 from a3c.process.listeners import has_loopback_only
+from a3c.process.process_records import read_json
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +50,7 @@ def find(name: str, **arguments: Any) -> Callable[..., Any]:
 
 def settings_of(run_dir: Path) -> Row:
     """The settings of a run by name, from its config.json; empty if it was started by hand."""
-    try:
-        tables = json.loads((run_dir / "config.json").read_bytes())["config"]
-    except FileNotFoundError:
-        return {}
+    tables = (read_json(dict, run_dir / "config.json") or {}).get("config", {})
     return {name: value for values in tables.values() for name, value in values.items()}
 
 

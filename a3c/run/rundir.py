@@ -26,6 +26,7 @@ from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.process.environment import REPOSITORY as REPOSITORY
+from a3c.process.process_records import read_json
 from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")
@@ -58,7 +59,7 @@ class RunDir:
 
         It stays when the directory is moved. Runs of earlier versions have no label but their name.
         """
-        return self.new_label or _recorded(self, "label") or self.name
+        return self.new_label or recorded(self, "label") or self.name
 
     def record(self, process: str) -> Path:
         return self.path / "processes" / f"{process}.json"
@@ -117,7 +118,7 @@ def all_runs() -> list[RunDir]:
 def labelled(path: Path, *, resume: bool) -> RunDir:
     """The run in a directory; a new one, or a copy beside its original, gets a new label."""
     run = RunDir(path.absolute())
-    label = _recorded(run, "label")
+    label = recorded(run, "label")
     if resume and copied_from(run) is None:
         return RunDir(run.path, label or run.name)
     letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
@@ -126,10 +127,10 @@ def labelled(path: Path, *, resume: bool) -> RunDir:
 
 def copied_from(run: RunDir) -> Path | None:
     """The directory that this one was copied from; None if it isn't a copy or that one is gone."""
-    label, first = _recorded(run, "label"), _recorded(run, "path")
+    label, first = recorded(run, "label"), recorded(run, "path")
     if label is None or first is None or not Path(first).exists() or run.path.samefile(first):
         return None
-    return Path(first) if _recorded(RunDir(Path(first)), "label") == label else None
+    return Path(first) if recorded(RunDir(Path(first)), "label") == label else None
 
 
 def refuse_copy(run: RunDir) -> None:
@@ -140,11 +141,8 @@ def refuse_copy(run: RunDir) -> None:
         )
 
 
-def _recorded(run: RunDir, key: str) -> str | None:
-    try:
-        found = json.loads(run.config.read_bytes()).get(key)
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+def recorded(run: RunDir, key: str) -> str | None:
+    found = (read_json(dict, run.config) or {}).get(key)
     return found if isinstance(found, str) else None
 
 
@@ -276,10 +274,6 @@ def read_board_link(run: RunDir) -> str | None:
         return run.board_link.read_text().strip() or None
     except (OSError, ValueError):
         return None
-
-
-def read_preset_name(run: RunDir) -> str | None:
-    return _recorded(run, "preset")
 
 
 def write_json(path: Path, contents: Any) -> None:

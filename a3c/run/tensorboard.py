@@ -95,11 +95,9 @@ class TensorBoardSink:
             if self._writer is None:
                 # Later than any other file: TensorBoard reads in the order of names.
                 self._directory.mkdir(parents=True, exist_ok=True)
-                names = [
-                    path.name.split(".") for path in self._directory.glob("events.out.tfevents.*")
-                ]
-                seconds = [int(name[3]) for name in names if len(name) > 3 and name[3].isdigit()]
-                stamp = max(time.time(), *(second + 1.0 for second in seconds), 0.0)
+                others = self._directory.glob("events.out.tfevents.[0-9]*")
+                newest = max((int(path.name.split(".")[3]) for path in others), default=0)
+                stamp = max(time.time(), newest + 1.0)
                 name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
                 self._writer = tf.io.TFRecordWriter(str(self._directory / name))
                 self._put(file_version="brain.Event:2")
