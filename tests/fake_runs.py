@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.process import process_records
@@ -144,17 +146,13 @@ class FakeRun:
         )
 
 
-def learning_curve(
-    run: FakeRun, *, low: float, high: float, env_steps: int, count: int = 200
-) -> None:
+def learning_curve(run: FakeRun) -> None:
     """The chief's rows of a run with an S-shaped learning curve and some noise."""
-    age_s = run.now - run.started_at
     rows = []
-    for i in range(1, count + 1):
-        share = i / count
-        mean = low + (high - low) / (1 + math.exp(-9 * (share - 0.62)))
-        mean += 0.02 * (high - low) * math.sin(37 * share) * math.sin(11 * share)
-        rows.append(run.chief_row(int(env_steps * share), age_s * (1 - share), mean))
+    for share in np.linspace(0.005, 1.0, 200).tolist():
+        mean = -20.7 + 33.9 / (1 + math.exp(-9 * (share - 0.62)))
+        mean += 0.7 * math.sin(37 * share) * math.sin(11 * share)
+        rows.append(run.chief_row(int(4_600_000 * share), 4000.0 * (1 - share), mean))
     run.rows("worker-0", rows)
 
 
@@ -163,7 +161,7 @@ def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: 
     run = FakeRun(path, config, age_s=4000.0)
     for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:
         run.process(name)
-    learning_curve(run, low=-20.7, high=13.2, env_steps=4_600_000)
+    learning_curve(run)
     for i in range(1, workers):
         run.rows(
             f"worker-{i}", [run.worker_row(4_599_000, 1.0, **{"worker/env_steps_per_s": 70.0 + i})]

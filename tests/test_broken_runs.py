@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import evaluate
 import launch_cluster
 import plot
+from a3c.process.process_records import ProcessRecord
 from a3c.run import checkpoint, rundir
 from a3c.watch import status
 from a3c.watch.snapshot import lines
@@ -114,13 +115,7 @@ def test_no_damage_to_a_file_of_a_run_is_a_traceback(file: str, how: str, stage:
 
 
 RECORD = st.dictionaries(
-    st.sampled_from(
-        [
-            *("name", "role", "task", "address", "pid", "create_time", "birth", "state", "host"),
-            *("restarts", "last_exit", "first_error", "output_tail", "started_at", "updated_at"),
-            *("keeper", "log", "heartbeat", "argv"),
-        ]
-    ),
+    st.sampled_from([field.name for field in dataclasses.fields(ProcessRecord)]),
     ANYTHING | st.sampled_from(["running", "failed", 10**400, -(2**70), 1e308, float("nan")]),
     min_size=1,
     max_size=3,

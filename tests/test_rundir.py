@@ -25,7 +25,6 @@ from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests.clusters import REPOSITORY, config
-from tests.snapshots import damage, write
 
 
 @pytest.fixture
@@ -96,19 +95,6 @@ def test_the_smaller_package_of_tensorflow_counts_as_tensorflow(
     assert rundir.versions().items() >= {"tensorflow": "2.21.0", "numpy": "2.0"}.items()
 
 
-def test_resuming_keeps_the_existing_files(runs: Path) -> None:
-    run = rundir.create(Path("here"), config(), None, resume=False)
-    run.log("worker-0").write_text("said before")
-    run.summary.write_text("{}")
-    rundir.check_free(run.path, resume=True)
-    again = rundir.create(Path("here"), config(seed=7), "pong", resume=True)
-    assert again == run
-    assert run.log("worker-0").read_text() == "said before"
-    assert not run.summary.exists()
-    assert json.loads(run.config.read_text())["resumed"] is True
-    assert rundir.read_config(run).run.seed == 7
-
-
 # --- refusing one -------------------------------------------------------------------------------
 
 
@@ -142,20 +128,6 @@ def test_a_path_that_cannot_be_a_directory_is_refused_by_name(runs: Path, resume
     assert "File name too long" in refusal(Path("x" * 300), resume=resume)
     with pytest.raises(UserError, match="--run-dir file/below: Not a directory; give a directory"):
         rundir.hold(Path("file/below")).__enter__()
-
-
-def test_a_run_of_another_game_is_not_resumed(runs: Path) -> None:
-    rundir.check_resumable(Path("here"), config())
-    write(Path("here/checkpoints"), 10)
-    rundir.check_resumable(Path("here"), config(seed=4))
-    with pytest.raises(UserError, match="env_id 'ALE/Pong-v5', not 'CartPole-v1'"):
-        rundir.check_resumable(Path("here"), config(env_id="CartPole-v1"))
-    damage(Path("here/checkpoints/10/variables.index"))
-    with pytest.raises(UserError, match="the only checkpoint in here/checkpoints is damaged"):
-        rundir.check_resumable(Path("here"), config())
-    damage(write(Path("here/checkpoints"), 20) / "variables.index")
-    with pytest.raises(UserError, match="all 2 checkpoints in here/checkpoints are damaged"):
-        rundir.check_resumable(Path("here"), config())
 
 
 # --- holding one --------------------------------------------------------------------------------
