@@ -1,4 +1,4 @@
-"""TensorBoard as the launcher runs it: real HTTP on loopback, and ports that others took."""
+"""TensorBoard as the launcher runs it: real HTTP on loopback, and a port that another took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -21,26 +20,20 @@ import pytest
 from PIL import Image
 
 from a3c.cluster import plan, topology
-from a3c.keeper.spec import Process
 from a3c.process import process_records
-from a3c.run.rundir import RunDir, read_board_link
+from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import TensorBoardSink
 from a3c.watch import status
 from tests.fake_runs import configure
 from tests.runs import everything_ended, finish, running, wait_until
 
 
-def planned(run: RunDir, port: int) -> Process:
-    here = topology.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
-    made = plan.make(configure(env_id="CartPole-v1"), run, here, board=(plan.LOOPBACK, port))
-    return made.of_role("tensorboard")[0]
-
-
 @contextlib.contextmanager
 def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    run.board_link.parent.mkdir(parents=True)
-    run.board_link.write_text("http://of.another.start/\n")
-    process = planned(run, port)
+    here = topology.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
+    made = plan.make(configure(env_id="CartPole-v1"), run, here, board=(plan.LOOPBACK, port))
+    (process,) = made.of_role("tensorboard")
+    url = f"http://127.0.0.1:{port}/"
     with subprocess.Popen(
         process.argv,
         env=os.environ | process.environment,
@@ -48,9 +41,10 @@ def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str
         stderr=subprocess.PIPE,
         text=True,
     ) as board:
+        assert board.stderr
         try:
-            wait_until(lambda: "127.0.0.1" in (read_board_link(run) or ""), "TensorBoard")
-            yield board, read_board_link(run) or ""
+            assert f"TensorBoard is at {url}\n" in iter(board.stderr.readline, "")
+            yield board, url
         finally:
             board.kill()
 
@@ -65,6 +59,10 @@ def get(url: str) -> Any:
     return json.loads(fetch(url))
 
 
+def warnings(path: Path) -> tuple[str, ...]:
+    return status.read(RunDir(path)).warnings if (path / "config.json").is_file() else ()
+
+
 def test_it_shows_scalars_graph_and_input_on_loopback_only(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "a run")
     sink = TensorBoardSink(run.path / "events" / "worker-0")
@@ -72,7 +70,6 @@ def test_it_shows_scalars_graph_and_input_on_loopback_only(tmp_path: Path) -> No
     sink.image(7, "input/observation", np.zeros((84, 336, 1), np.uint8))
     (port,) = topology.free_ports(1)
     with serving(run, port) as (board, url):
-        assert url == f"http://127.0.0.1:{port}/"
         wait_until(lambda: get(url + "data/runs") == ["worker-0"], "the events")
         assert get(url + "data/plugin/scalars/tags") == {
             "worker-0": {"loss/total": {"displayName": "", "description": ""}}
@@ -92,20 +89,40 @@ def test_it_shows_scalars_graph_and_input_on_loopback_only(tmp_path: Path) -> No
         board.send_signal(signal.SIGTERM)
         assert board.wait(timeout=60) == 128 + signal.SIGTERM
         wait_until(lambda: not any(process.is_running() for process in family), "its end")
-    assert not run.board_link.exists()
 
 
-def test_if_its_port_is_taken_tensorboard_uses_another_and_says_so(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run")
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
-        with serving(run, port) as (board, url):
-            assert f":{port}/" not in url
-            assert get(url + "data/runs") == []
-            board.terminate()
-            _, said = board.communicate(timeout=60)
-    assert f"port {port} was taken by another process" in said
-    assert f"TensorBoard is at {url}" in said
+# In TensorBoard's keeper, whose last argument names the port.
+TAKES_THE_PORT = """
+import re, socket, sys
+if "a3c.launch.board" in sys.orig_argv[-1]:
+    port = int(re.search(r'"--port", "(\\d+)"', sys.orig_argv[-1])[1])
+    taken = socket.create_server(("127.0.0.1", port))
+"""
+
+
+def test_if_its_port_is_taken_tensorboard_fails_in_one_line_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(TAKES_THE_PORT)
+    path = tmp_path / "run"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running(path, "--tensorboard", "--stop-at-return", "none") as launcher:
+
+        def failure() -> str | None:
+            return next((line for line in warnings(path) if "tensorboard-0 failed" in line), None)
+
+        line = wait_until(failure, "TensorBoard's failure")
+        before = status.read(RunDir(path)).global_step
+        wait_until(lambda: status.read(RunDir(path)).global_step > before, "training that goes on")
+        launcher.send_signal(signal.SIGINT)
+        code, said = finish(launcher)
+    assert code == 130, said
+    (board,) = (r for r in process_records.read_records(path) if r.role == "tensorboard")
+    why = f"could not bind to port {board.address.split(':')[1]}, it was already in use"
+    assert why in line
+    assert [s for s in said.splitlines() if "tensorboard-0: failed" in s and why in s]
+    log = RunDir(path).log("tensorboard-0").read_text()
+    assert (log.count(why), log.count("Traceback")) == (1, 0)
 
 
 def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
@@ -123,16 +140,15 @@ def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
     with running(path, "--tensorboard") as launcher:
 
         def waiting() -> str | None:
-            if not (path / "config.json").is_file():
-                return None
-            said = status.read(RunDir(path)).warnings
-            lines = [line for line in said if "waiting for ps" in line]
+            lines = [line for line in warnings(path) if "waiting for ps" in line]
             return lines[0] if lines and "worker-0, worker-1" in lines[0] else None
 
         line = wait_until(waiting, "workers that say on whom they wait")
         address = next(r.address for r in process_records.read_records(path) if r.role == "ps")
         assert line == f"worker-0, worker-1 waiting for ps-0 at {address} (Connection refused)"
         url = wait_until(lambda: status.read(RunDir(path)).tensorboard, "TensorBoard")
+        board = RunDir(path).log("tensorboard-0")
+        wait_until(lambda: f"TensorBoard is at {url}" in board.read_text(), "its server")
         assert get(url + "data/runs") == []
         launcher.send_signal(signal.SIGINT)
         asked = time.monotonic()
@@ -140,5 +156,4 @@ def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
         assert time.monotonic() - asked < 15  # nobody waits for the ps any longer
     assert code == 130, said
     assert f"TensorBoard   {url}" in said
-    assert f"TensorBoard is up at {url}" in said
     assert everything_ended(path)

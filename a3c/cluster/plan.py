@@ -127,9 +127,10 @@ def make(
         log = str(run.log("evaluator-0"))
         processes.append(Process("evaluator-0", "evaluator", 0, "", argv, environment, log))
     if board is not None:
-        name, address = "tensorboard-0", f"{LOOPBACK}:{board[1]}"
-        argv = (python, "-m", "a3c.launch.board", str(run.path / "events"), "--host", board[0])
-        argv += ("--port", str(board[1]), "--link", str(run.board_link))
+        host, port = board
+        name, address = "tensorboard-0", f"{LOOPBACK}:{port}"
+        argv = (python, "-m", "a3c.launch.board", "--logdir", str(run.path / "events"))
+        argv += ("--host", host, "--port", str(port))
         environment = environment | {"PYTHONPATH": str(REPOSITORY)}
         log = str(run.log(name))
         processes.append(Process(name, "tensorboard", 0, address, argv, environment, log))

@@ -109,7 +109,6 @@ class Progress:
         self._reader = Reader(run)
         self._last_step = self._reader.read().global_step  # what a resumed run had done before
         self._curve = Curve(run.metrics(CHIEF))
-        self._link: str | None = None
         self._waits: set[str] = set()
         losses = run.metrics("losses")
         self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
@@ -124,10 +123,6 @@ class Progress:
                 how = record.last_exit or "left with ?"
                 said = f": {record.output_tail[-1]}" if record.output_tail else ""
                 log.info("%s: %s, %s%s", record.name, record.state, how, said)
-        link = rundir.read_board_link(self._run)
-        if link and link != self._link:
-            self._link = link
-            log.info("TensorBoard is up at %s", link)
         for loss in resume.losses(map(parse_row, self._losses.lines())):
             log.info("%s", loss)
         if time.monotonic() - self._said_at >= LINE_INTERVAL_S:

@@ -51,7 +51,6 @@ class RunDir:
         self.videos = self.path / "videos"
         self.network = self.path / "processes" / ".network"  # keepers of the run's own network
         self.tmux_socket = self.path / "processes" / ".tmux"  # of the server of its session
-        self.board_link = self.path / "processes" / "tensorboard-0.link"  # address while it runs
 
     @property
     def label(self) -> str:
@@ -266,14 +265,6 @@ def room(path: Path) -> Room:
 def read_config(run: RunDir) -> Config:
     """The configuration that a run was started with; UserError if the file is damaged."""
     return command_line.merge([command_line.read_file(run.config, str(run.config))])
-
-
-def read_board_link(run: RunDir) -> str | None:
-    """TensorBoard's address as it was recorded; None if there is none."""
-    try:
-        return run.board_link.read_text().strip() or None
-    except (OSError, ValueError):
-        return None
 
 
 def write_json(path: Path, contents: Any) -> None:

@@ -171,7 +171,7 @@ class Reader:
             mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
             steps_per_s = end.get("env_steps_per_s", mean)
         skip = _frame_skip(config.env)
-        has_board = any(p.role == "tensorboard" and p.pid is not None for p in members)
+        boards = [p.address for p in members if p.role == "tensorboard" and p.pid is not None]
         age_s = max(0.0, now - newest[1].written_at) if newest else 0.0
         return Status(
             run=run.name,
@@ -202,7 +202,7 @@ class Reader:
             dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
             failed_saves=int(_number(cluster, "cluster/failed_saves")),
             losses=resume.losses(self._rows("losses"), since=started_at),
-            tensorboard=rundir.read_board_link(run) if has_board else None,
+            tensorboard=f"http://{boards[0]}/" if boards else None,
             disk_trouble=_disk_trouble(run.path),
             max_wall_time_s=config.run.max_wall_time_s,
         )
