@@ -40,7 +40,6 @@ def manifest_of(config: Config, step: int, **changes: Any) -> Manifest:
         written_at=1000.0 + step,
         reason="interval",
         config=settings.to_dict(config),
-        config_digest=settings.digest(config),
         identity=settings.identity(config),
     )
     return dataclasses.replace(base, **changes)

@@ -66,7 +66,7 @@ from a3c.run import checkpoint
 from a3c.run.checkpoint import Manifest
 
 def write(root, step, reason):
-    manifest = Manifest(step, 0, 0.0, 0.0, reason, {}, "", {})
+    manifest = Manifest(step, 0, 0.0, 0.0, reason, {}, {})
     checkpoint.write(root, manifest, lambda prefix: prefix.with_suffix(".index").write_bytes(b"x"))
 
 def write_until(root, victim):
@@ -252,6 +252,12 @@ WRONG: dict[str, list[Any]] = {
     "identity": [None],
     "format": ["1"],
 }
+
+
+def test_a_key_of_another_version_is_ignored(tmp_path: Path) -> None:
+    path = write(tmp_path, 10)
+    rewrite(path, config_digest="6f2b0c11d9e4a735")
+    assert checkpoint.verify(path).step == 10
 
 
 @pytest.mark.parametrize("field", WRONG)

@@ -29,7 +29,6 @@ def test_a_configuration_comes_back_from_json_bit_for_bit(layer: Layer) -> None:
     text = json.dumps(settings.to_dict(before), allow_nan=False)
     after = command_line.from_dict(json.loads(text), "test")
     assert repr(after) == repr(before)  # repr tells 1 from 1.0 and 0.0 from -0.0
-    assert settings.digest(after) == settings.digest(before)
 
 
 def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:

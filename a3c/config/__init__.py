@@ -8,6 +8,5 @@ from a3c.config.settings import LearningConfig as LearningConfig
 from a3c.config.settings import NetworkConfig as NetworkConfig
 from a3c.config.settings import RunConfig as RunConfig
 from a3c.config.settings import Share as Share
-from a3c.config.settings import digest as digest
 from a3c.config.settings import identity as identity
 from a3c.config.settings import to_dict as to_dict

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -575,9 +574,3 @@ def identity(config: Config) -> dict[str, Any]:
     if config.learning.has_value_optimizer:
         optimizer += ", and another of the value loss"
     return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}
-
-
-def digest(config: Config) -> str:
-    """A short hash of the complete configuration."""
-    text = json.dumps(to_dict(config), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -328,7 +328,6 @@ class Chief:
             written_at=round(time.time(), 3),
             reason=reason,
             config=settings.to_dict(self._config),
-            config_digest=settings.digest(self._config),
             identity=settings.identity(self._config),
             episodes=self._tracker.episodes,
             recent_returns=list(self._tracker.returns),

@@ -59,7 +59,6 @@ class Manifest:
     written_at: float
     reason: str
     config: dict[str, Any]
-    config_digest: str
     identity: dict[str, Any]
     episodes: int = 0
     recent_returns: list[float] = field(default_factory=list)

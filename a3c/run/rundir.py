@@ -158,7 +158,6 @@ def create(
             run.summary.replace(run.summary_before)
         contents = {
             "config": settings.to_dict(config),
-            "config_digest": settings.digest(config),
             "label": run.label,
             "path": str(run.path),
             "preset": preset,
