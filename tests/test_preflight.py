@@ -22,7 +22,6 @@ from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests.fake_runs import FakeRun, configure, gone
 from tests.full_disks import little_room
-from tests.runs import call, launcher
 
 PLENTY = Facts(cores=64, available_mb=1e6, free_disk_mb=1e6, free_files=10**6)
 
@@ -41,10 +40,6 @@ def planned(config: Config, **extras: Any) -> Plan:
 def warned(facts: Facts, *, evaluator: bool = False, **settings: Any) -> list[str]:
     config = cartpole(**{"workers": 4, **settings})
     return preflight.warnings(planned(config, evaluator=evaluator), config, facts)
-
-
-def launch(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return call(*launcher("--env-id", "CartPole-v1", *arguments), cwd=directory)
 
 
 def test_a_window_without_a_display_is_only_a_warning() -> None:

@@ -94,13 +94,9 @@ def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
 
 def env_ids() -> list[str]:
     """Gymnasium's environment ids, without the hundreds of old ids of Atari games."""
-    import ale_py  # noqa: F401  registers its games
     import gymnasium
 
-    old = re.compile(r"(?!ALE/).*(NoFrameskip|Deterministic|-ram).*-v\d+|ALE/.*-ram-v5")
-    atari = {name[4:-3] for name in gymnasium.registry if re.fullmatch(r"ALE/\w+-v5", name)}
-    return [
-        name
-        for name in gymnasium.registry
-        if not old.fullmatch(name) and name.rpartition("-")[0] not in atari
-    ]
+    from a3c.env import atari  # registers its games
+
+    games = {env_id: atari.find(env_id) for env_id in gymnasium.registry}
+    return [env_id for env_id, game in games.items() if game is None or game.env_id == env_id]

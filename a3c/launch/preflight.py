@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shlex
@@ -21,7 +20,6 @@ from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
 from a3c.process.environment import code_environment, process_environment
-from a3c.run.checkpoint import steps
 from a3c.run.rundir import REPOSITORY, RunDir, copied_from, refusing, room
 
 if TYPE_CHECKING:
@@ -33,10 +31,8 @@ log = logging.getLogger(__name__)
 PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 100.0}
 # Room for the kept checkpoints and some hours of metrics, event files and logs of 16 workers.
 LOW_DISK_MB = 1000.0
-# Parameters and two slots of Adam: the mlp of 64 and 64 units takes 0.1 MB, `nature` 20 MB.
-SMALL_CHECKPOINT_MB, IMAGE_CHECKPOINT_MB = 1.0, 20.0
+CHECKPOINT_MB = 1.0  # more than small networks need; a checkpoint of `nature` takes 20 MB
 NETWORK_TIMEOUT_S = 300.0
-_SMALL_NETWORKS = ("auto", "mlp", "mlp-lstm")
 _NAMESPACE_TIMEOUT_S = 20.0
 
 
@@ -64,11 +60,10 @@ def look(path: Path) -> Facts:
 
 def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
     """One line for each shortage; UserError if the disk has no room for a checkpoint."""
-    needed_mb = checkpoint_mb(config, Path(plan.run_dir))
-    if facts.free_disk_mb < needed_mb or facts.free_files == 0:
+    if facts.free_disk_mb < CHECKPOINT_MB or facts.free_files == 0:
         raise UserError(
             f"--run-dir {plan.run_dir}: its disk has {facts.free_disk_mb:,.1f} MB left, and one "
-            f"checkpoint takes {needed_mb:,.1f}: make room, or give a directory on another"
+            f"checkpoint takes {CHECKPOINT_MB:g} or more: make room, or give a directory on another"
         )
     here = [process for process in plan.processes if process.is_here]
     lines = list(shortages(here, config, facts.cores, facts.available_mb, "fewer --workers"))
@@ -103,16 +98,6 @@ def shortages(
             f"{count(len(processes), 'process', 'processes')} need some {need_mb / 1000:,.1f} GB "
             f"of memory and {available_mb / 1000:.1f} GB are available: give {remedy}"
         )
-
-
-def checkpoint_mb(config: Config, path: Path) -> float:
-    """The size of a checkpoint: that of the newest one, else an estimate from the network."""
-    with contextlib.suppress(OSError):
-        newest = steps(path / "checkpoints")[-1:]
-        if sizes := [file.stat().st_size for folder in newest for file in folder.iterdir()]:
-            return sum(sizes) / 1e6
-    small = config.network.network in _SMALL_NETWORKS and not config.env.env_id.startswith("ALE/")
-    return SMALL_CHECKPOINT_MB if small else IMAGE_CHECKPOINT_MB
 
 
 def check_left_over(run: RunDir) -> None:

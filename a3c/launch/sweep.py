@@ -31,7 +31,7 @@ from a3c.config.command_line import OPTIONS
 from a3c.config.options import coerce, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
-from a3c.process.console import count
+from a3c.process.console import count, table
 from a3c.process.process_records import read_json
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
@@ -317,15 +317,9 @@ def _state(summary: Path) -> str | None:
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:
     """Print the table, the best trial first, and draw the curves of all trials."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{folder}: the best first", title_justify="left")
-    for name in trials[0].row:
-        table.add_column(name.replace("_", " "), justify="right")
-    for trial in trials:
-        table.add_row(*map(_cell, trial.row.values()))
-    Console().print(table)
+    titles = [name.replace("_", " ") for name in trials[0].row]
+    rows = [titles, *(list(map(_cell, trial.row.values())) for trial in trials)]
+    print("\n".join([f"{folder}: the best first", *table(rows, num_left=0)]))
     if played := [str(trial.path) for trial in trials if trial.summary]:
         command = [sys.executable, str(REPOSITORY / "plot.py"), *played, "--what", "return"]
         command += ["--output", str(folder)]
@@ -373,14 +367,6 @@ class _Study:
         if self._study.get_trials(deepcopy=False)[number].state == self._running:
             kind, value = trial.rank
             self._study.tell(number, value + kind * 1e12)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=command_line.parse_path, metavar="FILE", help="TOML file")
-    parser.add_argument(
-        "--output", type=command_line.parse_path, metavar="DIR", help=f"default: {RUNS}/FILE"
-    )
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="trials at a time (1)")
 
 
 def act(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ another session. Only options of our own session, windows and panes are set.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -28,7 +27,7 @@ from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
 PANES_A_WINDOW = 8
-MIN_VERSION = (3, 2)  # the first with -e
+MIN_VERSION = "3.2"  # the first with -e
 SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
@@ -97,8 +96,7 @@ def is_usable() -> bool:
 def require() -> None:
     why = "there is no tmux: install it"
     if shutil.which("tmux"):
-        said = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout
-        if tuple(int(part) for part in re.findall(r"\d+", said)[:2]) >= MIN_VERSION:
+        if libtmux.common.has_gte_version(MIN_VERSION):
             return
         why = "needs tmux 3.2 or newer: update it"
     raise UserError(f"--mode tmux: {why}, or give --mode child")
@@ -115,11 +113,8 @@ def check_free(label: str, *, replace: bool) -> None:
 
 
 def session_name(label: str) -> str:
-    """The session name of a run: a hash keeps it unique if tmux doesn't allow its characters."""
-    safe = re.sub(r"[^\w-]", "_", label)
-    if safe == label:
-        return f"a3c-{label}"
-    return f"a3c-{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+    """The session name of a run, with `_` for characters that tmux doesn't allow."""
+    return "a3c-" + re.sub(r"[^\w-]", "_", label)
 
 
 def find_session(server: libtmux.Server, label: str) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan
 from a3c.cluster.topology import CHIEF
-from a3c.config.command_line import Parser, add_version
+from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import elsewhere, far_end
@@ -49,8 +49,6 @@ def make_parser(prog: str, verb: str) -> Parser:
         return make_config_parser(f"{prog} {verb}", about)
     parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
     add_version(parser)
-    if verb == "sweep":
-        sweep.add_arguments(parser)
     for names, settings in arguments:
         parser.add_argument(*names, **settings)
     return parser
@@ -211,14 +209,11 @@ def remove(arguments: argparse.Namespace) -> None:
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")
     if record.task == 0:
         raise UserError(f"{name} saves for all: end the run with `stop`")
-    if not process_records.terminate(record):
+    if not process_records.keeper_lives(record):
         raise UserError(f"{name} is not at work: see `status`")
-    deadline = time.monotonic() + SCALING_TIMEOUT_S
-    while process_records.keeper_lives(record):
-        if time.monotonic() >= deadline:
-            late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
-            raise UserError(f"{late}: see `logs {name}`")
-        time.sleep(0.05)
+    if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
+        late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
+        raise UserError(f"{late}: see `logs {name}`")
     print(f"{name} has left")
 
 
@@ -267,6 +262,9 @@ NOW = _argument("--now", action="store_true", help="without a last checkpoint")
 COUNT = _argument("count", nargs="?", type=int, default=1, metavar="N", help="default: 1")
 NAME = _argument("name", nargs="?", metavar="NAME", help="show all settings of this one")
 PATTERN = _argument("pattern", nargs="?", metavar="PATTERN", help="for example pong or *-v5")
+FILE = _argument("file", type=parse_path, metavar="FILE", help="TOML file")
+OUTPUT = _argument("--output", type=parse_path, metavar="DIR", help=f"default: {rundir.RUNS}/FILE")
+AT_ONCE = _argument("--at-once", type=int, default=1, metavar="N", help="trials at a time (1)")
 
 
 class Verb(NamedTuple):
@@ -286,7 +284,9 @@ VERBS: dict[str, Verb] = {
     "add": Verb(add, "start N more workers in it, up to --max-workers", [COUNT, OF_RUN]),
     "remove": Verb(remove, "end a worker in order; `add` starts it again", [PROCESS, OF_RUN]),
     "list": Verb(list_runs, "the runs of this folder"),
-    "sweep": Verb(sweep.act, "train many runs, with the settings of a TOML file"),
+    "sweep": Verb(
+        sweep.act, "train many runs, with the settings of a TOML file", [FILE, OUTPUT, AT_ONCE]
+    ),
     "presets": Verb(catalogue.presets, "the presets, or all settings of one", [NAME]),
     "config": Verb(catalogue.config, "every setting that flags give, and where it comes from"),
     "envs": Verb(catalogue.environments, "the environments that are installed", [PATTERN]),
