@@ -6,10 +6,11 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.run import checkpoint
 from a3c.run.rundir import RunDir
@@ -53,9 +54,11 @@ def launcher(*arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    run_dir: Path, *arguments: str, prefix: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[str]]:
     """A running launcher; all remaining processes of the run are killed on exit."""
-    command = launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)
+    command = [*prefix, *launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -77,6 +80,12 @@ def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
 def is_training(run_dir: Path, workers: int = 2) -> bool:
     files = [RunDir(run_dir).metrics(f"worker-{i}") for i in range(workers)]
     return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
+
+
+def a_process(run: RunDir, name: str, *argv: str) -> Process:
+    """A process of a plan, without an address."""
+    role, _, task = name.partition("-")
+    return Process(name, role, int(task), "", argv, {}, str(run.log(name)))
 
 
 def everything_ended(run_dir: Path) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
@@ -20,6 +20,7 @@ from tests.runs import (
     ENDLESS,
     REPOSITORY,
     everything_ended,
+    finish,
     is_training,
     manifest,
     running,
@@ -101,21 +102,22 @@ def test_closing_the_cockpits_pane_stops_the_run_in_order(tmux: Tmux) -> None:
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
 
 
-def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(tmp_path: Path) -> None:
+def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rollout takes longer than the heartbeat limit, and than a process has to leave."""
     path = tmp_path / "run"
     slow = ("--env-id", "tests.faults.worlds:Slow-v0", "--network", "mlp", "--preset", "none")
     limits = ("--ps-timeout", "4", "--heartbeat-timeout", "5")
-    settings = ("--workers", "1", "--envs", "1", "--rollout-length", "20", "--mode", "child")
-    command = launcher(*slow, *limits, *settings, "--run-dir", str(path))
-    environment = {**os.environ, "A3C_TEST_STEP_S": "0.8"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    settings = ("--workers", "1", "--envs", "1", "--rollout-length", "20")
+    monkeypatch.setenv("A3C_TEST_STEP_S", "0.8")
+    with running(path, *slow, *limits, *settings) as process:
         beats = path / "processes" / "worker-0.heartbeat"
         wait_until(lambda: beats.exists() and beats.stat().st_mtime > 1, "the first beat")
         first = beats.stat().st_mtime
         wait_until(lambda: beats.stat().st_mtime > first + 7, "beats within a rollout")
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=DEADLINE_S)[1]
+        _, said = finish(process)
     assert manifest(path).reason == "interrupted", said
     (worker,) = (r for r in process_records.read_records(path) if r.name == "worker-0")
     assert worker.restarts == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from tests.isolation import (
 )
 from tests.runs import (
     CARTPOLE,
-    DEADLINE_S,
     ENDLESS,
     call,
     everything_ended,
@@ -54,22 +52,19 @@ def assert_private(path: Path) -> None:
 
 @needs_user_namespaces
 @needs_namespaces
-def test_an_ordinary_user_trains_in_isolation(tmp_path: Path) -> None:
+def test_an_ordinary_user_trains_in_isolation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
-    flags = ("--run-dir", str(path), "--isolation", "on", *ENDLESS)
-    command = [*ORDINARY_USER, *launcher(*CARTPOLE, *flags)]
-    environment = {**os.environ, "SOME_TOKEN": ONLY_IN_ENVIRONMENT}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            ps = record_of(path, "ps-0")
-            network = network_of(ps.pid or 0)
-            assert network_of(ps.pid or 0, "user") != network_of(process.pid, "user")
-            assert_cut_off(path)
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
-    assert process.returncode == 130, said
+    monkeypatch.setenv("SOME_TOKEN", ONLY_IN_ENVIRONMENT)
+    with running(path, "--isolation", "on", *ENDLESS, prefix=ORDINARY_USER) as process:
+        ps = record_of(path, "ps-0")
+        network = network_of(ps.pid or 0)
+        assert network_of(ps.pid or 0, "user") != network_of(process.pid, "user")
+        assert_cut_off(path)
+        process.send_signal(signal.SIGINT)
+        code, said = finish(process)
+    assert code == 130, said
     assert "not isolated" not in said
     assert_private(path)
     assert everything_ended(path)

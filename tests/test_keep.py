@@ -23,7 +23,7 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests.runs import DEADLINE_S, REPOSITORY, call, wait_until
+from tests.runs import DEADLINE_S, REPOSITORY, a_process, call, wait_until
 
 KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
 
@@ -102,11 +102,6 @@ def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted
 SLEEP = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)")
 
 
-def a_process(name: str, run: RunDir, argv: tuple[str, ...]) -> Process:
-    role, _, task = name.rpartition("-")
-    return Process(name, role, int(task), "127.0.0.1:1", argv, {}, str(run.log(name)))
-
-
 def once_running(run: RunDir, name: str, act: Callable[[], object]) -> threading.Thread:
     """Start a thread that calls `act` when a process runs."""
 
@@ -128,7 +123,7 @@ def test_a_worker_that_outlasts_the_chief_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunDir(tmp_path)
-    quick = a_process("worker-0", run, (sys.executable, "-c", "pass"))
+    quick = a_process(run, "worker-0", sys.executable, "-c", "pass")
     assert supervise(run, [quick]) == Outcome(0)
     monkeypatch.setattr(keep, "AFTER_CHIEF_S", 0.2)
     chief = process_records.read_record(run.record("worker-0"))
@@ -137,7 +132,7 @@ def test_a_worker_that_outlasts_the_chief_is_ended(
     ending = once_running(
         run, "worker-1", lambda: process_records.write_record(run.record("worker-0"), later)
     )
-    assert supervise(run, [a_process("worker-1", run, SLEEP)]) == Outcome(0)
+    assert supervise(run, [a_process(run, "worker-1", *SLEEP)]) == Outcome(0)
     ending.join()
     record = process_records.read_record(run.record("worker-1"))
     assert record is not None
@@ -146,7 +141,7 @@ def test_a_worker_that_outlasts_the_chief_is_ended(
 
 def test_a_signal_ends_all_processes_of_a_keep_command(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    mine = [a_process(name, run, SLEEP) for name in ("worker-1", "worker-2")]
+    mine = [a_process(run, name, *SLEEP) for name in ("worker-1", "worker-2")]
     ending = once_running(run, "worker-1", lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert supervise(run, mine) == Outcome(128 + signal.SIGTERM, stopped=True)
     ending.join()
@@ -155,8 +150,8 @@ def test_a_signal_ends_all_processes_of_a_keep_command(tmp_path: Path) -> None:
 
 def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    bad = a_process("worker-2", run, (sys.executable, "-c", "raise SystemExit(70)"))
-    good = a_process("worker-1", run, (sys.executable, "-c", "pass"))
+    bad = a_process(run, "worker-2", sys.executable, "-c", "raise SystemExit(70)")
+    good = a_process(run, "worker-1", sys.executable, "-c", "pass")
     assert supervise(run, [good, bad]) == Outcome(70, failed="worker-2")
 
 

@@ -18,10 +18,8 @@ from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
-from tests.clusters import config, launcher
+from tests.clusters import config
 from tests.runs import (
-    CARTPOLE,
-    call,
     everything_ended,
     finish,
     is_training,
@@ -66,17 +64,16 @@ def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:
 
 
 def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
     hold = (
         "import sys, time\nif sys.argv[1:5] == '--job worker --task 1'.split(): time.sleep(600)\n"
     )
     (tmp_path / "sitecustomize.py").write_text(hold)
-    command = launcher(*CARTPOLE, "--ps", "2", "--run-dir", str(path), "--max-env-steps", "2000")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = call(*command, env=environment)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, said = run(path, "--ps", "2", "--max-env-steps", "2000")
+    assert code == 0, said
     records = process_records.read_records(path)
     states = {record.name: (record.state, record.restarts) for record in records}
     done_at_once = dict.fromkeys(("ps-0", "ps-1", "worker-0"), ("done", 0))

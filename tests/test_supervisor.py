@@ -25,7 +25,7 @@ from a3c.launch.supervisor import (
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ProcessRecord
 from a3c.run.rundir import RunDir
-from tests.runs import everything_ended, wait_until
+from tests.runs import a_process, everything_ended, wait_until
 
 QUICK = Limits(max_crashes=3, first_delay_s=0.05, longest_delay_s=0.1)
 NAME = "tensorboard-0"
@@ -50,12 +50,8 @@ def keepers(run: RunDir) -> Iterator[ChildKeepers]:
 
 
 def plan(run: RunDir, *names: str) -> Plan:
-    made = []
-    for name in names or [NAME]:
-        role, _, task = name.partition("-")
-        log = str(run.log(name))
-        made.append(Process(name, role, int(task), "", ("sleep", "1000"), {}, log))
-    return Plan(str(run.path), tuple(made))
+    made = tuple(a_process(run, name, "sleep", "1000") for name in names or [NAME])
+    return Plan(str(run.path), made)
 
 
 def wait_for_keeper(
@@ -201,7 +197,7 @@ def test_the_supervisor_waits_for_the_evaluator_if_the_ps_exits_before_the_chief
     tmp_path: Path,
 ) -> None:
     run = RunDir(tmp_path)
-    evaluator = Process("evaluator-0", "evaluator", 0, "", ("sleep", "1"), {}, "")
+    evaluator = a_process(run, "evaluator-0", "sleep", "1")
     planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))
     keepers = Scripted(run, {"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
 
