@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from a3c.plot import pictures
 from a3c.run import checkpoint
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, results, results_page
@@ -96,39 +94,23 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     assert len(stopped.sessions()) == 2  # nothing was left to do
 
 
-def session(game: str, seed: int, env_steps: int, **others: Any) -> results.Session:
-    """A row of the index."""
-    where = (f"2026-01-01 00:00:{env_steps % 60:02}", "c", "2 cores", 0.5)
-    row = results.Session(*where, f"{game.lower()}-{seed}", f"ALE/{game}-v5", seed, SCRATCH, 0, "x")
-    return row._replace(workers=2, env_steps=env_steps, wall_s=3600.0, **others)
-
-
-def test_the_page_shows_finished_games_and_how_far_the_others_are(tmp_path: Path) -> None:
-    whole = results.WHOLE
+def test_the_page_and_its_picture_are_made_from_the_index_and_the_curves(tmp_path: Path) -> None:
+    where = ("2026-01-01 00:00:00", "abc", "2 cores", 0.5)
+    made = {"workers": 2, "env_steps": results.WHOLE, "games": 100, "deviation": 1.0}
     rows = [
-        session("Pong", 1, whole + 1, games=100, mean=20.0, deviation=1.0),
-        session("Pong", 2, whole + 2, games=100, mean=21.0, deviation=2.0),
-        session("Pong", 3, 3_000_000, games=100, mean=9.0, deviation=2.0),
-        session("Breakout", 1, 1_250_000, mean_return_100=33.5),
+        results.Session(*where, f"pong-{n}", "ALE/Pong-v5", n, SCRATCH, 0, "x", **made, mean=mean)
+        for n, mean in ((1, 20.0), (2, 21.0))
     ]
     machine.write(tmp_path / "index.csv", rows)
     for row in rows:
         points = [results.Point(n * 20_000, n * 9.0, n / 2 + row.seed) for n in range(1, 20)]
         machine.write(tmp_path / f"{row.run}.csv", points)
-    index = machine.read(tmp_path / "index.csv")
-    table = "\n".join(results_page.beside(results_page.ATARI, index, whole))
+    page, picture = tmp_path / "page.md", tmp_path / "picture.png"
+    page.write_text("<!-- table: Atari -->\n<!-- end -->\n<!-- table: runs -->\n<!-- end -->\n")
+    command = [sys.executable, "-m", "benchmarks.results_page", "--output", str(tmp_path)]
+    runs.call(*command, "--page", str(page), "--picture", str(picture), cwd=REPOSITORY, check=True)
+    table = page.read_text()
     assert "| Pong | 17.3 | 21 | – | 20.9 | 20.5 | 20.5 (20.0 to 21.0) | 2 |" in table
-    assert "| 400 | not finished: 33.5 in training at 1.25M | 0 |" in table
-    assert table.count(results_page.NOT_YET) == 5
-    table = "\n".join(results_page.beside(results_page.MUJOCO, index, whole))
-    assert "| game | SB3 A2C | SB3 PPO | goal | a3c-cluster | seeds |" in table
-    assert "| Hopper-v5 | 733 | 2,410 | 2,500 | not run yet | 0 |" in table
-    everything = "\n".join(results_page.every_run(index))
-    assert "| pong-3 | 3,000,000 | – | 9.0 ± 2.0 | 1.00 | 2 | 1 | 0 | 2 cores |" in everything
-    curves = results_page.read_curves(tmp_path, index)
-    assert {game: len(seeds) for game, seeds in curves.items()} == {
-        "ALE/Pong-v5": 3,
-        "ALE/Breakout-v5": 1,
-    }
-    picture = pictures.save(results_page.figure(curves), tmp_path / "picture.png")
+    assert table.count(results_page.NOT_YET) == 6
+    assert "| pong-2 | 10,000,000 | – | 21.0 ± 1.0 |" in table
     assert picture.stat().st_size > 10_000
