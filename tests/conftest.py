@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.runs import REPOSITORY, Python
 from tests.tmux_runs import Tmux
 
 # A busy machine makes single examples slow; that is no failure.
@@ -31,3 +34,27 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     mine = Tmux(socket, work)
     yield mine
     mine("kill-server")
+
+
+@pytest.fixture
+def python() -> Iterator[Python]:
+    """Starts code in a Python of its own, with pipes; all of them are killed after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # or communicate would miss what readline has read ahead
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

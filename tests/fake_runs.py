@@ -17,7 +17,7 @@ import numpy as np
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.process import process_records
-from a3c.process.process_records import Identity, LastExit, ProcessRecord
+from a3c.process.process_records import ENDED_STATES, Identity, LastExit, ProcessRecord
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import Manifest
 
@@ -60,6 +60,28 @@ def gone() -> Identity:
     return Identity(os.getpid(), 1.0, "another boot/1")
 
 
+def process_record(
+    name: str, state: str, child: Identity | None, keeper: Identity, **changes: Any
+) -> ProcessRecord:
+    """The record of a process; `changes` are its other fields."""
+    role, _, task = name.rpartition("-")
+    record = ProcessRecord(
+        name=name,
+        role=role,
+        task=int(task),
+        address=f"127.0.0.1:{40000 + int(task) + (0 if role == 'ps' else 100)}",
+        pid=child.pid if child else None,
+        create_time=child.create_time if child else None,
+        birth=child.birth if child else None,
+        state=state,
+        last_exit=LastExit(0, None, iso(time.time()), None) if state in ENDED_STATES else None,
+        keeper=keeper,
+        log="",
+        argv=("python", "worker.py"),
+    )
+    return dataclasses.replace(record, **changes)
+
+
 class FakeRun:
     """A run directory that tests fill step by step; `age_s` is the time since the run's start."""
 
@@ -82,27 +104,11 @@ class FakeRun:
         **changes: Any,
     ) -> ProcessRecord:
         """Write the record of a process; this process stands for one that should be alive."""
-        live = state in ("starting", "running", "restarting")
-        child = child or (myself() if state in ("starting", "running") else None)
-        role, _, task = name.rpartition("-")
-        record = ProcessRecord(
-            name=name,
-            role=role,
-            task=int(task),
-            address=f"127.0.0.1:{40000 + int(task) + (0 if role == 'ps' else 100)}",
-            pid=child.pid if child else None,
-            create_time=child.create_time if child else None,
-            birth=child.birth if child else None,
-            state=state,
-            last_exit=None if live else LastExit(0, None, iso(self.now), None),
-            started_at=iso(self.started_at),
-            updated_at=iso(self.now),
-            keeper=keeper or (myself() if live else gone()),
-            log=str(self.run.log(name)),
-            heartbeat=str(self.run.heartbeat(name)),
-            argv=("python", "worker.py"),
-        )
-        record = dataclasses.replace(record, **changes)
+        alive = myself() if state in ("starting", "running") else None
+        keeper = keeper or (gone() if state in ENDED_STATES else myself())
+        files = {"log": str(self.run.log(name)), "heartbeat": str(self.run.heartbeat(name))}
+        times = {"started_at": iso(self.started_at), "updated_at": iso(self.now)}
+        record = process_record(name, state, child or alive, keeper, **files | times | changes)
         process_records.write_record(self.run.record(name), record)
         if beat_age_s is not None:
             self.run.heartbeat(name).touch()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -15,8 +13,9 @@ import pytest
 from a3c.cluster.topology import split_address
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
-from a3c.run.rundir import REPOSITORY
-from tests.runs import call, call_script, wait_until
+from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.watch import status
+from tests.runs import call, wait_until
 
 CONNECT_INSIDE = """
 import socket, sys
@@ -60,11 +59,6 @@ def connects(address: tuple[str, int]) -> bool:
         return visitor.connect_ex(address) == 0
 
 
-def addresses_here() -> list[str]:
-    found = [a for addresses in psutil.net_if_addrs().values() for a in addresses]
-    return [a.address for a in found if a.family in (socket.AF_INET, socket.AF_INET6)]
-
-
 def connects_inside(pid: int, port: int) -> bool:
     """Whether a process in the same network as `pid` reaches a server there."""
     return _said(sys.executable, "-c", CONNECT_INSIDE, str(pid), str(port)) == ""
@@ -100,27 +94,22 @@ def record_of(path: Path, name: str) -> ProcessRecord:
     return there
 
 
-def status(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        call_script("launch_cluster.py", "status", str(path), "--json").stdout
-    )
-    return found
-
-
 def assert_cut_off(path: Path) -> str:
     """Assert that nobody outside reaches the run's servers while they serve; its network."""
     records = [record_of(path, name) for name in ("ps-0", "worker-0", "worker-1")]
     networks = {network_of(record.pid or 0) for record in records}
     assert len(networks) == 1
     assert networks.isdisjoint({network_of(os.getpid())})
+    addresses = [a for addresses in psutil.net_if_addrs().values() for a in addresses]
+    here = [a.address for a in addresses if a.family in (socket.AF_INET, socket.AF_INET6)]
     for record in records:
         _, port = split_address(record.address)
         assert connects_inside(record.pid or 0, port)
-        assert not any(connects((host, port)) for host in addresses_here())
+        assert not any(connects((host, port)) for host in here)
         assert "is open to" not in Path(record.log).read_text()
-    found = status(path)
-    assert (found["is_isolated"], found["exposed"]) == (True, [])
-    assert not any("listen" in warning for warning in found["warnings"])
+    found = status.read(RunDir(path), usage=True)
+    assert (found.is_isolated, found.exposed) == (True, ())
+    assert not any("listen" in warning for warning in found.warnings)
     return networks.pop()
 
 

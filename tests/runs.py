@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import psutil
 
 from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.run import checkpoint
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import LOCK, RunDir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEADLINE_S = 180.0
 CARTPOLE = ("--env-id", "CartPole-v1", "--workers", "2", "--log-interval", "0.2")
 ENDLESS = ("--max-env-steps", "1000000000000", "--stop-at-return", "none")
+ONLY_IN_ENVIRONMENT = "only-in-the-environment-7d1f"
+
+Python = Callable[..., "subprocess.Popen[bytes]"]  # the fixture `python`
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
@@ -37,6 +43,12 @@ def call(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     usual = {"capture_output": True, "text": True, "check": False, "timeout": DEADLINE_S}
     done: subprocess.CompletedProcess[str] = subprocess.run(command, **{**usual, **settings})
     return done
+
+
+def line_of(stream: IO[bytes] | None) -> bytes:
+    """The next line that a process writes."""
+    assert stream is not None
+    return stream.readline()
 
 
 def call_script(name: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
@@ -94,6 +106,19 @@ def everything_ended(run_dir: Path) -> bool:
     return bool(records) and not any(alive)
 
 
+def assert_private(path: Path) -> None:
+    """Assert that only their owner gets at a run's files, and that no secret is in them."""
+    below = list(path.rglob("*"))
+    assert {file.stat().st_uid for file in [path, *below]} == {os.getuid()}
+    folders = [path, *(path / part for part in ("logs", "processes", "checkpoints", "metrics"))]
+    assert [folder for folder in folders if folder.stat().st_mode & 0o077] == []
+    readable = [*path.glob("*.json"), *path.glob("logs/*"), *path.glob("processes/*.json")]
+    assert [f for f in [*readable, path / LOCK] if f.stat().st_mode & 0o077] == []
+    assert [
+        f for f in below if f.is_file() and ONLY_IN_ENVIRONMENT.encode() in f.read_bytes()
+    ] == []
+
+
 def pid_of(run: RunDir, name: str) -> int | None:
     record = process_records.read_record(run.record(name))
     return record.pid if record and process_records.is_alive(record) else None
@@ -103,6 +128,14 @@ def manifest(run_dir: Path) -> checkpoint.Manifest:
     found = checkpoint.newest_valid(run_dir / "checkpoints")
     assert found
     return found[1]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, even if it was not collected yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def children(pid: int) -> list[int]:

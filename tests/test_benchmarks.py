@@ -14,7 +14,7 @@ import pytest
 
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
-from tests.runs import wait_until
+from tests.runs import call, is_gone, wait_until
 
 SMOKES = {
     "floor": ["efficiency"],
@@ -40,9 +40,7 @@ SHORT = {
 
 def run(name: str, table: Path, flags: list[str]) -> list[dict[str, str]]:
     command = [sys.executable, "-m", f"benchmarks.{name}", "--output", str(table), *flags]
-    ended = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
-    )
+    ended = call(*command, cwd=REPOSITORY, timeout=300)
     assert ended.returncode == 0, ended.stderr
     return machine.read(table)
 
@@ -78,9 +76,7 @@ def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path:
         left = family.children(recursive=True)
         benchmark.terminate()
         assert benchmark.wait(30.0) == 128 + signal.SIGTERM
-    _, alive = psutil.wait_procs(left, timeout=10.0)
-    # A process that has ended may be a zombie until a busy init collects it.
-    assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    wait_until(lambda: all(is_gone(process.pid) for process in left), "the end of all", 10.0)
 
 
 def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from a3c.errors import RetryableError
 from a3c.learn.games import Games
-from tests.runs import wait_until
+from tests.runs import is_gone, wait_until
 
 CHECKPOINT = Path("somewhere") / "1000"
 
@@ -47,11 +47,6 @@ def answer(games: Games) -> dict[str, Any]:
     return found[0]
 
 
-def has_ended(process: psutil.Process) -> bool:
-    """Whether a process is no more, or only waits to be collected."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 def test_each_request_is_played_in_a_process_of_its_own(games: Games) -> None:
     played = []
     for number in (1, 5):
@@ -77,7 +72,7 @@ def test_closing_ends_the_games_that_are_played() -> None:
     wait_until(lambda: bool(server.children()), "the games")
     player = server.children()[0]
     games.close()
-    wait_until(lambda: has_ended(player), "their end")
+    wait_until(lambda: is_gone(player.pid), "their end")
 
 
 def test_a_fork_that_is_lost_is_worth_a_restart(games: Games) -> None:
@@ -102,4 +97,4 @@ def test_the_games_end_with_a_chief_that_is_killed(tmp_path: Path) -> None:
     player = server.children()[0]
     os.kill(chief, signal.SIGKILL)
     os.waitpid(chief, 0)
-    wait_until(lambda: all(map(has_ended, (server, player))), "the end of the games")
+    wait_until(lambda: is_gone(server.pid) and is_gone(player.pid), "the end of the games")

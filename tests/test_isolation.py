@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from a3c.cluster.topology import split_address
-from a3c.run.rundir import REPOSITORY
-from tests.clusters import launcher
+from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.watch import status
 from tests.isolation import (
     FORBIDDEN,
     ORDINARY_USER,
@@ -22,32 +21,19 @@ from tests.isolation import (
     needs_user_namespaces,
     network_of,
     record_of,
-    status,
 )
 from tests.runs import (
     CARTPOLE,
     ENDLESS,
+    ONLY_IN_ENVIRONMENT,
+    assert_private,
     call,
     everything_ended,
     finish,
+    launcher,
     running,
     wait_until,
 )
-
-ONLY_IN_ENVIRONMENT = "only-in-the-environment-7d1f"
-
-
-def assert_private(path: Path) -> None:
-    """Assert that only their owner gets at a run's files, and that no secret is in them."""
-    below = list(path.rglob("*"))
-    assert {file.stat().st_uid for file in [path, *below]} == {os.getuid()}
-    folders = [path, *(path / part for part in ("logs", "processes", "checkpoints", "metrics"))]
-    assert [folder for folder in folders if folder.stat().st_mode & 0o077] == []
-    readable = [*path.glob("*.json"), *path.glob("logs/*"), *path.glob("processes/*.json")]
-    assert [file for file in readable if file.stat().st_mode & 0o077] == []
-    assert [
-        f for f in below if f.is_file() and ONLY_IN_ENVIRONMENT.encode() in f.read_bytes()
-    ] == []
 
 
 @needs_user_namespaces
@@ -76,15 +62,15 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path
     with running(path, "--isolation", "off", *ENDLESS) as process:
         _, port = split_address(record_of(path, "ps-0").address)
         wait_until(lambda: connects(("127.0.0.1", port)), "a server that anybody reaches")
-        found = status(path)
+        found = status.read(RunDir(path), usage=True)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         _, said = finish(process)
     assert [line for line in said.splitlines() if "not isolated" in line and "run code" in line]
     assert f"port {port} is open to whoever reaches" in (path / "logs" / "ps-0.log").read_text()
-    assert found["is_isolated"] is False
-    assert any(place.startswith("ps-0 ") for place in found["exposed"])
-    warning = next(line for line in found["warnings"] if "listen on all interfaces" in line)
+    assert found.is_isolated is False
+    assert any(place.startswith("ps-0 ") for place in found.exposed)
+    warning = next(line for line in found.warnings if "listen on all interfaces" in line)
     assert "ps-0" in warning
 
 

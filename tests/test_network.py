@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,8 @@ import pytest
 from a3c.errors import UserError
 from a3c.keeper import namespaces
 from a3c.process.process_records import Identity
-from a3c.run.rundir import REPOSITORY
 from tests.isolation import needs_namespaces
+from tests.runs import Python, line_of
 
 pytestmark = needs_namespaces
 
@@ -27,7 +25,6 @@ namespaces.join(pathlib.Path(sys.argv[1]))
 print(os.stat("/proc/self/ns/net").st_ino, flush=True)
 sys.stdin.read()
 """
-Join = Callable[[], subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -36,59 +33,36 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / ".network"
 
 
-@pytest.fixture
-def join(file: Path) -> Iterator[Join]:
-    """Starts a process that joins the network and stays in it."""
-    started = []
-
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", JOINS, str(file)],
-            cwd=REPOSITORY,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def network_of(process: subprocess.Popen[bytes]) -> bytes:
+    """The inode of the network that a process has joined."""
+    return line_of(process.stdout)
 
 
-def inode(process: subprocess.Popen[str]) -> str:
-    """The network that a process found."""
-    assert process.stdout
-    return process.stdout.readline().strip()
-
-
-def test_all_that_start_at_once_share_one_network(join: Join, file: Path) -> None:
-    assert len({inode(process) for process in [join() for _ in range(6)]}) == 1
+def test_all_that_start_at_once_share_one_network(python: Python, file: Path) -> None:
+    assert len({network_of(process) for process in [python(JOINS, file) for _ in range(6)]}) == 1
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_is_found_as_long_as_anybody_is_in_it(join: Join, file: Path) -> None:
+def test_it_is_found_as_long_as_anybody_is_in_it(python: Python, file: Path) -> None:
     earlier = Identity(os.getpid(), 0.0, "of a process with the pid of this one, which is outside")
     file.write_text(json.dumps(dataclasses.asdict(earlier)) + "\n")
-    first = join()
-    there = inode(first)
+    first = python(JOINS, file)
+    there = network_of(first)
     assert int(there) != Path("/proc/self/ns/net").stat().st_ino
-    second = join()
-    assert inode(second) == there
+    second = python(JOINS, file)
+    assert network_of(second) == there
     first.kill()
     first.wait()
     with file.open("a") as lines:
         lines.write('[1, "a line that a killed keeper')
         lines.write('\n{"not": "a member"}\n[0, "", 0, null]\nnull\n')
-    third = join()
-    assert inode(third) == there
+    third = python(JOINS, file)
+    assert network_of(third) == there
     for process in (second, third):
         process.kill()
         process.wait()
-    last = join()
-    assert inode(last)
+    last = python(JOINS, file)
+    assert network_of(last)
     assert [json.loads(line)["pid"] for line in file.read_text().splitlines()] == [last.pid]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +12,9 @@ import psutil
 import pytest
 
 from a3c.process import process_records
-from a3c.process.process_records import Identity, LastExit, ProcessRecord
-from tests.fake_runs import gone, myself
-from tests.runs import wait_until
-
-
-def a_record(child: Identity | None, keeper: Identity, state: str = "running") -> ProcessRecord:
-    return ProcessRecord(
-        name="worker-0",
-        role="worker",
-        task=0,
-        address="127.0.0.1:1234",
-        pid=child.pid if child else None,
-        create_time=child.create_time if child else None,
-        birth=child.birth if child else None,
-        state=state,
-        last_exit=LastExit(None, "SIGKILL", "2026-01-01T00:00:00+00:00", "heartbeat"),
-        first_error=("Traceback", "ValueError: ü"),
-        output_tail=("one", "two"),
-        keeper=keeper,
-        log="/run/worker-0.log",
-        argv=("python", "worker.py"),
-    )
+from a3c.process.process_records import Identity, LastExit
+from tests.fake_runs import gone, myself, process_record
+from tests.runs import Python, wait_until
 
 
 @pytest.fixture
@@ -46,8 +25,13 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path) -> None:
+    details = {
+        "last_exit": LastExit(None, "SIGKILL", "2026-01-01T00:00:00+00:00", "heartbeat"),
+        "first_error": ("Traceback", "ValueError: ü"),
+        "output_tail": ("one", "two"),
+    }
     records = [
-        dataclasses.replace(a_record(child, gone()), name=f"worker-{task}", task=task)
+        process_record(f"worker-{task}", "running", child, gone(), **details)
         for task, child in ((0, None), (9, myself()), (10, myself()))
     ]
     for record in reversed(records):
@@ -59,7 +43,7 @@ def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path)
 
 
 def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
-    whole = json.dumps(dataclasses.asdict(a_record(myself(), gone())))
+    whole = json.dumps(dataclasses.asdict(process_record("worker-0", "running", myself(), gone())))
     (directory / "half.json").write_text(whole[: len(whole) // 2])
     (directory / "empty.json").write_text("")
     (directory / "foreign.json").write_text('{"name": "x"}')
@@ -86,20 +70,19 @@ def test_a_pid_is_valid_only_with_its_birth() -> None:
         assert not is_alive(pid=pid)
 
 
-def test_a_zombie_is_not_alive() -> None:
-    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
+def test_a_zombie_is_not_alive(python: Python) -> None:
+    child = python("input()")
     identity = process_records.identify(child.pid)
     assert identity is not None
-    assert child.stdin is not None
-    child.stdin.close()
+    assert process_records.is_alive(identity)
+    child.kill()
     wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
     assert not process_records.is_alive(identity)
-    child.wait()
 
 
 def test_a_state_is_valid_while_process_or_keeper_is_alive() -> None:
     def live_state(child: Identity | None, keeper: Identity, state: str) -> str:
-        return process_records.live_state(a_record(child, keeper, state))
+        return process_records.live_state(process_record("worker-0", state, child, keeper))
 
     for state in ("starting", "running", "restarting"):
         assert live_state(gone(), gone(), state) == live_state(None, gone(), state) == "dead"
@@ -110,37 +93,18 @@ def test_a_state_is_valid_while_process_or_keeper_is_alive() -> None:
 
 
 def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
-    record = dataclasses.replace(a_record(gone(), myself()), host="elsewhere.invalid")
+    record = process_record("worker-0", "running", gone(), myself(), host="elsewhere.invalid")
     assert process_records.live_state(record) == "running"
     assert process_records.terminate(record) is False
 
 
-def test_a_keeper_with_another_birth_is_never_signalled() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
-    ) as p:
-        identity = process_records.identify(p.pid)
-        assert identity is not None
-        reused = dataclasses.replace(identity, birth="another boot/1")
-        assert process_records.terminate(a_record(None, reused)) is False
-        assert process_records.terminate(a_record(None, reused), now=True) is False
-        p.communicate(b"\n")
-    assert p.returncode == 0
-
-
-@pytest.mark.parametrize(("now", "returncode"), [(False, -15), (True, -3)])
-def test_a_keeper_with_its_own_birth_is_signalled(now: bool, returncode: int) -> None:
-    # What a shell started in the background ignores SIGQUIT, and so do its children.
-    code = (
-        "import signal; signal.signal(signal.SIGQUIT, signal.SIG_DFL); print(flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as p:
-        assert p.stdout is not None
-        assert p.stdout.readline()
-        identity = process_records.identify(p.pid)
-        assert identity is not None
-        assert process_records.terminate(a_record(None, identity), now=now) is True
-        assert p.wait(timeout=20) == returncode
-    assert process_records.terminate(a_record(None, identity), now=now) is False
+def test_a_keeper_with_another_birth_is_never_signalled(python: Python) -> None:
+    process = python("input()")
+    identity = process_records.identify(process.pid)
+    assert identity is not None
+    reused = dataclasses.replace(identity, birth="another boot/1")
+    record = process_record("worker-0", "running", None, reused)
+    assert process_records.terminate(record) is False
+    assert process_records.terminate(record, now=True) is False
+    process.communicate(b"\n")
+    assert process.returncode == 0

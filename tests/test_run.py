@@ -20,6 +20,8 @@ from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.clusters import config
 from tests.runs import (
+    ONLY_IN_ENVIRONMENT,
+    assert_private,
     everything_ended,
     finish,
     is_training,
@@ -31,8 +33,11 @@ from tests.runs import (
 from tests.snapshots import write
 
 
-def test_a_run_ends_by_itself_and_leaves_everything_in_place(tmp_path: Path) -> None:
+def test_a_run_ends_by_itself_and_leaves_everything_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
+    monkeypatch.setenv("SOME_TOKEN", ONLY_IN_ENVIRONMENT)
     code, said = run(path, "--max-env-steps", "100000", "--stop-at-return", "none")
     assert code == 0, said
     summary = json.loads((path / "summary.json").read_text())
@@ -48,6 +53,7 @@ def test_a_run_ends_by_itself_and_leaves_everything_in_place(tmp_path: Path) -> 
     config = json.loads((path / "config.json").read_text())
     assert config["config"]["env"]["env_id"] == "CartPole-v1"
     assert config["versions"]["tensorflow"]
+    assert_private(path)
 
 
 def test_the_step_count_is_what_the_workers_played(tmp_path: Path) -> None:

@@ -10,9 +10,6 @@ import os
 import re
 import shutil
 import signal
-import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -24,7 +21,8 @@ from a3c.errors import UserError
 from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
-from tests.clusters import REPOSITORY, config
+from tests.clusters import config
+from tests.runs import Python, call, line_of
 
 
 @pytest.fixture
@@ -43,33 +41,12 @@ def refusal(path: Path, *, resume: bool = False) -> str:
 # --- making one ---------------------------------------------------------------------------------
 
 
-def test_a_run_is_for_its_owner_only(runs: Path) -> None:
-    old = os.umask(0)
-    try:
-        run = rundir.create(Path("runs/new"), config(), None, resume=False)
-        with rundir.hold(run.path):
-            pass
-    finally:
-        os.umask(old)
-    for path in (run.path, *run.path.rglob("*")):
-        wanted = 0o700 if path.is_dir() else 0o600
-        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
-    parts = {path.name for path in run.path.iterdir()}
-    assert parts == {
-        *("processes", "metrics", "events", "logs", "checkpoints"),
-        *("config.json", ".lock"),
-    }
-
-
-def test_config_json_makes_the_run_again_and_holds_nothing_of_the_environment(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_API_TOKEN", "hunter2-secret")
+def test_config_json_makes_the_run_again_and_holds_nothing_of_the_environment(runs: Path) -> None:
     settings = config(env_id="CartPole-v1", seed=3, learning_rate=1.1e-3, hidden_sizes=[8])
     run = rundir.create(Path("here"), settings, "cartpole", resume=False)
     assert [path for path in run.path.rglob("*") if path.is_file()] == [run.config]
     text = run.config.read_text()
-    assert not any(word in text for word in ("hunter2", "MY_API_TOKEN", os.environ["HOME"]))
+    assert os.environ["HOME"] not in text
     contents = json.loads(text)
     assert contents["config"] == to_dict(settings)
     assert (contents["preset"], contents["resumed"]) == ("cartpole", False)
@@ -143,14 +120,13 @@ with rundir.hold(Path(sys.argv[1])):
 """
 
 
-def test_another_process_is_refused_and_a_killed_holder_holds_nothing(runs: Path) -> None:
+def test_another_process_is_refused_and_a_killed_holder_holds_nothing(
+    runs: Path, python: Python
+) -> None:
     """Not even through a child that outlives it."""
     path = runs / "here"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], cwd=REPOSITORY, stdout=subprocess.PIPE
-    )
-    assert holder.stdout is not None
-    child = int(holder.stdout.readline())
+    holder = python(HOLDER, path)
+    child = int(line_of(holder.stdout))
     try:
         with pytest.raises(UserError, match="in use by a running launcher"):
             rundir.hold(path).__enter__()
@@ -161,9 +137,7 @@ def test_another_process_is_refused_and_a_killed_holder_holds_nothing(runs: Path
         with rundir.hold(path), pytest.raises(UserError, match="here is in use by a running"):
             rundir.hold(path).__enter__()
     finally:
-        holder.kill()
         os.kill(child, signal.SIGKILL)
-        holder.stdout.close()
 
 
 # --- finding one --------------------------------------------------------------------------------
@@ -210,10 +184,7 @@ def test_runs_are_found_by_name_by_path_and_by_age(runs: Path) -> None:
 
 def git(*arguments: str) -> str:
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
-    done = subprocess.run(
-        ["git", *identity, *arguments], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    return call("git", *identity, *arguments, check=True).stdout.strip()
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")

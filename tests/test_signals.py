@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import IO
 
 import pytest
 
-from a3c.run.rundir import REPOSITORY
+from tests.runs import Python, line_of
 
 START = """
 import ctypes, logging, os, signal, sys, threading, time
@@ -35,35 +32,17 @@ ORDERLY = START + (
     "assert not stop.wait(0.01); ready(); stop.wait(60); print('left', stop.signal, stop.is_set())"
 )
 
-Start = Callable[[str], "subprocess.Popen[bytes]"]
-
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(python: Python) -> Python:
     """Starts programs, and waits until they say that they are ready."""
-    started: list[subprocess.Popen[bytes]] = []
 
     def begin(code: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,  # or communicate would miss what readline has read ahead
-        )
-        started.append(process)
+        process = python(code)
         assert line_of(process.stdout) == b"ready\n"
         return process
 
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def line_of(stream: IO[bytes] | None) -> bytes:
-    assert stream is not None
-    return stream.readline()
+    return begin
 
 
 def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
@@ -72,7 +51,7 @@ def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_requests_the_end(start: Start, number: signal.Signals) -> None:
+def test_the_first_signal_requests_the_end(start: Python, number: signal.Signals) -> None:
     process = start(ORDERLY)
     process.send_signal(number)
     returned, out, err = end_of(process)
@@ -90,7 +69,7 @@ def signal_until_gone(process: subprocess.Popen[bytes], numbers: list[signal.Sig
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_a_process_that_is_stuck_in_c_at_once(
-    start: Start, second: signal.Signals
+    start: Python, second: signal.Signals
 ) -> None:
     process = start(IN_C)
     began = time.monotonic()
@@ -99,24 +78,11 @@ def test_the_second_signal_ends_a_process_that_is_stuck_in_c_at_once(
     assert time.monotonic() - began < 8  # less than the deadline: the second signal did it
 
 
-def test_two_sigterms_at_once_count_as_one(start: Start) -> None:
+def test_two_sigterms_at_once_count_as_one(start: Python) -> None:
     """As when a machine goes down: its keeper gets it as well, and passes it on."""
     process = start(ORDERLY.replace("print(", "time.sleep(0.5); print("))
     signal_until_gone(process, [signal.SIGTERM, signal.SIGTERM])
     assert end_of(process)[:2] == (0, "left 15 True\n")
-
-
-def test_other_signals_request_nothing(start: Start) -> None:
-    code = START + (
-        "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'usr1\\n')); ready(); "
-        "print('waited', not stop.wait(60), stop.signal)"
-    )
-    process = start(code)
-    for _ in range(2):
-        process.send_signal(signal.SIGUSR1)
-        assert line_of(process.stdout) == b"usr1\n"
-    process.send_signal(signal.SIGTERM)
-    assert end_of(process)[1] == "waited False 15\n"
 
 
 CLOGGED = (
@@ -140,7 +106,7 @@ time.sleep(60)
 )
 
 
-def test_an_unread_log_delays_neither_the_request_nor_the_exit(start: Start) -> None:
+def test_an_unread_log_delays_neither_the_request_nor_the_exit(start: Python) -> None:
     process = start(CLOGGED)
     process.send_signal(signal.SIGTERM)
     assert line_of(process.stdout) == b"asked\n"
@@ -148,7 +114,7 @@ def test_an_unread_log_delays_neither_the_request_nor_the_exit(start: Start) -> 
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
 
 
-def test_leaving_now_flushes_the_output(start: Start) -> None:
+def test_leaving_now_flushes_the_output(start: Python) -> None:
     code = START + (
         "ready(); print('to stdout'); sys.stderr.write('to stderr'); "
         "threading.Thread(target=time.sleep, args=(60,)).start(); signals.leave_now(75)"
@@ -156,7 +122,7 @@ def test_leaving_now_flushes_the_output(start: Start) -> None:
     assert end_of(start(code)) == (75, "to stdout\n", "to stderr")
 
 
-def test_work_that_must_be_done_is_done_at_the_deadline(start: Start) -> None:
+def test_work_that_must_be_done_is_done_at_the_deadline(start: Python) -> None:
     """The main thread is stuck; another one saves, for as long as that takes."""
     code = START + "signals.LEAVE_WITHIN_S = 0.2\n"
     code += "def save():\n    time.sleep(0.5)\n    os.write(1, b'saved\\n')\n"

@@ -33,13 +33,6 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return wait_until(condition, "what the test needs", 20.0)
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def make_spec(folder: Path, *argv: str, **changes: Any) -> KeeperSpec:
     """The spec of a keeper whose files are in a directory."""
     values: dict[str, Any] = {
