@@ -18,6 +18,7 @@ from benchmarks.asynchrony import REAL, SIMULATED, Row
 from benchmarks.asynchrony_simulated import Simulation
 from benchmarks.judge import Judge
 from tests.clusters import config
+from tests.runs import call
 
 FIRST = Row(
     time="2026-11-24 20:00:00",
@@ -137,9 +138,7 @@ def test_a_run_is_solved_by_its_last_100_games_and_collapses_at_half_of_its_prog
 
 def study(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.asynchrony", "--output", str(path), *flags]
-    return subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
-    )
+    return call(*command, cwd=REPOSITORY, timeout=300)
 
 
 def test_an_interrupted_study_continues(tmp_path: Path) -> None:

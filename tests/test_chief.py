@@ -19,6 +19,7 @@ from a3c.server.store import Snapshot
 from tests.clusters import config
 from tests.fake_runs import FakeRun, configure, gone
 from tests.runs import manifest
+from tests.snapshots import write
 
 REPLY = Reply(np.zeros(1), np.zeros(1), np.zeros(3), 1000, 10, finished=False, stepped=True)
 
@@ -260,17 +261,10 @@ def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> No
 
 def solved_before(tmp_path: Path, mean: float) -> checkpoint.Manifest:
     """The manifest of a run that was solved at env step 1,000 by games with this mean."""
-    first = chief_of(ReportingStore(), tmp_path)
-    numbers = {"episodes": 20, **dict.fromkeys(("median", "stderr", "min", "max"), 1.0)}
-    kept = first._manifest(first._store.snapshot(), "solved")
-    manifest = dataclasses.replace(kept, evaluation={**numbers, "mean": mean})
-    checkpoint.write(tmp_path / "checkpoints", manifest, write_index)
-    return manifest
-
-
-def write_index(prefix: Path) -> None:
-    """Variables that nobody reads."""
-    prefix.with_name(f"{prefix.name}.index").write_bytes(b"")
+    numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
+    evaluation = {"episodes": 20, "mean": mean, **numbers}
+    path = write(tmp_path / "checkpoints", 1000, reason="solved", evaluation=evaluation)
+    return checkpoint.read_manifest(path)
 
 
 def test_a_run_that_goes_on_from_what_solved_it_is_solved_at_once(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import gymnasium
@@ -17,6 +13,8 @@ import launch_cluster
 from a3c.config import command_line
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, living
+from tests.runs import wait_until
+from tests.terminals import terminal
 
 LAUNCHER = REPOSITORY / "launch_cluster.py"
 
@@ -98,20 +96,14 @@ def test_environments_are_offered_without_the_hundreds_of_old_names(
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_a_tab_in_a_real_bash_completes(runs: Path) -> None:
     """The launcher's own words behind `python launch_cluster.py`, file names behind any other."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update(TERM="dumb", PS1="$ ", INPUTRC="/dev/null")
-        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+    bash = ["env", "TERM=dumb", "INPUTRC=/dev/null", "bash", "--norc", "--noprofile", "-i"]
+    with terminal(bash, runs) as opened:
 
-    def typed(keys: str, wanted: str) -> None:
-        os.write(terminal, keys.encode())
-        said, deadline = "", time.monotonic() + 60
-        while wanted not in said:
-            ready, _, _ = select.select([terminal], [], [], 1.0)
-            said += os.read(terminal, 4096).decode().replace("\a", "") if ready else ""
-            assert time.monotonic() < deadline, f"{wanted!r} is not in {said!r}"
+        def typed(keys: str, wanted: str) -> None:
+            before = len(opened.shown)
+            opened.type(keys.encode())
+            wait_until(lambda: wanted in opened.shown[before:].replace("\a", ""), repr(wanted))
 
-    try:
         typed(f'eval "$({sys.executable} {LAUNCHER} completion)"; echo re""ady\n', "ready")
         typed(f"{sys.executable} {LAUNCHER} restart --run pong-1 wo\t", "worker-")
         typed("0\x15", "0")
@@ -120,8 +112,3 @@ def test_a_tab_in_a_real_bash_completes(runs: Path) -> None:
         typed(f"{sys.executable} {LAUNCHER} --config runs/pong-1/conf\t", "config.json ")
         typed("\x15", "")
         typed(f"{sys.executable} runs/po\t", "pong-1/")
-    finally:
-        os.write(terminal, b"\x15\x04")
-        os.close(terminal)
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)

@@ -28,7 +28,7 @@ from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
 from tests.fake_runs import configure
-from tests.runs import REPOSITORY, call_script, launcher, wait_until
+from tests.runs import REPOSITORY, call, call_script, launcher, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += ["--stop-at-return", "20", "--checkpoint-interval", "1", "--render"]
     # Learning is slow, or on a busy machine all games of the solved agent could have 500 steps.
     command += ["--evaluation-episodes", "3", "--learning-rate", "1e-4"]
-    done = subprocess.run(
-        command, check=True, capture_output=True, timeout=300, text=True, env=HEADLESS
-    )
+    done = call(*command, check=True, timeout=300, env=HEADLESS)
     (path / "said").write_text(done.stderr)
     return path
 
@@ -52,7 +50,7 @@ def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     command = launcher("--env-id", "ALE/Breakout-v5", "--workers", "1", "--run-dir", str(path))
     command += ["--max-env-steps", "200", "--max-episode-steps", "300"]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    call(*command, check=True, timeout=300)
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ NODES = {
 }
 
 
-Planned = dict[str, tuple[Any, ...]]  # without what depends on the place: paths and addresses
+Cast = list[dict[str, Any]]  # the ps and workers of a plan
+SamePlan = Callable[..., Cast]
 
 
-def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Cast:
     """The ps and workers of the plan that a command shows as JSON, if it is sound in itself."""
     assert launch_cluster.main([*arguments, "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -55,8 +57,8 @@ def value_of(argv: list[str], flag: str) -> str:
     return argv[argv.index(flag) + 1]
 
 
-def stripped(cast: list[dict[str, Any]]) -> Planned:
-    """The part of a plan that is the same wherever it runs."""
+def stripped(cast: Cast) -> dict[str, tuple[Any, ...]]:
+    """The part of a plan that is the same wherever it runs: without paths and addresses."""
     same = ("role", "task", "environment", "heartbeat_timeout_s", "max_memory_mb")
     settings = {
         p["name"]: sorted(w for w in p["argv"][2:] if w.startswith("--") and "=" in w) for p in cast
@@ -123,22 +125,28 @@ directory = "/opt/a3c"
 
 
 @pytest.fixture
-def reference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Planned:
-    """The plan of the launcher on one machine."""
-    cast = dry_run(capsys, *SETTINGS, "--trusted-network", "--run-dir", str(tmp_path / "pong"))
-    return stripped(cast)
+def same_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> SamePlan:
+    """Asserts that a command plans the same as the launcher on one machine; returns its cast."""
+    more = ("--trusted-network", "--run-dir", str(tmp_path / "pong"))
+    wanted = stripped(dry_run(capsys, *SETTINGS, *more))
+
+    def check(*arguments: str) -> Cast:
+        cast = dry_run(capsys, *arguments)
+        assert stripped(cast) == wanted
+        return cast
+
+    return check
 
 
 def test_a_generated_compose_file_is_the_plan_task_by_task(
-    capsys: pytest.CaptureFixture[str], reference: Planned
+    capsys: pytest.CaptureFixture[str], same_plan: SamePlan
 ) -> None:
     assert launch_cluster.main(["--mode", "compose", *SETTINGS, "--run-dir", "runs/pong"]) == 0
     commands = from_compose(capsys.readouterr().out)
     assert list(commands) == NAMES
     for name in ("ps-0", "worker-0", "worker-15"):
-        cast = dry_run(capsys, *commands[name])
+        cast = same_plan(*commands[name])
         assert [p["address"] for p in cast] == [f"{name}:2222" for name in NAMES]
-        assert stripped(cast) == reference
 
 
 def test_a_compose_file_has_any_name_in_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,61 +156,47 @@ def test_a_compose_file_has_any_name_in_it(capsys: pytest.CaptureFixture[str]) -
     assert entrypoint[-1] == f"/runs/{name}".replace("$", "$$")
 
 
-def test_the_compose_file_here_is_the_same_plan(
-    capsys: pytest.CaptureFixture[str], reference: Planned
-) -> None:
+def test_the_compose_file_here_is_the_same_plan(same_plan: SamePlan) -> None:
     text = (DOCKER / "compose.yaml").read_text()
     commands = from_compose(with_env(text, WORKERS=str(WORKERS), ENV_ID="ALE/Pong-v5"))
     for name, command in commands.items():
-        cast = dry_run(capsys, *command)
-        assert stripped(cast) == reference
+        cast = same_plan(*command)
         assert split_address(cast[NAMES.index(name)]["address"])[0] == name
 
 
-def test_pods_work_out_the_same_plan_from_their_names(
-    capsys: pytest.CaptureFixture[str], reference: Planned
-) -> None:
+def test_pods_work_out_the_same_plan_from_their_names(same_plan: SamePlan) -> None:
     service = manifests()["service"]["metadata"]["name"]
     for name in ("ps-0", "worker-0", "worker-7", "worker-15"):
-        cast = dry_run(capsys, *pod_arguments(name))
-        assert stripped(cast) == reference
+        cast = same_plan(*pod_arguments(name))
         host, port = split_address(cast[NAMES.index(name)]["address"])
         assert (host, port) == (f"{name}.{service}", 2222)
 
 
 def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    reference: Planned,
+    monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan
 ) -> None:
     nodes = [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
     for name, value in NODES.items():
         monkeypatch.setenv(name, value)
     for number in (0, 1, 5, 16):
         monkeypatch.setenv("SLURM_PROCID", str(number))
-        cast = dry_run(capsys, "keep", "--cluster", "slurm", "--trusted-network", *SETTINGS)
-        assert stripped(cast) == reference
+        cast = same_plan("keep", "--cluster", "slurm", "--trusted-network", *SETTINGS)
         hosts = [split_address(p["address"])[0] for p in cast]
         assert hosts == [f"n{node + 8:02}" for node in nodes]
 
 
-def test_a_host_file_is_the_same_plan_task_by_task(
-    capsys: pytest.CaptureFixture[str], reference: Planned, tmp_path: Path
-) -> None:
+def test_a_host_file_is_the_same_plan_task_by_task(same_plan: SamePlan, tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(HOSTS)
     more = ("--trusted-network", "--run-dir", str(tmp_path / "pong"))
-    cast = dry_run(capsys, "--hosts", str(file), *SETTINGS, *more)
-    assert stripped(cast) == reference
+    cast = same_plan("--hosts", str(file), *SETTINGS, *more)
     hosts = [split_address(p["address"])[0] for p in cast]
     assert hosts == ["10.9.0.1"] * 5 + ["10.9.0.2"] * 12
     assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
     assert cast[-1]["address"] == "10.9.0.2:2233"
 
 
-def test_every_host_with_containers_works_out_the_same_plan(
-    capsys: pytest.CaptureFixture[str], reference: Planned
-) -> None:
+def test_every_host_with_containers_works_out_the_same_plan(same_plan: SamePlan) -> None:
     """The three hosts of the walk-through, with twelve workers; sixteen on two here."""
     workers = [f"10.9.0.{1 + i // 8}:{2223 + i % 8}" for i in range(WORKERS)]
     text = (DOCKER / "compose.host.yaml").read_text()
@@ -212,8 +206,7 @@ def test_every_host_with_containers_works_out_the_same_plan(
         service = yaml.safe_load(filled)["services"]["workers"]
         command = keep_arguments([*shlex.split(service["entrypoint"]), *service["command"]])
         assert command[-1] == f"worker-{tasks}"
-        cast = dry_run(capsys, *command)
-        assert stripped(cast) == reference
+        cast = same_plan(*command)
         assert [p["address"] for p in cast if p["role"] == "worker"] == workers
 
 

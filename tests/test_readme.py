@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.clusters import REPOSITORY
+from tests.runs import REPOSITORY, call
 
 README = (REPOSITORY / "README.md").read_text()
 
@@ -21,14 +20,8 @@ def listing(name: str) -> str:
 
 
 def run(code: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n{code}"],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    code = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})\n{code}"
+    done = call(sys.executable, "-c", code, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

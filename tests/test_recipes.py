@@ -6,14 +6,13 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from a3c.run.rows import read_rows
-from tests.runs import REPOSITORY
+from tests.runs import REPOSITORY, call
 
 PAGE = (REPOSITORY / "docs" / "recipes.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
@@ -44,14 +43,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(tree: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = call(sys.executable, *arguments, cwd=tree, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
