@@ -22,7 +22,6 @@ from a3c.errors import UserError
 from a3c.learn.rollout import numbers
 from a3c.run import callbacks
 from a3c.run.callbacks import Callbacks
-from examples.callback import keep_highest
 from tests.clusters import rows, small_config, worker
 from tests.scripted import Script, ScriptedEnv
 
@@ -129,19 +128,7 @@ def test_a_chief_calls_callbacks_with_each_row_and_writes_info_and_settings(
     shown = EventAccumulator(str(tmp_path / "events" / "worker-0"))
     shown.Reload()
     assert shown.Scalars("info/inner/points")[0].value == 0.5
-    assert shown.PluginTagToContent("hparams").keys() == {
-        "_hparams_/experiment",
-        "_hparams_/session_start_info",
-    }
     assert shown.Graph().node, "the graph is there although a mark of the start came first"
-
-
-def test_the_example_keeps_the_highest(tmp_path: Path) -> None:
-    for step, value in enumerate((1.0, 5.0, 3.0)):
-        keep_highest({"env_steps": step, "cluster/mean_return_100": value}, tmp_path)
-    keep_highest({"env_steps": 9}, tmp_path)
-    kept = json.loads((tmp_path / "highest.json").read_text())
-    assert kept == {"cluster/mean_return_100": 5.0, "env_steps": 1}
 
 
 class Silent:
@@ -196,7 +183,11 @@ def test_a_callback_that_hangs_delays_nothing(
     [
         ("Seen", {"wrod": 1}, "unexpected keyword argument 'wrod'; mend it"),
         ("leave", {"n": 1}, r"'n'; mend it: .* is called with row, run_dir, n$"),
-        ("test_the_example_keeps_the_highest", {}, "too many positional arguments; mend it"),
+        (
+            "test_a_missing_package_is_named",
+            {},
+            "too many positional arguments; mend it",
+        ),
         ("Silent", {}, "has no method __call__: add __call__"),
         ("later", {}, "is async, and nothing would await it"),
     ],
@@ -208,7 +199,7 @@ def test_arguments_that_a_callback_does_not_take_are_refused_before_a_start(
         callbacks.find(f"{HERE}:{name}", **arguments)
 
 
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     for module, package in (("a3c.run.wandb", "wandb"), ("a3c.run.mlflow", "mlflow")):
         monkeypatch.delitem(sys.modules, module, raising=False)

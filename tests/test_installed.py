@@ -40,7 +40,9 @@ def said(installed: Path, folder: Path, *command: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_run_is_trained_shown_and_evaluated(installed: Path, tmp_path: Path) -> None:
+def test_a_run_is_trained_shown_and_evaluated_by_the_installed_commands(
+    installed: Path, tmp_path: Path
+) -> None:
     flags = ("--mode", "child", "--env-id", "CartPole-v1", "--workers", "1")
     code, out = said(installed, tmp_path, "a3c", "start", *flags, "--max-env-steps", "2000")
     assert code == 0, out
@@ -52,6 +54,11 @@ def test_a_run_is_trained_shown_and_evaluated(installed: Path, tmp_path: Path) -
     assert "return.png" in said(installed, tmp_path, "a3c-plot", "--what", "return")[1]
     assert "mean return" in said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole")[1]
     assert "solved 10 of 10" in said(installed, tmp_path, "a3c", "presets")[1]
+    code, out = said(installed, tmp_path, "a3c", "stat")
+    assert (code, out) == (2, "a3c: unknown verb stat: did you mean start or status?\n")
+    assert said(installed, tmp_path, "a3c-plot", "--help")[1].startswith("usage: a3c-plot ")
+    refused = said(installed, tmp_path, "a3c-evaluate", "nothing")
+    assert refused[1].startswith("a3c-evaluate: no run or checkpoint 'nothing'")
 
 
 def test_a_mode_that_needs_a_clone_is_refused(installed: Path, tmp_path: Path) -> None:
@@ -72,15 +79,6 @@ def data_files() -> Iterator[Path]:
     yield from (REPOSITORY / "a3c").rglob("*.py")
     yield from (REPOSITORY / "presets").glob("*.toml")
     yield from (REPOSITORY / "zoo").glob("*/*")
-
-
-def test_messages_name_the_installed_commands(installed: Path, tmp_path: Path) -> None:
-    code, out = said(installed, tmp_path, "a3c", "stat")
-    assert (code, out) == (2, "a3c: unknown verb stat: did you mean start or status?\n")
-    assert said(installed, tmp_path, "a3c-plot", "--help")[1].startswith("usage: a3c-plot ")
-    refused = said(installed, tmp_path, "a3c-evaluate", "nothing")
-    assert refused[1].startswith("a3c-evaluate: no run or checkpoint 'nothing'")
-    assert "cartpole" in said(installed, tmp_path, "a3c", "presets")[1]
 
 
 def test_the_citation_is_of_this_version() -> None:

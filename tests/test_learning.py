@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.clusters import launcher
+from tests.runs import call, launcher
 
 
 def trained(path: Path, *arguments: str) -> dict[str, Any]:
     """Train with two workers; the run's summary."""
     command = launcher("--workers", "2", "--run-dir", str(path), *arguments)
-    subprocess.run(command, check=True, capture_output=True, timeout=900)
+    call(*command, check=True, timeout=900)
     summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
     return summary
 
@@ -32,14 +31,6 @@ def test_cartpole_is_solved_within_200k_env_steps_by_one_of_two_seeds(tmp_path: 
 def test_a_memory_task_is_solved_with_an_lstm(tmp_path: Path) -> None:
     summary = trained(tmp_path / "run", "--preset", "memory", "--max-env-steps", "200000")
     assert summary["solved"], summary
-
-
-def test_a_memory_task_is_not_solved_without_memory(tmp_path: Path) -> None:
-    """The control: what the LSTM solves must not be solvable by looking."""
-    settings = ("--preset", "memory", "--network", "mlp", "--max-env-steps", "100000")
-    summary = trained(tmp_path / "run", *settings)
-    assert not summary["solved"]
-    assert abs(summary["mean_return_100"]) < 0.4
 
 
 def test_continuous_actions_learn(tmp_path: Path) -> None:

@@ -280,11 +280,3 @@ def test_the_command_refuses_in_one_line(
     assert captured.err.startswith("model.py: network nature needs images")
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "place", ["examples.own_network:missing", "examples.nowhere:build", ":build", "examples:"]
-)
-def test_a_network_of_ones_own_that_isnt_there_is_refused_by_name(place: str) -> None:
-    with pytest.raises(UserError, match=f"network {place}: .*; give (package.module:f|a module)"):
-        build(VECTOR, Discrete(2), network=place)

@@ -96,9 +96,10 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
 
 def test_the_page_and_its_picture_are_made_from_the_index_and_the_curves(tmp_path: Path) -> None:
     where = ("2026-01-01 00:00:00", "abc", "2 cores", 0.5)
-    made = {"workers": 2, "env_steps": results.WHOLE, "games": 100, "deviation": 1.0}
     rows = [
-        results.Session(*where, f"pong-{n}", "ALE/Pong-v5", n, SCRATCH, 0, "x", **made, mean=mean)
+        results.Session(*where, f"pong-{n}", "ALE/Pong-v5", n, SCRATCH, 0, "x")._replace(
+            env_steps=results.WHOLE, games=100, mean=mean, deviation=1.0
+        )
         for n, mean in ((1, 20.0), (2, 21.0))
     ]
     machine.write(tmp_path / "index.csv", rows)

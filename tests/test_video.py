@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,7 +15,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 import envs
@@ -33,6 +31,8 @@ from a3c.run.metrics import Episode
 from tests import videos
 from tests.clusters import REPOSITORY, small_config
 from tests.full_disks import little_room
+from tests.runs import call
+from tests.test_envs import Echo
 from tests.videos import Screen
 
 FPS = 50.0  # of CartPole
@@ -287,22 +287,13 @@ def test_a_missing_display_is_reported_in_one_line() -> None:
 # --- environments that can't be rendered ----------------------------------------------------------
 
 
-class Unseen(gymnasium.Env[np.ndarray, np.int64]):
-    """An environment that can't be rendered, like the README's."""
-
-    observation_space = Box(-1.0, 1.0, (1,), np.float32)
-    action_space = Discrete(2)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros(1, np.float32), {}
-
-
-class Promising(Unseen):
+class Promising(Echo):
     """Declares rgb_array and renders `picture`, or raises it."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012
 
     def __init__(self, picture: Any, render_mode: str | None = None) -> None:
+        super().__init__()
         self.render_mode = render_mode
         self._picture = picture
 
@@ -327,16 +318,15 @@ def test_rendering_prints_nothing_without_a_display() -> None:
         "config = Config(env=EnvConfig(env_id='CartPole-v1'));"
         "playground.Playground(config, envs.make, None, 1).rendered_env().close()"
     )
-    command = [sys.executable, "-W", "error", "-c", code]
     nowhere = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=nowhere, capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (b"", b"")
+    done = call(sys.executable, "-W", "error", "-c", code, cwd=REPOSITORY, env=nowhere, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(
     ("name", "maker", "picture", "reason"),
     [
-        ("Unseen-v0", Unseen, ..., "without rgb_array"),
+        ("Unseen-v0", Echo, ..., "without rgb_array"),
         ("Nothing-v0", Promising, None, "no [height, width, 3] pictures"),
         ("Flat-v0", Promising, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
         ("Floats-v0", Promising, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
@@ -359,9 +349,3 @@ def test_frames_per_second_are_those_of_the_game() -> None:
     assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
     atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
     assert frames_per_second(found, atari) == 20
-
-
-def test_a_missing_package_is_named_before_render_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "Box2D", None)
-    with pytest.raises(UserError, match=r"LunarLander-v3 needs gymnasium\[box2d\], which is"):
-        opened("LunarLander-v3")

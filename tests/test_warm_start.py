@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import launch_cluster
-from a3c.errors import UserError
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import FakeRun, configure, manifest_of
@@ -51,11 +50,6 @@ def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
     assert not values["policy/biases"].any()
     assert values["hidden1/weights"].all()
     assert values["value/weights"].all()
-
-
-def test_another_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"hidden1/weights is of shape \(4, 2\), not of shape"):
-        checkpoint.start_from(saved(tmp_path, hidden1_weights=(4, 2)), FRESH, 0)
 
 
 def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -> None:
