@@ -244,3 +244,13 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
     if said:  # of games that were over by then
         assert sum(json.loads(said)["lengths"]) < 50 * 60
     window.wait(timeout=10)
+
+
+def test_watching_needs_a_display(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
+    assert evaluate.main(["--watch"]) == 2
+    assert "--watch: there is no display here" in capsys.readouterr().err

@@ -19,10 +19,7 @@ ORDER = re.findall(r"^\| `(\w+)/?` \|", PAGE, re.MULTILINE)  # the page's table,
 
 # What light programs must not import, in a folder with a run.
 LIGHT = [
-    (
-        "tensorflow numpy rich libtmux psutil gymnasium subprocess logging",
-        "import a3c.keeper.keeper",
-    ),
+    ("tensorflow numpy rich libtmux psutil gymnasium logging", "import a3c.keeper.keeper"),
     (
         "tensorflow numpy rich psutil",
         "from a3c.process import process_records as p\n"
