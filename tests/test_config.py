@@ -107,6 +107,12 @@ def test_weights_are_predicted_for_several_workers_that_gather_steps_of_adam(
     assert config(**given).predicts_weights is predicts
 
 
+def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
+    assert command_line.merge([{"cluster": {"max_workers": 1}}]).cluster.workers == 1
+    most = settings.ClusterConfig.workers + 1
+    assert command_line.merge([{"cluster": {"max_workers": most}}]).cluster.workers == most - 1
+
+
 @pytest.mark.parametrize(
     ("workers", "samples"), [(1, 128), (8, 128), (32, 128), (64, 256), (256, 1024)]
 )

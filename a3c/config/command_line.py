@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from a3c import __version__
-from a3c.config import SECTIONS, Config
+from a3c.config import SECTIONS, ClusterConfig, Config
 from a3c.config.options import OPTIONS as OPTIONS
 from a3c.config.options import Option as Option
 from a3c.config.options import coerce as coerce
@@ -223,6 +223,9 @@ def merge(layers: Sequence[Layer]) -> Config:
     for layer in layers:
         for section, values in layer.items():
             merged[section].update(values)
+    cluster = merged["cluster"]
+    if cluster.get("max_workers"):
+        cluster.setdefault("workers", min(ClusterConfig.workers, cluster["max_workers"]))
     sections = {name: cls(**merged[name]) for name, cls in SECTIONS.items()}
     return validate(Config(**sections))
 
