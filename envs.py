@@ -12,8 +12,6 @@ If your environment is registered with Gymnasium, no change is needed here: play
 `--env-id package.module:Id-v0`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from gymnasium.spaces import Space

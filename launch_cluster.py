@@ -5,8 +5,6 @@ python launch_cluster.py --env-id CartPole-v1 --workers 2 --mode child
 python launch_cluster.py status | watch | attach | logs | stop | restart | list
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import difflib

@@ -8,8 +8,6 @@ the example `examples/own_network.py`).
     python model.py --preset pong        prints the layers and draws them to a PNG file
 """
 
-from __future__ import annotations
-
 if __name__ == "__main__":  # must be the first import of TensorFlow, to silence its messages
     from a3c.process.startup import import_tensorflow
 

@@ -5,8 +5,6 @@ python plot.py runs/a runs/b --what return   # several: curves, and bands over s
 python plot.py runs/a --what filters saliency   # of its newest checkpoint, or give a checkpoint
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

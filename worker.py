@@ -9,8 +9,6 @@ Exit codes: 0 the run is over; 1 the environment raised; 2 bad usage; 70 an erro
 can't fix; 75 retry (the ps is lost, a peer has not started yet); 128+n after signal n.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import logging

@@ -6,8 +6,6 @@ RetryableError  75   worth another try: the ps is lost, or a peer is not there y
 FatalError      70   a fault that a restart can't repair
 """
 
-from __future__ import annotations
-
 EXIT_OK = 0
 EXIT_CRASH = 1
 EXIT_USAGE = 2

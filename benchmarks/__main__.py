@@ -7,8 +7,6 @@ Run it on an otherwise idle machine. The slow benchmarks of learning are separat
 benchmarks/README.md lists them.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks")
 

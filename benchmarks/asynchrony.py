@@ -11,8 +11,6 @@ to each run; `--name` is the name of the remedy with them in the table. asynchro
 the pictures and the tables of the docs.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony")
 

@@ -7,8 +7,6 @@ networks of two layers of 64 units. All settings of the launcher are flags here 
 NAME=NUMBER` changes those of the C program, such as `--set alone=4000`: see SETTINGS there.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_in_c")
 

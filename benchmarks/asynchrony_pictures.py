@@ -6,8 +6,6 @@ Writes `asynchrony.png` (env steps to solve by workers) and `asynchrony-time.png
 time to solve on that many cores) next to the table, and the tables in docs/asynchrony.md.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_pictures")
 

@@ -12,8 +12,6 @@ when the mean return of the last 100 games of all workers reaches `--stop-at-ret
 `--max-env-steps`. All settings of the launcher are flags here too.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.asynchrony_simulated")
 

@@ -8,8 +8,6 @@ same seed gives the same events, but not the same run. Needs root. The exit code
 invariant was violated.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.chaos")
 

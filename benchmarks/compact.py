@@ -4,8 +4,6 @@ The weights are float16, and the optimizer's statistics are left out. A run that
 continues its env steps, schedules and returns; only those statistics start afresh.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ returns and no metrics. Efficiency is the cluster's env steps a second divided b
 are two shapes: the Pong preset, and the classic shape with one environment a worker and T = 20.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.floor")
 

@@ -1,7 +1,5 @@
 """A cluster of real ps and of workers that only push and pull, each on cores of its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Whether a run is solved, and whether it collapsed, by the returns of its games."""
 
-from __future__ import annotations
-
 import collections
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The machine of a measurement, and tables that record it."""
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.machine")
 

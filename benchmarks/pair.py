@@ -8,8 +8,6 @@ Flags after `--` are those of both clusters. With `--before` the first one runs 
 a checkout of its own.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.pair")
 

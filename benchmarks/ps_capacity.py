@@ -9,8 +9,6 @@ the ps busy, the ps's CPU time an update gives its capacity: 1000 / CPU ms updat
 core.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.ps_capacity")
 

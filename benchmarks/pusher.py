@@ -6,8 +6,6 @@ The workers are forks of one process, so TensorFlow is imported only once; befor
 of TensorFlow runs.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.pusher")
 

@@ -10,8 +10,6 @@ others continue until they end. Run it on an otherwise idle machine; it takes as
 as there are programs. Every program uses its published settings.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.race")
 

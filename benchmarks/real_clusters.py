@@ -8,8 +8,6 @@ are appended as runs end; runs that are already in the table are skipped. Compar
 depend on the machine's load. Further arguments are settings.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.real_clusters")
 

@@ -20,8 +20,6 @@ Flags after `--` are for runs that begin; later sessions keep the settings of th
 preset has no --anneal-steps, schedules end at the run's last goal.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.results")
 

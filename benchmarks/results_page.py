@@ -3,8 +3,6 @@
 python -m benchmarks.results_page
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.results_page")
 

@@ -7,8 +7,6 @@ The simulation is in scale_queues.py; costs come from ps-capacity.csv and floor.
 benchmarks/results. Trust its ratios and the position of the knee, not the third digit.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.scale_model")
 

@@ -4,8 +4,6 @@ A worker plays for a while, sends its gradient to every ps through the ps's link
 for the ps's core, and gets the parameters back through the link.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import statistics

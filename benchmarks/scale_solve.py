@@ -8,8 +8,6 @@ and sends the mean as one push. The number of env steps to solve Pong with many 
 Two cases bound it: the same as with two workers, or growing as for CartPole in the simulated study.
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.scale_solve")
 

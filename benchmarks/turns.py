@@ -4,8 +4,6 @@ Short alternating turns mean that a slow phase of the machine affects all progra
 start-up isn't measured. Each program writes its env steps to files, one row at each interval.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -4,8 +4,6 @@ The witness reads files, /proc and the ledger of the environments; it sends no r
 cluster's processes.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict

@@ -5,8 +5,6 @@ are copied too, and a linked folder becomes a page that lists its files. The pag
 from the settings, and the tables of docs/metrics.md from the table of metrics.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shutil

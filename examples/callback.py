@@ -5,8 +5,6 @@
 Worker 0 calls it with each row of its metrics, one every `--log-interval` seconds.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

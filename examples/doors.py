@@ -6,8 +6,6 @@ The image shows the player and both doors, and only the vector says which door i
 gives 1, the other one -1.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

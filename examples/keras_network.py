@@ -6,8 +6,6 @@
 Discrete actions the logits) and the value.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -7,8 +7,6 @@ A network that remembers the cue gets 1. The wait differs between episodes, so c
 doesn't help.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

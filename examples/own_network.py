@@ -6,8 +6,6 @@ Any function with the signature of `build` can be the network:
     python launch_cluster.py --env-id CartPole-v1 --network examples.own_network:build
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from gymnasium.spaces import Box, Space

@@ -6,8 +6,6 @@
 Workers learn from these rewards. Scores stay those of CartPole, one point per step.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

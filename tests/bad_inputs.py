@@ -1,7 +1,5 @@
 """The table of bad inputs in docs/bad-input.md; `python -m tests.bad_inputs` writes it anew."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Real clusters for tests: TensorFlow servers on free ports of this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """Run directories like a cluster's, written without a cluster."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

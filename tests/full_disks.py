@@ -1,7 +1,5 @@
 """Full disks: for this process only, or small ones that root mounts for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Small TensorFlow graphs for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

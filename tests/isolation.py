@@ -1,7 +1,5 @@
 """For tests of isolation: what this machine allows, lesser users, and who reaches what."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -4,8 +4,6 @@ With `--beyond` the upper limits of TensorFlow, gymnasium and ale-py are left ou
 what their next releases break. This needs only Python itself.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

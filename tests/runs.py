@@ -1,7 +1,5 @@
 """Whole runs for tests: real processes, real gRPC, CartPole."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

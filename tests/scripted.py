@@ -1,7 +1,5 @@
 """Games with scripted rewards and ends, and an actor whose every answer is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

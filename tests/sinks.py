@@ -1,7 +1,5 @@
 """W&B and MLflow in their offline modes: `make extras` installs them and runs this."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

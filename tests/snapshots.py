@@ -1,7 +1,5 @@
 """Checkpoints for tests: whole, and damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

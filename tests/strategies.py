@@ -1,7 +1,5 @@
 """Hypothesis strategies for settings: any value that an option takes, and any layer of them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A terminal for a command; tests can close it while the command runs."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

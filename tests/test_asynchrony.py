@@ -1,7 +1,5 @@
 """The study of how learning depends on the number of workers: its simulation and its table."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

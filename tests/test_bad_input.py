@@ -1,7 +1,5 @@
 """The examples of docs/bad-input.md, and mistakes that only a real process shows."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

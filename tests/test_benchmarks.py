@@ -1,7 +1,5 @@
 """Every benchmark runs for some seconds; the figures measured here mean nothing."""
 
-from __future__ import annotations
-
 import csv
 import os
 import signal

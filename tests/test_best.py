@@ -1,7 +1,5 @@
 """The best checkpoint by evaluation: it is kept, found again, and not pruned."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

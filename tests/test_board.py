@@ -1,7 +1,5 @@
 """TensorBoard as the launcher runs it: real HTTP on loopback, and a port that another took."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Runs with damaged files: they are shown as far as possible, or refused in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Warnings, hints and the version; what is refused is in docs/bad-input.md."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

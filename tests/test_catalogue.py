@@ -1,7 +1,5 @@
 """The verbs that show what there is: presets, config, envs; and the values in the help."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

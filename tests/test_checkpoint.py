@@ -1,7 +1,5 @@
 """Checkpoints on disk: written atomically, and verified when read."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The chief ends runs, confirms that they are solved, and saves, from all workers' reports."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import time

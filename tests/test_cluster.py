@@ -1,7 +1,5 @@
 """Who is in the cluster: addresses, TF_CONFIG, ports, and waiting for each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

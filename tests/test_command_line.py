@@ -1,7 +1,5 @@
 """The layers of a configuration and the command line, as users meet them."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

@@ -1,7 +1,5 @@
 """Compact checkpoints: small, and as good as others for playing and for going on."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

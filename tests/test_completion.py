@@ -1,7 +1,5 @@
 """Completion of command lines: what may follow, and a real bash that is asked by a real TAB."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

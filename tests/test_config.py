@@ -1,7 +1,5 @@
 """The settings themselves: defaults, the rules between them, and the way to JSON and back."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connections that break: a push counts once whatever was under way; another ps is a lost one."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

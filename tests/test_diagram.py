@@ -1,7 +1,5 @@
 """The table of layers is the network's own, and the picture is readable."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from itertools import combinations

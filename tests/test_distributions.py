@@ -1,7 +1,5 @@
 """The policies against closed forms in NumPy, float64, and at extremes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How runs end that are not asked to: the table in docs/launcher.md, row by row."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """evaluate.py on real checkpoints: scores, videos, following a run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """One plan, whoever starts it: containers, pods and Slurm's tasks work out the same cluster."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

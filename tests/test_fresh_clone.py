@@ -1,7 +1,5 @@
 """Every script on a fresh clone sets up what it needs, or names the command that does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

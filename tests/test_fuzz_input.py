@@ -1,7 +1,5 @@
 """Whatever comes in: exit code 2 with one line on stderr, or a valid plan; never a written file."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

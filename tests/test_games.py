@@ -1,7 +1,5 @@
 """The process that plays evaluation games while others train."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

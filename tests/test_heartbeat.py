@@ -1,7 +1,5 @@
 """The heartbeat that keepers watch, and the measurement of silence."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

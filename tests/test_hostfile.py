@@ -1,7 +1,5 @@
 """Host files: who goes where, and plans; what is refused is in docs/bad-input.md."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

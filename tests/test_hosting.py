@@ -1,7 +1,5 @@
 """Processes on other hosts, with an ssh that stays on this machine: a keeper, a connection."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """Imports go down the list of folders in docs/architecture.md, and light programs stay light."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """The package as `pip install .` installs it, used outside its clone."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import sysconfig

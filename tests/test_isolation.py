@@ -1,7 +1,5 @@
 """Nobody in: whole runs that nobody else on the machine can connect to."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`keep`: what containers, pods and tasks of Slurm run, on real processes of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

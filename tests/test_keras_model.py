@@ -1,7 +1,5 @@
 """A Keras model acts and learns as in Keras, and its weights have names that last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

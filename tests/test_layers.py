@@ -1,7 +1,5 @@
 """The layers against NumPy, and what they start from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

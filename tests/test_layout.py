@@ -1,7 +1,5 @@
 """The place of each parameter: ps, position in the vector, and name in checkpoints."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Whole runs that learn, on tasks small enough for every change."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Acting with a trained agent from Python, and exporting it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Losses against hand-worked targets and finite differences, and what no gradient may reach."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

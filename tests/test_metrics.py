@@ -1,7 +1,5 @@
 """What is measured: rows on disk, in TensorBoard, and the trackers that make them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

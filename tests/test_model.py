@@ -1,7 +1,5 @@
 """Every network by name: shapes, parameters, sharing, recurrence, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

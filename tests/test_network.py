@@ -1,7 +1,5 @@
 """The network that the keepers of a run share, and how they find it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

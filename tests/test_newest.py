@@ -1,7 +1,5 @@
 """What `make next` installs."""
 
-from __future__ import annotations
-
 from tests.newest import requirements
 
 

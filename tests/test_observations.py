@@ -1,7 +1,5 @@
 """Observations as networks get them, and their running normalisation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

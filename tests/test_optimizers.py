@@ -1,7 +1,5 @@
 """Optimizers against NumPy, where their variables live, and who shares them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace

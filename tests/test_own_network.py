@@ -1,7 +1,5 @@
 """A network of the user's own that isn't right is one line with file and line, before any start."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

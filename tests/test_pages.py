@@ -1,7 +1,5 @@
 """The pages that the documentation site is built from."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pictures of a game, and what they show of the policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """plot.py: the pictures of runs, and its messages where data are missing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

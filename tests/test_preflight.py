@@ -1,7 +1,5 @@
 """What is said before a run starts: too little of the machine, or processes left over."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from pathlib import Path

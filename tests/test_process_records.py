@@ -1,7 +1,5 @@
 """Records of processes: atomic writes, safe reads, and pids that may be reused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

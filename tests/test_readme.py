@@ -1,7 +1,5 @@
 """The README's own examples, as a reader would use them."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

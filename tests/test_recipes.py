@@ -1,7 +1,5 @@
 """Every recipe of docs/recipes.md, as a reader would follow it, in a copy of the tree."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

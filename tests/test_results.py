@@ -1,7 +1,5 @@
 """A plan of long runs that continues after stops, without its run folders and on other machines."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a restarted process learns from files of metrics: rollbacks, losses, earlier games."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import launch_cluster

@@ -1,7 +1,5 @@
 """Returns and advantages against a reference written out after the papers, and by their laws."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rollouts from games that go as written, in all three ways in which environments reset."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Whole runs through the launcher: real processes, real gRPC, CartPole."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

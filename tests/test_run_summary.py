@@ -1,7 +1,5 @@
 """What a run says while it goes on, and how its end is summed up."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

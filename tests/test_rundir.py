@@ -1,7 +1,5 @@
 """Run directories: which can be used, and what is written into them."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Saliency by perturbation, and the pictures of a network."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The scale model against results that are worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import scale_solve

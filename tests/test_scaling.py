@@ -1,7 +1,5 @@
 """Workers that come and go in a run on one machine, in tmux, whatever TF_CONFIG says."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

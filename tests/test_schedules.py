@@ -1,7 +1,5 @@
 """Schedules: exact at their ends, monotone between, the same for everyone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Leaving on signals, in real processes without TensorFlow."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

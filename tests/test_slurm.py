@@ -1,7 +1,5 @@
 """The cluster of a Slurm job, out of Slurm's variables."""
 
-from __future__ import annotations
-
 import pytest
 
 from a3c.cluster import which_task

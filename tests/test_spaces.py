@@ -1,7 +1,5 @@
 """Observations of many parts, and action masks, from the environment to the loss."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

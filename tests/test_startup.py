@@ -1,7 +1,5 @@
 """Start of a process: its turn, the import of TensorFlow, and memory that stays with it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

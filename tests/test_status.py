@@ -1,7 +1,5 @@
 """How a run fares, read from its files; and the dashboard that shows it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The shared state on a real cluster: where it lies, and that workers share it."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 from typing import Any

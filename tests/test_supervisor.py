@@ -1,7 +1,5 @@
 """Keepers that are killed themselves, and how a run ends, with real keepers that keep `sleep`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Sweeps: many runs with other settings or seeds."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """What TensorBoard shows of a run: read back by TensorBoard itself."""
 
-from __future__ import annotations
-
 import io
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tmux layout, in a real tmux on a socket of the test's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

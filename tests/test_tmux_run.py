@@ -1,7 +1,5 @@
 """Whole runs in tmux: a real tmux, on a socket directory of the test's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A worker's life in this process, over real gRPC, with an environment that goes as written."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import re
 from pathlib import Path

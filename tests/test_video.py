@@ -1,7 +1,5 @@
 """Games in video files and in windows, and which environments can be rendered."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """Beginning a run with the weights of another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

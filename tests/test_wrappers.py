@@ -1,7 +1,5 @@
 """The user's wrappers: what they change for learning, and that scores stay raw."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

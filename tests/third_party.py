@@ -1,7 +1,5 @@
 """Environments of other packages: `make extras` installs these and runs this file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs in the test's own tmux server, with its own socket directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

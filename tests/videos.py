@@ -1,7 +1,5 @@
 """Videos read back, and a window that records what it shows."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hosts of a run: the TOML file of `--hosts` (docs/multi-host.md), who runs where, and ssh."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

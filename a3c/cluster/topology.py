@@ -1,7 +1,5 @@
 """The processes of the cluster, their addresses, and the ports of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import re

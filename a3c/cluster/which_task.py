@@ -13,8 +13,6 @@ SLURM_DISTRIBUTION             must be block, the default               block
 SLURM_JOB_ID                   ports, unless `--base-port` is set       1234
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 The file is TOML or a run's config.json. All layers are checked in the same way.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import difflib

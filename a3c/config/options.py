@@ -1,7 +1,5 @@
 """The checks of settings: of each option's value, and of several settings against each other."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The user's own code: find it, import it, and report its errors in one line with the place."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

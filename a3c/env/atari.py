@@ -5,8 +5,6 @@ has no single games to wrap, so video and the user's wrappers use `AtariGame`, w
 in NumPy. Tests check that frames, rewards and ends of games of the two are equal to the last bit.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache, partial
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The basis of `envs.py`: find environments, make them, and check them for the cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib.util

@@ -6,8 +6,6 @@ lower half is for training, the upper half for evaluation. In each, a hash of th
 the start, and the run's blocks follow one another from there: they never overlap.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 BLOCK = 4096

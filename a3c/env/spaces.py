@@ -5,8 +5,6 @@ one-hot. An image, the vector and an action mask follow one another in one array
 `a3c.net.observations` takes apart.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

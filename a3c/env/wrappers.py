@@ -4,8 +4,6 @@ A wrapper may change rewards and ends of episodes. Learning uses these; scores d
 wrappers each game counts its own rewards, until it ends or is reset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

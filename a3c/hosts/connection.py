@@ -1,7 +1,5 @@
 """A connection to one of our programs on another host: JSON objects over ssh, one per line."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

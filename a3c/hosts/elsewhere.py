@@ -4,8 +4,6 @@ Each file holds the last record of a process and the state of the connection. `a
 writes it into the run directory.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

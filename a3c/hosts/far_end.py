@@ -6,8 +6,6 @@ stop message. The remote end exits with its connection. The keeper continues, be
 session.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import dataclasses

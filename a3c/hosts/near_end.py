@@ -9,8 +9,6 @@ keeper ended without recording a reason, as after a reboot: then the local keepe
 program, and this starts another remote keeper.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

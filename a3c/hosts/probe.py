@@ -6,8 +6,6 @@ the other hosts can connect to them. Each listener sends a token, which proves t
 reached the probe and no other program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -4,8 +4,6 @@ Errors here never stop the process or its keeper. A full disk loses log lines; a
 terminal loses the echo. The keeper always reads the pipe, so the process can go on writing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -4,8 +4,6 @@ Containers use it as their health check. DIR is a run directory, or a directory 
 reads the records of keepers on this host. Records of ended keepers count only if none is running.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -18,8 +18,6 @@ SIGKILL                          the process and its group are killed with it (`
 The keeper exits with the last exit code of the process, 128+n for signal n.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

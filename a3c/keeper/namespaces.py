@@ -12,8 +12,6 @@ module to test whether the kernel allows it.
 The process that creates, enters or joins a network must have one thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import dataclasses

@@ -15,8 +15,6 @@ after an uptime of `healthy_s`. It also resets when a process that had worked en
 the second row (75, a signal, hung). A restart that a person requests doesn't count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS
 from typing import Literal, NamedTuple

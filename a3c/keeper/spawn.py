@@ -11,8 +11,6 @@ Grandchildren that left the group are reparented to the keeper, a subreaper, and
 child. Only these grandchildren survive if the keeper itself is killed by SIGKILL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

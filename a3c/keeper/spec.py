@@ -1,7 +1,5 @@
 """One process of a run as data, and the command line of its keeper, which has it as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, dataclass, field

@@ -3,8 +3,6 @@
 It runs without TensorFlow, whose import would cost seconds and 300 MB.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import types

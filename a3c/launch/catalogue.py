@@ -1,7 +1,5 @@
 """What there is to choose from: presets, settings and environments."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import fnmatch

@@ -4,8 +4,6 @@
 the hidden verb `complete`. Every completion starts a process, so nothing heavy is imported here.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import re

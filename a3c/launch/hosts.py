@@ -4,8 +4,6 @@ The check probes all hosts at the same time, shows a table of their answers, war
 errors that prevent the run.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import math

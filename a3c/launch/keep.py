@@ -9,8 +9,6 @@ configuration, the checkpoints and the summary. The other hosts store only the l
 their own processes. `--mode compose` prints a compose file whose containers run `keep`.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

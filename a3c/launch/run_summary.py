@@ -1,7 +1,5 @@
 """Supervise and show a run; at its end evaluate the agent, plot the curve, write the summary."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

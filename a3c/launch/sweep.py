@@ -4,8 +4,6 @@ Each trial is a run of the launcher in child mode, with a folder of its own. A s
 interrupted goes on where it stopped: trials that have ended are skipped, the others resumed.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import difflib

@@ -4,8 +4,6 @@ Commands address sessions, windows and panes by tmux's ids ($1, @2, %3), because
 another session. Only options of our own session, windows and panes are set.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The launcher's verbs, which show or change a run that has started."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ distributed master. Parameters and gradients are flat float32 vectors, in the or
 `Agent.shapes`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 

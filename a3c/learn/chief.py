@@ -1,7 +1,5 @@
 """Worker 0's extra tasks: collect episodes, decide when the run ends, write checkpoints."""
 
-from __future__ import annotations
-
 import logging
 import math
 import shutil

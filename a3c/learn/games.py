@@ -5,8 +5,6 @@ many workers share the cores. So the chief forks before its first graph, while i
 relevant thread. The fork waits for requests, and forks again for each of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

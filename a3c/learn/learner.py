@@ -1,7 +1,5 @@
 """The update on one screen: `Learner.pushes`."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ gradient flows into them.
 "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

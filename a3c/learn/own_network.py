@@ -1,7 +1,5 @@
 """Build a user's own network and check it: a mistake gives one line that names what to return."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys

@@ -9,8 +9,6 @@ Schulman et al. 2016 is "High-Dimensional Continuous Control Using Generalized A
 Estimation", arXiv:1506.02438.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

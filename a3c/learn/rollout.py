@@ -1,7 +1,5 @@
 """Play environments with fixed weights, in any autoreset mode of Gymnasium; yield rollouts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Each is a pure function of the configuration and the cluster's env steps so far,
 agree without communication, and a resumed run continues with the same values.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from typing import NamedTuple

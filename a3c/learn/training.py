@@ -1,7 +1,5 @@
 """A worker from start to end: join the cluster, play and learn, leave."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

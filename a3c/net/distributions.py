@@ -1,7 +1,5 @@
 """Policies: distributions over actions, given a network's policy parameters `[..., P]`."""
 
-from __future__ import annotations
-
 import abc
 import math
 from typing import Any

@@ -5,8 +5,6 @@ Keras 3 holds its weights in eager variables, which a graph of TensorFlow 1 can'
 model's weights.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

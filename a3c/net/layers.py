@@ -8,8 +8,6 @@ There are two kinds of initial values. `orthogonal`: orthogonal weights times a 
 ±1/sqrt(fan-in), the default of Torch, in which DeepMind's networks for Atari were written.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The interface of a network: the type that `model.build` returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

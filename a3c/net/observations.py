@@ -12,8 +12,6 @@ Running normalisation comes last, with a mean and deviation for each feature, or
 Frames are transposed with NumPy before they are fed, because TensorFlow takes six times as long.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The evaluator of a run: plays every new checkpoint, logs its score and keeps the best."""
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """Pictures of a game in progress: the game, with the agent's policy and value beside it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,7 +1,5 @@
 """Show games: in video files that ffmpeg encodes, and live in a window."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

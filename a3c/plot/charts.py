@@ -4,8 +4,6 @@ Runs that differ at most in their seed are drawn as one curve with a band. With 
 legend shows the settings that differ.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

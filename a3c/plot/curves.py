@@ -4,8 +4,6 @@ Any subset of the files is enough: in a run over several hosts each host has onl
 own processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

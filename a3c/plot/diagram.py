@@ -3,8 +3,6 @@
 Variables that no layer recorded (made with `get_variable` directly) get a row of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

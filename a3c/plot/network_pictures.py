@@ -6,8 +6,6 @@ of the point is half the squared change of the policy's parameters, and of the v
 and 3 of the paper): where the network looks, not whether it judges this place as good or bad.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The common style of all pictures: page, axes, colours, numbers, and the file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

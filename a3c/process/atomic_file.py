@@ -1,7 +1,5 @@
 """Write a file atomically: readers see the old contents or the new, never a part."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

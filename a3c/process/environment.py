@@ -1,7 +1,5 @@
 """The environment variables of a cluster's processes: which are removed, which are set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether other machines can reach a process, and who listens on a port."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

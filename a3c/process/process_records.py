@@ -4,8 +4,6 @@ A keeper writes `processes/<name>.json` in the run directory; all others only re
 reuses pids, so a pid counts only together with its birth.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """End a process on signals: in order at the first, at once at the second or after a deadline."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

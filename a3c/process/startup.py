@@ -4,8 +4,6 @@ Importing TensorFlow keeps a core busy for seconds. If ps and chief import it fi
 while the others start; if all do at once, all become ready only at the end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

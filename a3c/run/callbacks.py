@@ -1,7 +1,5 @@
 """The user's callbacks: the chief calls them with every row of metrics."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

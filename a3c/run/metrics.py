@@ -4,8 +4,6 @@ The same rows go to the console, to `metrics/<role>-<i>.jsonl` and to TensorBoar
 defined in `metrics.toml` beside this file; `docs/metrics.md` shows it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

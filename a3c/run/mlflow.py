@@ -1,7 +1,5 @@
 """A callback that sends rows to MLflow: `--callback a3c.run.mlflow:MLflow`."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

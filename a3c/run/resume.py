@@ -4,8 +4,6 @@ A restarted ps begins a new life at the env step that it was restored to. Every 
 the number of the life that it belongs to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Metrics files grow for days. The dashboard reads them every second, so it must not read them whole.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator

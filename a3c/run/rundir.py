@@ -1,7 +1,5 @@
 """A run directory: the paths of its files, its lock, and its recorded configuration."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

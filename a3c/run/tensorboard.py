@@ -1,7 +1,5 @@
 """Event files for TensorBoard: rows of metrics, the network's graph and its input images."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

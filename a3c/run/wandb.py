@@ -1,7 +1,5 @@
 """A callback that sends rows to Weights & Biases: `--callback a3c.run.wandb:Wandb`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -15,8 +15,6 @@ A call to a lost ps may hang; `Store` then ends the process. After a broken conn
 repeats the call, and a ps that already received it refuses it: no gradient counts twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ number of ps. An optimizer slot is named after its parameter, as in `conv1/weigh
 has optimizer counters; only one set is saved, because all of them count the same pushes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping

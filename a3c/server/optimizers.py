@@ -7,8 +7,6 @@ Variables must be resource variables: TensorFlow then updates a variable and its
 even with `use_locking=False`, so no step is lost. Steps of different variables are not ordered.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A parameter server: hold the variables, and exit when the run is over."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

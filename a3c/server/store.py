@@ -4,8 +4,6 @@ The state is the parameters, the optimizer's statistics, `global_step`, the runn
 statistics, the queue of episode reports and a few flags.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import threading

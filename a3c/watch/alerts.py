@@ -1,7 +1,5 @@
 """The warnings about a run, one line each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from a3c.cluster.topology import CHIEF

@@ -1,7 +1,5 @@
 """The status of a run at one moment, as a value and as text, and its mean return as it grows."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

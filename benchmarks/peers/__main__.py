@@ -7,8 +7,6 @@ Run it on an otherwise idle machine. Missing virtual environments of peers are m
 (some gigabytes).
 """
 
-from __future__ import annotations
-
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.peers")
 

@@ -3,8 +3,6 @@
 benchmarks/results/peers-search.csv has all settings that were tried.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Start a peer's program or a cluster of ours, and make rows from its counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The measurements, one row a run; their medians as a table and as a picture."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A virtual environment for each peer, made from its file of versions and kept."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ files. All its processes are gone when the `with` block ends. Recovery times are
 to the CSV file that A3C_FAULTS_CSV names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Faults of a cluster, drawn from a seed: each is injected, and ended if it can be."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -4,8 +4,6 @@
 and games in a file of its own in $A3C_LEDGER, through shared memory: SIGKILL loses nothing.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

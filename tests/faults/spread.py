@@ -1,7 +1,5 @@
 """A cluster whose every process is on a host of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A disk that is full, or read-only: training continues, and saving resumes with the disk."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Two ps of which one is lost, a port that is taken, the last worker's end, no chief and no ps."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

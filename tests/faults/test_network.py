@@ -3,8 +3,6 @@
 One cluster on hosts of their own goes through all of it, test after test.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

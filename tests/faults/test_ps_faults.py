@@ -3,8 +3,6 @@
 All tests use one run. Its checkpoint interval is the most that it may lose each time.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """Workers that are killed, hang, leak memory, raise or compute NaN: the others train on."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import os

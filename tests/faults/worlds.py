@@ -4,8 +4,6 @@ A switch is a file in the directory A3C_TEST_FAULTS, named by a fault and a work
 `raise-in-step.2`. The fault lasts as long as the file exists.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

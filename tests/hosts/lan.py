@@ -4,8 +4,6 @@ Each host has a second address on an outside network. None of it has a name on t
 disappears with the test's process, even if it crashes. Only root can create them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -4,8 +4,6 @@ One cluster on hosts of their own goes through all of it, test after test: the p
 beta, the chief and the launcher on alpha, a worker and a free slot on gamma.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

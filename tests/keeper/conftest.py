@@ -1,7 +1,5 @@
 """The keeper of a test."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A running keeper for tests, and its effects."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Output of a kept process on its way to log, terminal and record."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pickle

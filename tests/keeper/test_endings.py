@@ -1,7 +1,5 @@
 """When a keeper ends, its process and that process's descendants end too."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A keeper's record, log, echo and environment, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

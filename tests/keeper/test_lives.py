@@ -1,7 +1,5 @@
 """Which processes a keeper restarts, and which it ends first."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """Which ends lead to a restart, after which delay, and how often."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

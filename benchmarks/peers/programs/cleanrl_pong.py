@@ -1,7 +1,5 @@
 """Pong by CleanRL's PPO on envpool, with the settings that its README gives for that game."""
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.peers.programs.cleanrl_ppo import Settings, make_envs, train

@@ -5,8 +5,6 @@ with its published settings. CleanRL has a script on gymnasium's SyncVectorEnv a
 `vec_env` is one of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

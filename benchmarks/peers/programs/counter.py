@@ -1,7 +1,5 @@
 """A file in which a program counts its env steps; the benchmark reads it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """Pong as `presets/pong.toml` plays it, for programs without wrappers of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ale_py

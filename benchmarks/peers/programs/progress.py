@@ -1,7 +1,5 @@
 """The games of a program that learns Pong: its curve, and whether Pong is solved."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -6,8 +6,6 @@ That repository's own code is for 42×42 pixels and an LSTM; here are the networ
 preprocessing that all peers have.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 42×42 normalised pixels, four convolutions and an LSTM, 16 processes whose Adam is shared.
 """
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Iterator

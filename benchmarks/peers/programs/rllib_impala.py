@@ -1,7 +1,5 @@
 """RLlib's IMPALA on CPU, with the network of the A3C paper as an RLModule of its new API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

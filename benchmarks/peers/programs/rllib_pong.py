@@ -1,7 +1,5 @@
 """Pong by RLlib's IMPALA with the settings of its own example, `pong_impala.py`."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

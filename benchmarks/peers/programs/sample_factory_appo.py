@@ -1,7 +1,5 @@
 """Sample Factory's APPO on CPU; its `convnet_impala` with 256 units is the A3C paper's network."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Any
 

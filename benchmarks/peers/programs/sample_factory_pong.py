@@ -1,7 +1,5 @@
 """Pong by Sample Factory's APPO with the settings that it publishes for Atari."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Any
 

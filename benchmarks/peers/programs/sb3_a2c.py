@@ -1,7 +1,5 @@
 """stable-baselines3's A2C on its usual Atari wrappers, with the network of the A3C paper."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ale_py

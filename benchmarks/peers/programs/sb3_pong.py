@@ -1,7 +1,5 @@
 """Pong by stable-baselines3's A2C and PPO with the Atari settings of its zoo (`rl-zoo3`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

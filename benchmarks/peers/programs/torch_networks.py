@@ -1,7 +1,5 @@
 """The networks of the peers in PyTorch: the A3C paper's for speed, and the one of Nature."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
