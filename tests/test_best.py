@@ -53,7 +53,8 @@ def test_a_killed_evaluator_leaves_a_whole_best(
     assert found is not None
     assert (found.step, checkpoint.verify(found.path).step) == (100, 100)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    assert locate.find_best(run) == kept(run, 200, 8.0)
+    best = kept(run, 200, 8.0)
+    assert locate.find_best(run) == best
     monkeypatch.undo()
     kept(run, 300, 9.0)
     assert names(run) == ["300"]

@@ -6,6 +6,8 @@ the other hosts can connect to them. Each listener sends a token, which proves t
 reached the probe and no other program.
 """
 
+from __future__ import annotations  # a host may have an old Python
+
 import contextlib
 import errno
 import hashlib
@@ -17,11 +19,6 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-
-try:
-    import psutil
-except ImportError:  # the launcher refuses a host that lacks our libraries
-    psutil = None  # type: ignore[assignment]
 
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")
 CONNECT_TIMEOUT_S = 5.0
@@ -56,10 +53,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def addresses() -> list[str]:
+def memory_and_addresses() -> tuple[float, list[str]]:
+    """The available memory in MB, and the machine's addresses for other hosts."""
+    try:
+        import psutil
+    except ImportError:  # the launcher refuses a host that lacks our libraries
+        return 0.0, []
     every = [a for found in psutil.net_if_addrs().values() for a in found]
     inet = [a.address for a in every if a.family in (socket.AF_INET, socket.AF_INET6)]
-    return [a for a in inet if not a.startswith(("127.", "fe80:")) and a != "::1"]
+    outward = [a for a in inet if not a.startswith(("127.", "fe80:")) and a != "::1"]
+    return psutil.virtual_memory().available / 1e6, outward
 
 
 def listen(ports: list[int], token: str) -> dict[int, str]:
@@ -109,14 +112,15 @@ def main() -> None:
     task = json.loads(sys.stdin.buffer.readline())
     directory = task["directory"]
     there = os.path.isfile(os.path.join(directory, "worker.py"))  # noqa: PTH113, PTH118
+    memory_mb, addresses = memory_and_addresses()
     facts = {
         "python": platform.python_version(),
         "versions": versions(),
         "code": code_of(directory) if there else None,
         "cores": len(os.sched_getaffinity(0)),
-        "memory_mb": psutil.virtual_memory().available / 1e6 if psutil else 0.0,
+        "memory_mb": memory_mb,
         "busy": listen(task["ports"], task["token"]),
-        "addresses": addresses() if psutil else [],
+        "addresses": addresses,
     }
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()

@@ -45,8 +45,11 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
                 fcntl.flock(file, fcntl.LOCK_SH)  # until the file is closed
             elif processes > len(os.sched_getaffinity(0)):
                 time.sleep(YIELD_S)
-                log.info("waiting until the ps and the chief have started")
-                fcntl.flock(file, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    log.info("waiting until the ps and the chief have started")
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 fcntl.flock(file, fcntl.LOCK_UN)
         yield
 
