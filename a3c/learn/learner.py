@@ -1,4 +1,4 @@
-"""The update on one screen: `Learner.pushes`."""
+"""The update on one screen: `Learner.pushes`. `Learner.train` is the loop around it."""
 
 import logging
 from collections import deque
@@ -11,7 +11,7 @@ from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
-from a3c.learn.rollout import Rollout, Sliding, Stopwatch
+from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -49,6 +49,11 @@ class Learner:
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
+
+    def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
+        """Play a rollout and learn from it, again and again, until the player stops."""
+        for rollout in player.rollouts():
+            yield rollout, self.update(rollout)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.

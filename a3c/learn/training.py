@@ -89,7 +89,6 @@ class Worker:
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
         self._chief: Chief | None = None
-        self._reason: str | None = None  # the chief's, to end the run for all workers
         if task.is_chief:
             self._chief = Chief(store, config, run_dir, reply, manifest, life, games)
         self._policy = network.policy
@@ -157,8 +156,7 @@ class Worker:
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
         try:
-            self._play()
-            self._leave()
+            self._leave(self._play())
         except (PlayError, UnplayableError) as error:
             self._write_row()
             self._save_for_others(error)
@@ -166,21 +164,21 @@ class Worker:
             self._write_row(whole_cluster=False)
             raise
 
-    def _play(self) -> None:
-        """Play and learn until the run is over."""
+    def _play(self) -> str | None:
+        """Play and learn until the run is over; returns the chief's reason, or None."""
         player = self._make_player()
         self._stopwatch.lap("start")
         self._stopwatch.take()
-        if not self._is_over():
-            for rollout in player.rollouts():
-                update = self._learner.update(rollout)
+        if not self._is_over(reason := self._judge()):
+            for rollout, update in self._learner.train(player):
                 self._heartbeat.beat()
                 self._record(rollout, update)
                 self._stopwatch.lap("other")
-                if self._is_over():
+                if self._is_over(reason := self._judge()):
                     break
         self._send_reports()
         self._write_row()
+        return reason
 
     def _record(self, rollout: Rollout, update: Update) -> None:
         """Report games to the chief, write a row if one is due, and log what was asked for.
@@ -264,12 +262,14 @@ class Worker:
                 parts.append(f"{label} {row[name]:{form}}")
         log.info("%s", "  ".join(parts))
 
-    def _is_over(self) -> bool:
-        """Whether this worker must leave; also asks the chief whether the run is over for all."""
+    def _judge(self) -> str | None:
+        """The chief's reason to end the run for all workers, or None."""
+        return self._chief.tick(self._learner.reply) if self._chief else None
+
+    def _is_over(self, reason: str | None) -> bool:
         reply = self._learner.reply
-        self._reason = self._chief.tick(reply) if self._chief else None
         played = reply.global_step >= self._config.run.max_env_steps
-        return bool(self._reason) or played or reply.finished or self._stop.is_set()
+        return bool(reason) or played or reply.finished or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Exit with the error; the chief first saves and judges for the others while they push.
@@ -285,8 +285,8 @@ class Worker:
                 log.error("%s; not playing any more, but saving for the others", error)
             while time.monotonic() < until and time.monotonic() - moved_at < IDLE_S:
                 self._heartbeat.beat()
-                if self._is_over():
-                    self._leave()
+                if self._is_over(reason := self._judge()):
+                    self._leave(reason)
                     return
                 self._write_row_if_due()
                 self._stop.wait(WAIT_INTERVAL_S)
@@ -297,13 +297,14 @@ class Worker:
         self._store.detach()
         raise error
 
-    def _leave(self) -> None:
+    def _leave(self, reason: str | None) -> None:
         """Save and detach; if the chief has a reason, it first ends the run for all workers.
 
         A chief that died while ending the run ends it again after its restart.
         """
         if self._chief:
-            reason = self._store.ending() if self._learner.reply.finished else self._reason
+            if self._learner.reply.finished:
+                reason = self._store.ending()
             if reason:
                 log.info("the run is over: %s", reason)
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
