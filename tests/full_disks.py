@@ -37,3 +37,13 @@ def small_disk(place: Path, size: str) -> Iterator[None]:
     """A disk of its own for a directory."""
     with mounted("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)):
         yield
+
+
+def fill(directory: Path) -> Path:
+    """Fill a disk to its last byte; returns the file."""
+    filler = directory / "filler"
+    for size in (1 << 16, 1):
+        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+            while file.write(bytes(size)):
+                pass
+    return filler

@@ -11,8 +11,7 @@ from a3c.run import checkpoint
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.faults import ledger
-from tests.faults.events import fill
-from tests.full_disks import mounted, small_disk
+from tests.full_disks import fill, mounted, small_disk
 from tests.runs import finish, is_training, running, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
