@@ -208,6 +208,21 @@ def test_every_host_with_containers_works_out_the_same_plan(same_plan: SamePlan)
         assert [p["address"] for p in cast if p["role"] == "worker"] == workers
 
 
+def test_tf_config_gives_the_same_plan(
+    monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan
+) -> None:
+    """As Kubeflow's operator sets it, with a chief apart from the workers."""
+    cluster = {
+        "ps": ["run-ps-0.ns.svc:2222"],
+        "chief": ["run-chief-0.ns.svc:2222"],
+        "worker": [f"run-worker-{i}.ns.svc:2222" for i in range(WORKERS - 1)],
+    }
+    task = {"type": "worker", "index": 4}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    cast = same_plan("keep", "--trusted-network", *SETTINGS)
+    assert cast[NAMES.index("worker-5")]["address"] == "run-worker-4.ns.svc:2222"
+
+
 def test_manifests_are_valid_by_the_schemas_of_kubernetes() -> None:
     for version in ("1.29", kubernetes_validate.latest_version()):
         for name, resource in manifests().items():

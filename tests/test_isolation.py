@@ -55,8 +55,11 @@ def test_an_ordinary_user_trains_in_isolation(
     assert_vanishes(network)
 
 
-def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path) -> None:
+def test_without_isolation_launcher_and_status_say_who_can_get_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
+    monkeypatch.setenv("SOME_TOKEN", ONLY_IN_ENVIRONMENT)
     with running(path, "--isolation", "off", *ENDLESS) as process:
         _, port = split_address(record_of(path, "ps-0").address)
         wait_until(lambda: connects(("127.0.0.1", port)), "a server that anybody reaches")
@@ -70,6 +73,7 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path
     assert any(place.startswith("ps-0 ") for place in found.exposed)
     warning = next(line for line in found.warnings if "listen on all interfaces" in line)
     assert "ps-0" in warning
+    assert_private(path)
 
 
 @needs_user_namespaces

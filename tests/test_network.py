@@ -1,6 +1,7 @@
 """The network that the keepers of a run share, and how they find it."""
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -62,6 +63,22 @@ def test_it_is_found_as_long_as_anybody_is_in_it(python: Python, file: Path) -> 
     last = python(JOINS, file)
     assert network_of(last)
     assert [json.loads(line)["pid"] for line in file.read_text().splitlines()] == [last.pid]
+
+
+def test_a_second_network_is_never_made_beside_that_of_a_living_member(
+    python: Python, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes would wait for a ps that is in the other one."""
+
+    def refuse(name: str, *_arguments: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+
+    network_of(python(JOINS, file))
+    members = file.read_bytes()
+    monkeypatch.setattr(namespaces, "_call", refuse)
+    with pytest.raises(UserError, match="setns: Operation not permitted"):
+        namespaces.join(file)
+    assert file.read_bytes() == members
 
 
 def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
     (directory / ".worker-0.json.tmp").write_text(whole)
     assert process_records.read_records(directory.parent) == []
     assert process_records.read_records(directory / "no such run") == []
+    assert process_records.read_record(directory / ("a name that no file can have" * 10)) is None
 
 
 def test_a_pid_is_valid_only_with_its_birth() -> None:

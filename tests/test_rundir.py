@@ -138,6 +138,21 @@ def test_another_process_is_refused_and_a_killed_holder_holds_nothing(
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_launcher_leaves_a_run_that_another_one_holds(
+    runs: Path, capsys: pytest.CaptureFixture[str], resume: tuple[str, ...]
+) -> None:
+    path = runs / "here"
+    rundir.create(path, config(env_id="CartPole-v1"), None, resume=False)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with rundir.hold(path):
+        words = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir", str(path)]
+        assert launch_cluster.main([*words, *resume]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert {file: file.read_bytes() for file in before} == before
+
+
 # --- finding one --------------------------------------------------------------------------------
 
 

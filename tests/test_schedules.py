@@ -78,6 +78,10 @@ def test_drawn_learning_rate_is_within_its_range_and_the_same_for_every_process(
     rate = schedules.initial_rate(config)
     assert low <= rate <= low * factor
     assert schedules.after(config, 0).learning_rate == rate
+    halved = make_config(
+        seed, learning_rate_range=(low, low * factor), learning_rate_schedule="linear"
+    )
+    assert schedules.after(halved, 500).learning_rate == pytest.approx(rate / 2)
     other_worker = make_config(seed, learning_rate_range=(low, low * factor), rollout_length=7)
     assert schedules.initial_rate(other_worker) == rate
 

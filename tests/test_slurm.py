@@ -14,6 +14,7 @@ STEP = {
     "SLURM_STEP_NUM_TASKS": "10",
     "SLURM_STEP_TASKS_PER_NODE": "3(x2),2(x2)",
     "SLURM_PROCID": "4",
+    "SLURM_NODEID": "1",
     "SLURM_JOB_ID": "157",
     # Of the job around it, which may be larger.
     "SLURM_JOB_NODELIST": "rack[1-9]n08",
@@ -49,7 +50,7 @@ def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
     )
     assert task == Task("worker", 3)
     settings = ClusterConfig(trusted_network=True, ps=2, base_port=7000)
-    second = {"SLURM_PROCID": "1", "SLURM_DISTRIBUTION": "block:cyclic"}
+    second = {"SLURM_PROCID": "1", "SLURM_NODEID": "0", "SLURM_DISTRIBUTION": "block:cyclic"}
     cluster, task = place_by_slurm(STEP | second, settings)
     assert (cluster.ps, task) == (("rack1n08:7000", "rack1n08:7001"), Task("ps", 1))
 
@@ -73,6 +74,7 @@ def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
             },
             "task 0 of 1 has no place with 1 ps: give srun --ntasks=2",
         ),
+        ({"SLURM_NODEID": "3"}, "--distribution=block"),
         ({"SLURM_DISTRIBUTION": "cyclic:block"}, "--distribution=block"),
     ],
 )

@@ -78,6 +78,14 @@ def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
         other.let_go.set()
 
 
+def test_a_waiting_process_starts_after_a_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    with starting(tmp_path, 1) as (_, rest):
+        assert rest[0].inside.wait(60)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_no_process_waits_if_nothing_can_be_written(first: bool) -> None:
     with start_in_order(Path("/dev/null/processes"), first=first, processes=MANY):

@@ -38,6 +38,7 @@ def curve(directory: Path, name: str) -> list[tuple[int, float]]:
 def test_tensorboard_reads_files_in_order_though_the_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "events.out.tfevents.1700000000 (copy)").touch()
     now = time.time()
     for life, at in enumerate((now, now - 3600)):
         monkeypatch.setattr(time, "time", lambda: at)  # noqa: B023

@@ -8,7 +8,7 @@ variable                       fallback of the job, or meaning          example
 SLURM_STEP_NODELIST            SLURM_JOB_NODELIST                       node[01-03,7],big
 SLURM_STEP_NUM_TASKS           SLURM_NTASKS                             17
 SLURM_STEP_TASKS_PER_NODE      SLURM_TASKS_PER_NODE                     4(x4),1
-SLURM_PROCID                   this task                                5
+SLURM_PROCID, SLURM_NODEID     this task, and its node in the list      5, 1
 SLURM_DISTRIBUTION             must be block, the default               block
 SLURM_JOB_ID                   ports, unless `--base-port` is set       1234
 """
@@ -151,6 +151,11 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
             "give srun --distribution=block"
         )
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
+    if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != nodes[me]:
+        raise UserError(  # no peer would find this task; Slurm doesn't always name the distribution
+            f"--cluster slurm: this task is on node {_number(environ, 'SLURM_NODEID')} of the "
+            f"list, not on {nodes[me]}: give srun --distribution=block"
+        )
     base = settings.base_port
     if base is None:
         base = _FIRST_PORT + _PORTS_A_JOB * (_number(environ, "SLURM_JOB_ID") % _JOBS)

@@ -63,12 +63,17 @@ def _unshare() -> None:
 def enter(member: Identity) -> None:
     """Move this process into the network of another process; raises OSError."""
     own, its = Path("/proc/self/ns"), Path(f"/proc/{member.pid}/ns")
-    with (its / "user").open() as user, (its / "net").open() as network:
+    with contextlib.ExitStack() as stack:
+        found = [
+            (stack.enter_context((its / kind).open()), flag, own / kind)
+            for kind, flag in (("user", _CLONE_NEWUSER), ("net", _CLONE_NEWNET))
+            if (own / kind).exists()  # a kernel may be without user namespaces
+        ]
         if not is_alive(member):  # the files may be those of a later process with its pid
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        if not (own / "user").samefile(its / "user"):
-            _call("setns", user.fileno(), _CLONE_NEWUSER)
-        _call("setns", network.fileno(), _CLONE_NEWNET)
+        for file, flag, ours in found:
+            if not os.path.samestat(os.fstat(file.fileno()), ours.stat()):
+                _call("setns", file.fileno(), flag)
 
 
 def _call(name: str, *arguments: int) -> None:
@@ -101,11 +106,17 @@ def join(path: Path) -> None:
 
 def _entered(line: bytes) -> bool:
     """Enter the network of the member in this line, if it still runs."""
-    # A killed keeper can leave an incomplete line, and a member may exit at any time.
-    with contextlib.suppress(ValueError, TypeError, OSError):
-        enter(from_json(Identity, json.loads(line)))
-        return True
-    return False
+    try:
+        member = from_json(Identity, json.loads(line))
+    except (ValueError, TypeError):  # a killed keeper can leave an incomplete line
+        return False
+    try:
+        enter(member)
+    except OSError as error:
+        if is_alive(member):
+            raise UserError(": ".join(filter(None, (error.filename, error.strerror)))) from None
+        return False  # it may exit at any time
+    return True
 
 
 def main() -> int:

@@ -43,7 +43,7 @@ class KeeperSpec(Process):
     """What a keeper supervises. With `echo`, the keeper's own stdout gets the output too.
 
     Without `heartbeat` the keeper doesn't check for silence. `network` is the file that lists the
-    holders of the run's private network. `restarts` counts restarts under earlier keepers. The
+    members of the run's private network. `restarts` counts restarts under earlier keepers. The
     keeper ends when its parent, with the pid `parent`, ends.
     """
 

@@ -73,13 +73,14 @@ def n_step(
     The results are of the first T - `steps` + 1 samples only, or of none; the others lack steps.
     With λ = 1 the returns are R_t = r_t + ... + γ^(N-1) r_{t+N-1} + γ^N V_{t+N}.
     """
-    after = np.concatenate([values, bootstrap_value[None]])[steps:]  # of the complete samples
-    advantages, returns = np.empty((2, *after.shape), np.float32)
-    for t, value in enumerate(after):
-        rows = slice(t, t + steps)
-        estimates = gae(rewards[rows], values[rows], value, discounts[rows], lambda_)
-        advantages[t], returns[t] = (each[0] for each in estimates)
-    return advantages, returns
+    after = np.concatenate([values, bootstrap_value[None]])[steps:]
+    # The complete samples stand beside each other as columns of a rollout of `steps` rows.
+    r, v, d = (
+        np.stack([rows[k : k + len(after)] for k in range(steps)]).reshape(steps, -1)
+        for rows in (rewards, values, discounts)
+    )
+    advantages, returns = gae(r, v, after.ravel(), d, lambda_)
+    return advantages[0].reshape(after.shape), returns[0].reshape(after.shape)
 
 
 NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares

@@ -83,18 +83,19 @@ class Evaluator:
         for _ in self._ground.decisions(self._envs, self._agent, games):
             self._poll()
         summary = summarise(games.episodes)
-        values = {name: getattr(summary, name) for name in _LOGGED}
-        metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
-        for sink in self._sinks:
-            sink.write(manifest.step, metrics)
-        played = count(summary.episodes, "game")
-        log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
         if self._best is None or summary.mean > self._best.mean:
             try:
                 self._best = locate.keep_best(self._run, manifest, variables, summary)
             except (OSError, tf.errors.OpError) as error:
                 reason = str(error).splitlines()[0]
                 log.error("can't keep the best checkpoint (%s); evaluation goes on", reason)
+        # After that: a score that is recorded isn't played again.
+        values = {name: getattr(summary, name) for name in _LOGGED}
+        metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
+        for sink in self._sinks:
+            sink.write(manifest.step, metrics)
+        played = count(summary.episodes, "game")
+        log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
         return manifest
 
     def _record(self, step: int) -> None:

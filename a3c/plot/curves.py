@@ -205,9 +205,9 @@ def group(histories: Sequence[History]) -> list[Group]:
     if len(firsts) > 1 and all(history.config is not None for history in firsts):
         compared = list(map(_compared, firsts))
         keys = sorted({key for settings in compared for key in settings})
-        differing = [key for key in keys if len({plain(s.get(key)) for s in compared}) > 1]
+        differing = [key for key in keys if len({_shown(s.get(key)) for s in compared}) > 1]
         labels = [
-            ", ".join(f"{key.replace('_', ' ')} {plain(settings.get(key))}" for key in differing)
+            ", ".join(f"{key.replace('_', ' ')} {_shown(settings.get(key))}" for key in differing)
             for settings in compared
         ]
     if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
@@ -222,6 +222,10 @@ def _compared(history: History) -> dict[str, Any]:
         for name, value in values.items()
         if name not in _NOT_COMPARED
     }
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else plain(value)
 
 
 # --- smoothing, grids and bands -------------------------------------------------------------------

@@ -4,12 +4,12 @@ import contextlib
 from pathlib import Path
 
 
-def has_loopback_only(pid: int) -> bool:
-    """Whether loopback is the only interface in a process's network."""
+def has_loopback_only(pid: int) -> bool | None:
+    """Whether loopback is the only interface in a process's network; None if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     except OSError:
-        return False
+        return None
     return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
 
 

@@ -142,9 +142,9 @@ def read_record(path: Path) -> ProcessRecord | None:
 
 def read_json(kind: type, path: Path) -> Any:
     """The value of a type in a JSON file; None if the file is missing or holds no such value."""
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file():  # such as a named pipe, which would block
+            return None
         with path.open("rb") as file:
             return from_json(kind, json.loads(file.read(_MAX_BYTES)))
     except (OSError, ValueError, TypeError, RecursionError):

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 # without it. Keras also imports Matplotlib: a quarter of the whole time, and 50 MB.
 _LAST_IMPORT = "keras.src.optimizers"
 
+WAIT_S = 0.1
+PATIENCE_S = 120.0
 YIELD_S = 1.0  # gives the first processes time to take the lock
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
@@ -35,7 +38,7 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
     """Run the start-up inside this context, in order.
 
     A process enters at once if it is `first`, or if the machine has a core for each of `processes`.
-    The others wait until no first process is inside; if one hangs there, its keeper ends it.
+    The others wait until no first process is inside, for two minutes at most: one may hang there.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -45,13 +48,23 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
                 fcntl.flock(file, fcntl.LOCK_SH)  # until the file is closed
             elif processes > len(os.sched_getaffinity(0)):
                 time.sleep(YIELD_S)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    log.info("waiting until the ps and the chief have started")
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                fcntl.flock(file, fcntl.LOCK_UN)
+                _wait_until_unlocked(file)
         yield
+
+
+def _wait_until_unlocked(file: IO[str]) -> None:
+    until, said = time.monotonic() + PATIENCE_S, False
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not said:
+                log.info("waiting until the ps and the chief have started")
+                said = True
+            time.sleep(WAIT_S)
+        else:
+            fcntl.flock(file, fcntl.LOCK_UN)
+            return
 
 
 def import_tensorflow() -> None:

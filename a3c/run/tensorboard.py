@@ -93,8 +93,9 @@ class TensorBoardSink:
             if self._writer is None:
                 # Later than any other file: TensorBoard reads in the order of names.
                 self._directory.mkdir(parents=True, exist_ok=True)
-                others = self._directory.glob("events.out.tfevents.[0-9]*")
-                newest = max((int(path.name.split(".")[3]) for path in others), default=0)
+                others = self._directory.glob("events.out.tfevents.*")
+                seconds = [path.name.split(".")[3] for path in others]
+                newest = max((int(s) for s in seconds if s.isdecimal()), default=0)
                 stamp = max(time.time(), newest + 1.0)
                 name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
                 self._writer = tf.io.TFRecordWriter(str(self._directory / name))

@@ -93,7 +93,7 @@ class Status:
     dropped_reports: int
     failed_saves: int = 0  # in a row
     losses: tuple[str, ...] = ()  # env steps lost by rollbacks since the last start or resume
-    exposed: tuple[str, ...] = ()  # servers that others can reach, "ps-0 127.0.0.1:4000"
+    exposed: tuple[str, ...] = ()  # servers that others can reach, "ps-0 *:4000"
     is_isolated: bool | None = None  # whether their network has only loopback; None: none runs
     damaged: tuple[str, ...] = ()  # files that can't be read, "processes/ps-0.json"
     tensorboard: str | None = None  # its address while it runs
