@@ -19,9 +19,13 @@ import psutil
 import pytest
 from matplotlib import image
 
+import envs
 import evaluate
+import model
 import plot
-from a3c.run import checkpoint
+from a3c.play import following
+from a3c.play.playground import Playground
+from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
@@ -212,6 +216,20 @@ def test_a_signal_ends_the_evaluator_which_has_kept_the_best(follower: Any) -> N
     (kept,) = (path / "best").iterdir()
     rows = read_rows(RunDir(path).metrics("evaluator-0"))
     assert checkpoint.verify(kept).step == rows[-1]["env_steps"]
+
+
+def test_a_score_is_recorded_only_after_its_checkpoint_is_kept(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded checkpoint isn't played again, so a signal in between would lose the best."""
+    path = tmp_path / "run"
+    shutil.copytree(trained, path, ignore=shutil.ignore_patterns("best", "metrics", "events"))
+    monkeypatch.setattr(following.locate, "keep_best", mock.Mock(side_effect=SystemExit))
+    run = RunDir(path)
+    ground = Playground(rundir.read_config(run), envs.make, model.build, 1)
+    with pytest.raises(SystemExit):
+        following.Evaluator(run, ground, episodes=1, watch=False).follow()
+    assert [row for row in read_rows(run.metrics("evaluator-0")) if "evaluation/mean" in row] == []
 
 
 def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
