@@ -23,7 +23,7 @@ import envs
 import evaluate
 import model
 import plot
-from a3c.play import following
+from a3c.play import following, locate
 from a3c.play.playground import Playground
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
@@ -224,7 +224,7 @@ def test_a_score_is_recorded_only_after_its_checkpoint_is_kept(
     """A recorded checkpoint isn't played again, so a signal in between would lose the best."""
     path = tmp_path / "run"
     shutil.copytree(trained, path, ignore=shutil.ignore_patterns("best", "metrics", "events"))
-    monkeypatch.setattr(following.locate, "keep_best", mock.Mock(side_effect=SystemExit))
+    monkeypatch.setattr(locate, "keep_best", mock.Mock(side_effect=SystemExit))
     run = RunDir(path)
     ground = Playground(rundir.read_config(run), envs.make, model.build, 1)
     with pytest.raises(SystemExit):
