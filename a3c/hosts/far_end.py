@@ -19,7 +19,7 @@ from typing import Any
 
 from a3c.errors import EXIT_CRASH
 from a3c.hosts.connection import Channel
-from a3c.keeper.spec import parse
+from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
@@ -33,10 +33,9 @@ _KILL_S = 10.0
 
 
 class Reporter:
-    def __init__(self, request: dict[str, Any], launcher: Channel) -> None:
-        self._launcher = launcher
+    def __init__(self, request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None:
+        self._launcher, self._spec = launcher, spec
         self._run = Path(request["run_dir"])
-        self._spec = parse(request["keeper"][-1])
         self._places: dict[str, int] = request["places"]
         self._reported: ProcessRecord | None = None
         self._files_at = time.monotonic()
@@ -93,13 +92,12 @@ class Reporter:
         self._places[name] = place
 
 
-def attach(request: dict[str, Any], launcher: Channel) -> str | None:
+def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str | None:
     """Attach to the requested keeper, or start it; return the error if that fails.
 
     A keeper with another command line, from an earlier session of the run, is ended first. With
     `unless_ended` no keeper is started if the last one exited and recorded the reason.
     """
-    spec = parse(request["keeper"][-1])
     record = process_records.read_record(spec.record)
     if record and process_records.keeper_lives(record):
         if record.argv == spec.argv:
@@ -151,13 +149,14 @@ def main() -> int:
         left = end(alive, now=request["now"])
         launcher.send({"ended": [r.name for r in alive if r.name not in left], "left": left})
         return 0
-    log = Path(parse(request["keeper"][-1]).log)
+    spec = parse(request["keeper"][-1])
+    log = Path(spec.log)
     request["places"].setdefault("log", log.stat().st_size if log.exists() else 0)
-    trouble = attach(request, launcher)
+    trouble = attach(request, spec, launcher)
     if trouble:
         launcher.send({"trouble": trouble})
     else:
-        Reporter(request, launcher).run()
+        Reporter(request, spec, launcher).run()
     return 0
 
 

@@ -22,6 +22,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from a3c.errors import UserError
@@ -35,15 +36,18 @@ _MAX_FILE_BYTES = 1 << 24
 _REMEDY = "give --isolation off, and read SECURITY.md before that"
 
 
-def create() -> None:
-    """Move this process into a new network with loopback up; UserError if the kernel refuses it."""
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn an OSError of the kernel into a UserError with the name of the call."""
     try:
-        _unshare()
+        yield
     except OSError as error:
         raise UserError(": ".join(filter(None, (error.filename, error.strerror)))) from None
 
 
-def _unshare() -> None:
+@_refusals()
+def create() -> None:
+    """Move this process into a new network with loopback up; UserError if the kernel refuses it."""
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", _CLONE_NEWNET)
@@ -104,6 +108,7 @@ def join(path: Path) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}; give another directory") from None
 
 
+@_refusals()
 def _entered(line: bytes) -> bool:
     """Enter the network of the member in this line, if it still runs."""
     try:
@@ -112,9 +117,9 @@ def _entered(line: bytes) -> bool:
         return False
     try:
         enter(member)
-    except OSError as error:
+    except OSError:
         if is_alive(member):
-            raise UserError(": ".join(filter(None, (error.filename, error.strerror)))) from None
+            raise
         return False  # it may exit at any time
     return True
 

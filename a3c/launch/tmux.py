@@ -96,7 +96,7 @@ def require() -> None:
     if shutil.which("tmux"):
         if libtmux.common.has_gte_version(MIN_VERSION):
             return
-        why = "needs tmux 3.2 or newer: update it"
+        why = f"needs tmux {MIN_VERSION} or newer: update it"
     raise UserError(f"--mode tmux: {why}, or give --mode child")
 
 

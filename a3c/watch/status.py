@@ -83,12 +83,13 @@ class Reader:
         if usage:
             # TensorFlow's servers listen on all interfaces of their network.
             is_private = {
-                f"{p.name} *:{p.address.rpartition(':')[2]}": has_loopback_only(p.pid)
+                f"{p.name} *:{p.address.rpartition(':')[2]}": private
                 for p in members
                 if p.role in ("ps", "worker") and p.pid and p.host == process_records.this_host()
+                if (private := has_loopback_only(p.pid)) is not None
             }
-            exposed = tuple(server for server, private in is_private.items() if private is False)
-            isolated = not exposed if any(is_private.values()) or exposed else None
+            exposed = tuple(server for server, private in is_private.items() if not private)
+            isolated = not exposed if is_private else None
             status = dataclasses.replace(status, exposed=exposed, is_isolated=isolated)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
