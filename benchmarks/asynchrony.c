@@ -37,6 +37,7 @@
   X(together, 0) /* all workers wait for each other before they play and before they learn */ \
   X(alone, 0) /* env steps that the first worker plays before the others start */ \
   X(report_delay, 0) /* env steps between a game's end and its report */ \
+  X(replay, 0) /* play no games: learn from so many rollouts that are given, see `replay` */ \
   X(train_on, 1) /* go on to so many times the env steps to solve */
 
 #define FIELD(name, value) double name;
@@ -625,6 +626,27 @@ static void run(void) {
   }
 }
 
+static void get(float *to, int n) {
+  if (fread(to, sizeof *to, n, stdin) != (size_t)n) fprintf(stderr, "too little input\n"), exit(2);
+}
+
+/* Read the first weights and rollouts of the workers in turn; write the weights learnt from them.
+ * With one minibatch nothing is random, so the weights must be those of the cluster's own code. */
+static void replay(void) {
+  int size = size_of_rollout();
+  get(ps.p, num_params);
+  for (int k = 0; k < c.workers; k++) load(&workers[k]);
+  for (int i = 0; i < c.replay; i++) {
+    Worker *w = &workers[i % (int)c.workers];
+    get(w->obs, size * num_obs), get(w->next, c.envs * num_obs);
+    get(w->action, size), get(w->reward, size), get(w->discount, size);
+    get(w->log_p, size), get(w->trains, size);
+    begin_to_learn(w);
+    while (w->pushed < c.minibatches * c.epochs) learn(w);
+  }
+  fwrite(ps.p, sizeof *ps.p, num_params, stdout);
+}
+
 static void set(const char *given) {
 #define SET(name, value) \
   if (!strncmp(given, #name "=", sizeof #name)) { c.name = atof(given + sizeof #name); return; }
@@ -650,6 +672,10 @@ int main(int count, char **given) {
     Worker *w = &workers[k];
     w->random = seeded(c.seed * 1000 + k + 1);
     for (int b = 0; b < c.envs; b++) reset(&w->envs[b], &w->random);
+  }
+  if (c.replay) {
+    replay();
+    return 0;
   }
   run();
   printf("{\"solved\": %s, \"env_steps\": %ld, \"staleness\": %.2f, \"updates\": %ld, "

@@ -272,12 +272,13 @@ class Simulation:
         network = model.build(space, worlds[0].single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
         agent = Agent(network, space, config, seed=seeds[0])
+        self._shapes = agent.shapes
         self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
         ways = self._ways(gatherers)
         self._stores = [
             VirtualStore(self._ps, ways[index % len(ways)]) for index in range(len(seeds))
         ]
-        self._workers: list[tuple[Learner, Player]] = []
+        self.workers: list[tuple[Learner, Player]] = []
         for store, seed, world in zip(self._stores, seeds, worlds, strict=True):
             own = VirtualAgent(shared, agent)
             learner = Learner(own, store, config, Stopwatch(), seed=seed)  # type: ignore[arg-type]
@@ -288,7 +289,15 @@ class Simulation:
                 epsilon=epsilon,
                 return_statistics=learner.return_statistics,
             )
-            self._workers.append((learner, player))
+            self.workers.append((learner, player))
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The weights on the ps by name."""
+        shapes, flat = self._shapes, self._ps.pull().parameters
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+        parts = np.split(flat, ends[:-1])
+        named = zip(shapes.items(), parts, strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in named}
 
     def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:
         """The targets of the workers' pushes: the ps, or the gatherer of their host."""
@@ -301,7 +310,7 @@ class Simulation:
         """Play and learn to the end."""
         began, cpu_began = time.monotonic(), time.process_time()
         first_ms = self._config.share.samples * PLAY_MS
-        self._clock.run([self._life(*worker) for worker in self._workers], first_ms)
+        self._clock.run([self._life(*worker) for worker in self.workers], first_ms)
         stale = [value for store in self._stores for value in store.staleness]
         reply = self._ps.pull()
         return Outcome(

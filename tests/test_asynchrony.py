@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from a3c.config.command_line import parse_config
 from a3c.errors import UserError
+from a3c.learn.rollout import Rollout
 from a3c.plot import pictures
 from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine
@@ -105,6 +107,62 @@ def test_a_seed_determines_the_whole_run_in_c() -> None:
     kept = ("env_steps", "staleness", "updates", "mean_return_100")
     assert [first[name] for name in kept] == [second[name] for name in kept]
     assert 4000 <= first["env_steps"] < 4100
+
+
+def in_c(parameters: dict[str, np.ndarray]) -> np.ndarray:
+    """Parameters in the order of the C program: a row of weights and a bias for each output."""
+    trunks = [parameters[name] for name in parameters if "hidden" in name]
+    heads = [
+        np.append(column, bias)
+        for name in ("policy", "value")
+        for column, bias in zip(
+            parameters[f"{name}/weights"].T, parameters[f"{name}/biases"], strict=True
+        )
+    ]
+    rest = parameters.get("policy/log_deviation", [])
+    return np.concatenate([*map(np.ravel, [*trunks, *heads]), rest]).astype(np.float32)
+
+
+def log_probabilities(rollout: Rollout) -> np.ndarray:
+    """The log-probability of each action when it was played."""
+    given, actions = rollout.policy_parameters, rollout.actions
+    if actions.dtype == np.float32:  # a mean and a log-deviation
+        mean, log_deviation = given[..., :1], given[..., 1:]
+        z = (actions - mean) / np.exp(log_deviation)
+        return -0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)
+    logs = given - np.log(np.exp(given).sum(axis=-1, keepdims=True))
+    return np.take_along_axis(logs, actions[..., None], axis=-1)
+
+
+@needs_cc
+@pytest.mark.parametrize("preset", ["cartpole", "acrobot", "pendulum"])
+def test_the_program_in_c_learns_what_the_cluster_learns_from_the_same_rollouts(
+    preset: str,
+) -> None:
+    settings, _ = parse_config([f"--preset={preset}", "--workers=3", "--minibatches=1"], "", "")
+    simulation = Simulation(settings)
+    plays = [(learner, player.rollouts()) for learner, player in simulation.workers]
+    first = simulation.parameters()
+    given, num_rollouts = [in_c(first)], 0
+    for _ in range(3):
+        # All play before the first of them learns, so the others learn from older weights' games.
+        for learner, rollout in [(learner, next(rollouts)) for learner, rollouts in plays]:
+            parts = [rollout.observations, rollout.after, rollout.actions, rollout.rewards]
+            parts += [rollout.discounts, log_probabilities(rollout), rollout.mask]
+            given += [np.ravel(part).astype(np.float32) for part in parts]
+            num_rollouts += 1
+            learner.update(rollout)
+    numbers = {**asynchrony_in_c.settings(settings), "replay": num_rollouts}
+    learnt = subprocess.run(
+        [asynchrony_in_c.program(), *(f"{name}={value:.17g}" for name, value in numbers.items())],
+        input=np.concatenate(given).tobytes(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    expected = in_c(simulation.parameters())
+    learnt_by_c = np.frombuffer(learnt.stdout, np.float32)
+    assert np.abs(expected - given[0]).max() > 0.01
+    np.testing.assert_allclose(learnt_by_c, expected, rtol=0, atol=1e-5)
 
 
 def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
