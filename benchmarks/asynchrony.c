@@ -29,7 +29,7 @@
   X(learning_rate, 0) X(learning_rate_final, 0) X(anneal_start, 0) X(anneal_end, 0) \
   X(adam_beta1, 0) X(adam_beta2, 0) X(adam_epsilon, 0) X(max_gradient_norm, 0) \
   X(value_loss_weight, 0) X(entropy_weight, 0) X(initial_log_deviation, 0) \
-  X(predict_weights, 0) /* load the weights expected one step later */ \
+  X(predict_weights, 0) /* load the weights expected so many steps later */ \
   X(play_ms, 1) X(learn_ms, 0.3) X(push_ms, 1) /* an env step, a sample, a push */ \
   X(jitter, 0.3) /* standard deviation of the logarithm of each duration */ \
   X(pull, 1) /* load the newest weights before learning */ \
@@ -422,7 +422,7 @@ static void load(Worker *w) {
   for (int i = 0; i < num_params; i++) {
     if (steps) w->last_step[i] = (ps.p[i] - w->newest[i]) / steps;
     w->newest[i] = ps.p[i];
-    w->p[i] = ps.p[i] + (c.predict_weights ? w->last_step[i] : 0);
+    w->p[i] = ps.p[i] + c.predict_weights * w->last_step[i];
   }
   memcpy(w->moments, ps.moments, sizeof ps.moments);
   w->env_steps = ps.env_steps;
