@@ -119,8 +119,8 @@ def in_c(parameters: dict[str, np.ndarray]) -> np.ndarray:
             parameters[f"{name}/weights"].T, parameters[f"{name}/biases"], strict=True
         )
     ]
-    rest = parameters.get("policy/log_deviation", [])
-    return np.concatenate([*map(np.ravel, [*trunks, *heads]), rest]).astype(np.float32)
+    heads += [parameters[name] for name in parameters if name == "policy/log_deviation"]
+    return np.concatenate([np.ravel(part) for part in [*trunks, *heads]]).astype(np.float32)
 
 
 def log_probabilities(rollout: Rollout) -> np.ndarray:
