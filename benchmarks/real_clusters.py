@@ -130,27 +130,37 @@ def run_cluster(config: Config, run_dir: Path) -> None:
     ports = [f"127.0.0.1:{port}" for port in free_ports(config.cluster.workers + 1)]
     cluster = Cluster(tuple(ports[:1]), tuple(ports[1:]))
     tasks = [Task("ps", 0), *(Task("worker", i) for i in range(config.cluster.workers))]
-    with _ending(pids := {}):
+    pids: dict[int, Task] = {}
+    with _ending(pids):
         for task in tasks:
-            pids[_fork(cluster, task, config, run_dir)] = task
+            _fork(pids, cluster, task, config, run_dir)
         while any(task.job == "ps" or task.is_chief for task in pids.values()):
             pid, status = os.wait()
             task = pids.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             if code == EXIT_RETRY:
-                pids[_fork(cluster, task, config, run_dir)] = task
+                _fork(pids, cluster, task, config, run_dir)
             elif code:
                 raise SystemExit(f"{task.name} left with {code}: {_last_words(run_dir, task.name)}")
 
 
-def _fork(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
-    """Start one process of the cluster; it dies with this process."""
-    parent = os.getpid()
+def _fork(
+    pids: dict[int, Task], cluster: Cluster, task: Task, config: Config, run_dir: Path
+) -> None:
+    """Start one process of the cluster and add it to `pids`; it dies with this process.
+
+    Signals wait meanwhile: Python ignores the exception of a handler that runs in a fork's hooks.
+    """
+    parent, ending = os.getpid(), (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     if pid := os.fork():
-        return pid
+        pids[pid] = task
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
+        return
     try:
         spawn.die_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
         log = os.open(run_dir / "logs" / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
