@@ -98,7 +98,7 @@ class VirtualPs:
 
     def __init__(self, agent: Agent, config: Config) -> None:
         with tf.Graph().as_default() as built:
-            layout = cut(agent.shapes, 1)
+            self.layout = layout = cut(agent.shapes, 1)
             finished = zeros("finished", (), tf.int64)
             exchange = Exchange(layout, config, 1, agent.statistics_size, finished)
             parameters = {v.op.name: v for v in tf.compat.v1.global_variables()}
@@ -272,7 +272,6 @@ class Simulation:
         network = model.build(space, worlds[0].single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
         agent = Agent(network, space, config, seed=seeds[0])
-        self._shapes = agent.shapes
         self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
         ways = self._ways(gatherers)
         self._stores = [
@@ -293,11 +292,7 @@ class Simulation:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """The weights on the ps by name."""
-        shapes, flat = self._shapes, self._ps.pull().parameters
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-        parts = np.split(flat, ends[:-1])
-        named = zip(shapes.items(), parts, strict=True)
-        return {name: part.reshape(shape) for (name, shape), part in named}
+        return self._ps.layout.unflatten(self._ps.pull().parameters)
 
     def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:
         """The targets of the workers' pushes: the ps, or the gatherer of their host."""

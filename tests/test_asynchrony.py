@@ -119,7 +119,8 @@ def in_c(parameters: dict[str, np.ndarray]) -> np.ndarray:
             parameters[f"{name}/weights"].T, parameters[f"{name}/biases"], strict=True
         )
     ]
-    heads += [parameters[name] for name in parameters if name == "policy/log_deviation"]
+    if "policy/log_deviation" in parameters:
+        heads.append(parameters["policy/log_deviation"])
     return np.concatenate([np.ravel(part) for part in [*trunks, *heads]]).astype(np.float32)
 
 
@@ -142,17 +143,16 @@ def test_the_program_in_c_learns_what_the_cluster_learns_from_the_same_rollouts(
     settings, _ = parse_config([f"--preset={preset}", "--workers=3", "--minibatches=1"], "", "")
     simulation = Simulation(settings)
     plays = [(learner, player.rollouts()) for learner, player in simulation.workers]
-    first = simulation.parameters()
-    given, num_rollouts = [in_c(first)], 0
-    for _ in range(3):
+    given = [in_c(simulation.parameters())]
+    rounds = 3
+    for _ in range(rounds):
         # All play before the first of them learns, so the others learn from older weights' games.
         for learner, rollout in [(learner, next(rollouts)) for learner, rollouts in plays]:
             parts = [rollout.observations, rollout.after, rollout.actions, rollout.rewards]
             parts += [rollout.discounts, log_probabilities(rollout), rollout.mask]
             given += [np.ravel(part).astype(np.float32) for part in parts]
-            num_rollouts += 1
             learner.update(rollout)
-    numbers = {**asynchrony_in_c.settings(settings), "replay": num_rollouts}
+    numbers = {**asynchrony_in_c.settings(settings), "replay": rounds * len(plays)}
     learnt = subprocess.run(
         [asynchrony_in_c.program(), *(f"{name}={value:.17g}" for name, value in numbers.items())],
         input=np.concatenate(given).tobytes(),
