@@ -12,14 +12,11 @@ from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.faults import ledger
 from tests.full_disks import fill, mounted, small_disk
-from tests.runs import finish, is_training, running, wait_until
+from tests.runs import ENDLESS, finish, is_training, running, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 
-SETTINGS = (
-    *("--env-id", ledger.ENV_ID, "--max-env-steps", "1000000000000", "--stop-at-return", "none"),
-    *("--checkpoint-interval", "1", "--ps-timeout", "3", "--heartbeat-timeout", "6"),
-)
+TIMES = ("--checkpoint-interval", "1", "--ps-timeout", "3", "--heartbeat-timeout", "6")
 
 
 def made_read_only(path: Path) -> bool:
@@ -47,10 +44,13 @@ def test_training_outlives_a_full_and_a_read_only_disk(
     monkeypatch.setenv(ledger.VARIABLE, str(book))
     path = disk / "run"
     with small_disk(disk, "16m"):
-        with running(path, *SETTINGS) as process:
+        with running(path, "--env-id", ledger.ENV_ID, *ENDLESS, *TIMES) as process:
             wait_until(lambda: is_training(path), "training")
             wait_until(lambda: newest(path), "a checkpoint")
-            _fill_and_free(disk, path, book)
+            filler = fill(disk)
+            _is_blind_but_trains(path, book, "is full", blind_s=3)
+            filler.unlink()
+            _recovers(path)
             with mounted("--bind", str(path), str(path)):
                 wait_until(lambda: made_read_only(path), "a moment in which no file is written")
                 _is_blind_but_trains(path, book, "is read-only", blind_s=8)
@@ -61,13 +61,6 @@ def test_training_outlives_a_full_and_a_read_only_disk(
             assert code == 143, said
         log = RunDir(path).log("worker-0").read_text(errors="replace")
         assert "checkpoint failed, training goes on" in log
-
-
-def _fill_and_free(disk: Path, path: Path, book: Path) -> None:
-    filler = fill(disk)
-    _is_blind_but_trains(path, book, "is full", blind_s=3)
-    filler.unlink()
-    _recovers(path)
 
 
 def _is_blind_but_trains(path: Path, book: Path, alarm: str, blind_s: float) -> None:

@@ -20,6 +20,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -83,24 +84,14 @@ class Host:
 
 def in_namespace(namespace: int | None, act: Callable[[], T]) -> T:
     """Call `act` in a network namespace, by default in a new one, in another thread."""
-    done: list[T] = []
-    failed: list[BaseException] = []
 
-    def body() -> None:
-        try:
-            join = _libc.unshare(_CLONE_NEWNET) if namespace is None else _libc.setns(namespace, 0)
-            if join:
-                raise OSError(ctypes.get_errno(), "the kernel gives no network namespace")
-            done.append(act())
-        except BaseException as error:
-            failed.append(error)
+    def body() -> T:
+        if _libc.unshare(_CLONE_NEWNET) if namespace is None else _libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "the kernel gives no network namespace")
+        return act()
 
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(body).result()
 
 
 def _ends(name: str) -> tuple[int, int]:
