@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,9 +91,6 @@ class Machine:
         return subprocess.run(
             self.command(argv), capture_output=True, text=True, check=check, timeout=180
         )
-
-    def python(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, *argv, check=check)
 
     def close(self) -> None:
         self.crash()

@@ -25,6 +25,8 @@ from tests.runs import ENDLESS, is_training, manifest, wait_until
 WHY_NOT = lan.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
+Launcher = subprocess.Popen[str]
+
 PORTS = range(2222, 2227)
 FLAGS = (
     *("--mode", "child", "--env-id", "CartPole-v1", "--hosts", "hosts.toml", "--trusted-network"),
@@ -51,7 +53,7 @@ class Net(NamedTuple):
         return (self.alpha, self.beta, self.gamma)
 
     def launch(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.alpha.python("launch_cluster.py", *arguments, check=check)
+        return self.alpha.run(sys.executable, "launch_cluster.py", *arguments, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def write_host_file(net: Net, address_of_gamma: str = "10.77.0.3") -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(net: Net) -> Iterator[subprocess.Popen[str]]:
+def cluster(net: Net) -> Iterator[Launcher]:
     """A launcher whose three workers train; a fourth may come."""
     write_host_file(net)
     for machine in net.machines:
@@ -97,14 +99,14 @@ def cluster(net: Net) -> Iterator[subprocess.Popen[str]]:
 # --- what the run's files say ---------------------------------------------------------------------
 
 
-def gain(net: Net, *names: str, what: str, rows: int = 2) -> None:
-    """Wait until workers have written more metrics, as they reach the launcher's host."""
-    before = {name: num_rows(net, name) for name in names}
-    wait_until(lambda: all(num_rows(net, n) >= k + rows for n, k in before.items()), what)
+def gain(net: Net, *names: str, what: str) -> None:
+    """Wait until workers have written two more rows, as they reach the launcher's host."""
 
+    def num_rows(name: str) -> int:
+        return net.run.metrics(name).read_bytes().count(b"\n")
 
-def num_rows(net: Net, name: str) -> int:
-    return net.run.metrics(name).read_bytes().count(b"\n")
+    goals = {name: num_rows(name) + 2 for name in names}
+    wait_until(lambda: all(num_rows(name) >= goal for name, goal in goals.items()), what)
 
 
 def far(net: Net, name: str) -> ProcessRecord:
@@ -155,9 +157,7 @@ def test_every_fault_is_said_before_anything_starts(net: Net) -> None:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def test_the_run_is_on_three_hosts_and_looked_at_from_one(
-    net: Net, cluster: subprocess.Popen[str]
-) -> None:
+def test_the_run_is_on_three_hosts_and_looked_at_from_one(net: Net, cluster: Launcher) -> None:
     assert "worker-3 starts on gamma, at 10.77.0.3:2223" in net.launch(*ADD).stdout
     wait_until(lambda: is_training(net.run.path, workers=4), "training on all hosts")
     status = json.loads(net.launch("status", "runs/mine", "--json").stdout)
@@ -175,43 +175,37 @@ def test_the_run_is_on_three_hosts_and_looked_at_from_one(
     assert cluster.poll() is None
 
 
-def test_no_port_of_the_run_answers_to_the_world_outside(
-    net: Net, cluster: subprocess.Popen[str]
-) -> None:
+def test_no_port_of_the_run_answers_to_the_world_outside(net: Net, cluster: Launcher) -> None:
     places = [(m.outside.address, port) for m in net.machines for port in PORTS]
     with ThreadPoolExecutor(len(places)) as pool:
         assert not any(pool.map(lambda place: net.stranger.reaches(*place), places))
-    assert net.stranger.reaches(
-        net.beta.outside.address, 22
-    )  # it is no broken wire that keeps them out
+    # It is no broken wire that keeps the stranger out.
+    assert net.stranger.reaches(net.beta.outside.address, 22)
     assert cluster.poll() is None
 
 
-def test_a_worker_that_came_later_leaves_in_order_on_sigterm(
-    net: Net, cluster: subprocess.Popen[str]
-) -> None:
+def test_a_worker_that_came_later_leaves_in_order_on_sigterm(net: Net, cluster: Launcher) -> None:
     pid = far(net, "ps-0").pid
     # As when the machine goes down: everything of the worker gets the signal at once.
     net.gamma.run("pkill", "-TERM", "-f", "worker.py --job worker --task 3|keeper .*worker-3.json")
     wait_until(lambda: far(net, "worker-3").state == "stopped", "the end of it", timeout_s=15)
-    log = net.launch("logs", "worker-3", "--run", "runs/mine").stdout
-    assert "SIGTERM: leaving" in log
+    assert "SIGTERM: leaving" in net.run.log("worker-3").read_text()
     gain(net, "worker-0", "worker-1", "worker-2", what="the others' training on")
     assert far(net, "ps-0").pid == pid
     assert cluster.poll() is None
 
 
-def test_lost_connections_end_nothing(net: Net, cluster: subprocess.Popen[str]) -> None:
+def test_lost_connections_end_nothing(net: Net, cluster: Launcher) -> None:
     names = ("ps-0", "worker-1", "worker-2")
     before = {name: far(net, name).pid for name in names}
     net.alpha.run("pkill", "-f", "^ssh -T")
     gain(net, "worker-1", "worker-2", what="word from the others")
     assert {name: far(net, name).pid for name in names} == before
-    assert "is at work already" in net.launch("logs", "worker-2", "--run", "runs/mine").stdout
+    assert "is at work already" in net.run.log("worker-2").read_text()
     assert cluster.poll() is None
 
 
-def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str]) -> None:
+def test_a_host_that_was_cut_off_returns(net: Net, cluster: Launcher) -> None:
     net.gamma.link.conditions.cut = True
     began = time.monotonic()
     gain(net, "worker-0", "worker-1", what="training without a host")
@@ -226,7 +220,7 @@ def test_a_host_that_was_cut_off_returns(net: Net, cluster: subprocess.Popen[str
     assert cluster.poll() is None
 
 
-def test_the_host_of_the_ps_reboots(net: Net, cluster: subprocess.Popen[str]) -> None:
+def test_the_host_of_the_ps_reboots(net: Net, cluster: Launcher) -> None:
     steps = manifest(net.run.path).step
     net.beta.crash()
     net.beta.boot()
@@ -236,7 +230,7 @@ def test_the_host_of_the_ps_reboots(net: Net, cluster: subprocess.Popen[str]) ->
     assert cluster.poll() is None
 
 
-def test_stop_ends_everything_everywhere(net: Net, cluster: subprocess.Popen[str]) -> None:
+def test_stop_ends_everything_everywhere(net: Net, cluster: Launcher) -> None:
     assert "mine is stopped" in net.launch("stop", "runs/mine").stdout
     assert cluster.wait(timeout=60) == 0
     assert [processes_of(machine) for machine in net.machines] == ["", "", ""]
@@ -245,7 +239,7 @@ def test_stop_ends_everything_everywhere(net: Net, cluster: subprocess.Popen[str
 
 def test_it_goes_on_across_the_same_hosts_until_it_is_solved(net: Net) -> None:
     """Without `--hosts`: the run knows its own."""
-    flags = ("--stop-at-return", "475", "--mode", "child", "--run-dir", "runs/mine", "--resume")
+    flags = ("--stop-at-return", "195", "--mode", "child", "--run-dir", "runs/mine", "--resume")
     done = net.launch(*flags, "--max-workers", "none")
     assert "gamma  10.77.0.3  worker-2" in done.stderr
     summary = json.loads(net.run.summary.read_text())
