@@ -85,6 +85,7 @@ class Far:
 
     def at_work(self) -> ProcessRecord:
         record: ProcessRecord = wait_until(self.record, "the process over there")
+        self.wait_for("hello")
         return record
 
     def cut_off(self, follower: subprocess.Popen[bytes]) -> None:
@@ -111,7 +112,6 @@ def far(tmp_path: Path) -> Iterator[Far]:
 def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complete(far: Far) -> None:
     follower = far.follow()
     pid = far.at_work().pid
-    far.wait_for("hello")
     mirrored = far.run.metrics("worker-1")
     wait_until(lambda: mirrored.exists() and mirrored.stat().st_size > 10, "metrics here")
 
@@ -131,30 +131,26 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
     assert mirrored.read_bytes() == rows  # to the last one, none twice
 
 
-def test_a_killed_remote_keeper_is_restarted_and_the_exit_code_is_passed_on(far: Far) -> None:
+def test_a_killed_remote_keeper_is_restarted_and_the_next_follower_passes_the_exit_code_on(
+    far: Far,
+) -> None:
     follower = far.follow()
-    record = far.at_work()
-    far.wait_for("hello")
-    os.kill(record.keeper.pid, signal.SIGKILL)
+    os.kill(far.at_work().keeper.pid, signal.SIGKILL)
     far.wait_for("ended together with its keeper")
     assert follower.wait(timeout=60) == 1  # its own keeper starts it again
     follower = far.follow()
     wait_until(lambda: far.said.read_text().count("hello") == 2, "another life")
-    (far.there.path / "leave").write_text("70")
-    assert follower.wait(timeout=60) == 70
-
-
-def test_a_new_follower_attaches_to_the_running_process_and_exits_with_it(far: Far) -> None:
-    first = far.follow()
     pid = far.at_work().pid
-    far.wait_for("hello")
-    first.kill()
-    first.wait()
-    second = far.follow()
+
+    follower.kill()
+    follower.wait()
+    follower = far.follow()
     far.wait_for("at work already")
     assert far.at_work().pid == pid
+    (far.there.path / "leave").write_text("70")
+    assert follower.wait(timeout=60) == 70
     (far.there.path / "leave").write_text("0")
-    assert second.wait(timeout=60) == 0
+    assert far.follow().wait(timeout=60) == 0
 
 
 def test_processes_on_a_host_that_was_cut_off_are_ended_later(
@@ -163,7 +159,6 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(
     monkeypatch.setenv("PATH", far.environment["PATH"])
     follower = far.follow()
     far.at_work()
-    far.wait_for("hello")
     far.cut_off(follower)
     began = time.monotonic()
     follower.terminate()
@@ -181,8 +176,7 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(
 
 
 def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
-    blocked = far.there.path / "logs"
-    blocked.touch()  # where its log's directory should be
+    (far.there.path / "logs").touch()  # where its log's directory should be
     assert far.follow().wait(timeout=60) == 70
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
 
