@@ -7,16 +7,9 @@ import pytest
 from a3c.keeper.restarts import Limits, Patience, Verdict, judge
 
 
-@pytest.mark.parametrize(
-    ("code", "verdict"),
-    [
-        (-signal.SIGSEGV, "crash"),
-        (-signal.SIGABRT, "crash"),
-        (127, "failed"),
-    ],
-)
-def test_exit_codes_are_judged_as_the_table_says(code: int, verdict: Verdict) -> None:
-    assert judge(code) == verdict
+def test_exit_codes_are_judged_as_the_table_says() -> None:
+    codes = (-signal.SIGSEGV, -signal.SIGABRT, 70, 127)
+    assert [judge(code) for code in codes] == ["crash", "crash", "failed", "failed"]
 
 
 @pytest.mark.parametrize(("verdict", "beat"), [("retry", False), ("crash", True)])
