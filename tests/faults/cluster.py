@@ -159,12 +159,6 @@ class Cluster:
         """The newest env step in any worker's rows."""
         return max(row["env_steps"] for name in self.workers for row in self.rows(name)[-1:])
 
-    def manifest(self) -> checkpoint.Manifest:
-        """The newest checkpoint's manifest, with every byte verified."""
-        found = checkpoint.newest_valid(self.run.checkpoints)
-        assert found
-        return found[1]
-
     def newest_checkpoint_step(self) -> int:
         """The step of the newest checkpoint; 0 before the first one."""
         steps = checkpoint.steps(self.run.checkpoints)
@@ -233,9 +227,10 @@ class Cluster:
         times.append(time.time())
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
-    def assert_never_fell(self, name: str) -> None:
-        steps = [row["env_steps"] for row in self.rows(name)]
-        assert steps == sorted(steps), f"global_step fell, as {name} saw it"
+    def assert_step_never_fell(self) -> None:
+        for name in self.workers:
+            steps = [row["env_steps"] for row in self.rows(name)]
+            assert steps == sorted(steps), f"global_step fell, as {name} saw it"
 
     def assert_smooth_curves(self) -> None:
         for path in sorted((self.run.path / "metrics").glob("worker-*.jsonl")):

@@ -19,7 +19,6 @@ from a3c.process.environment import code_environment
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir, create
 from a3c.watch import status
-from a3c.watch.snapshot import Status
 from tests.faults import ledger
 from tests.faults.wire import Host
 from tests.runs import DEADLINE_S, ENDLESS, pid_of, wait_until
@@ -78,13 +77,10 @@ class Spread:
         for child in self._children.values():
             child.wait(timeout=60)
 
-    def status(self) -> Status:
-        return status.read(self.run)
-
     @property
     def step(self) -> int:
         """The global step that the chief saw last."""
-        return self.status().global_step or 0
+        return status.read(self.run).global_step or 0
 
     def record(self, name: str) -> ProcessRecord:
         found = process_records.read_record(self.run.record(name))
