@@ -10,22 +10,16 @@ from a3c.process import heartbeat
 from a3c.process.heartbeat import Heartbeat, HeartbeatMonitor
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that only the test moves; it starts at 0 as on a machine that has just booted."""
-    now = [0.0]
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
-    return now
-
-
 def test_beats_create_the_file_and_come_at_most_twice_a_second(
-    tmp_path: Path, clock: list[float]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [0.0]  # as on a machine that has just booted
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     path = tmp_path / "worker-0.heartbeat"
     beats = Heartbeat(str(path))
     beats.beat()
     touched = []
-    for clock[0] in (10.0, 10.1, 10.49, 10.5, 10.9, 11.0, 99.0):
+    for now[0] in (10.0, 10.1, 10.49, 10.5, 10.9, 11.0, 99.0):
         os.utime(path, (1.0, 1.0))
         beats.beat()
         touched.append(path.stat().st_mtime > 1.0)

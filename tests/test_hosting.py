@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -58,7 +57,7 @@ class Far:
             directory.mkdir(parents=True)
         (tmp_path / "there/a3c").symlink_to(REPOSITORY / "a3c")
         ssh.write_text(SSH)
-        ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+        ssh.chmod(0o700)
         self.environment = {
             **os.environ,
             "PATH": f"{ssh.parent}:{os.environ['PATH']}",

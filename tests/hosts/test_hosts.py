@@ -58,11 +58,9 @@ class Net(NamedTuple):
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
-    with lan.machines(tmp_path_factory.mktemp("hosts"), ("alpha", "beta", "gamma")) as (
-        made,
-        found,
-    ):
-        yield Net(made, *found)
+    names = ("alpha", "beta", "gamma")
+    with lan.machines(tmp_path_factory.mktemp("hosts"), names) as (stranger, found):
+        yield Net(stranger, *found)
 
 
 def write_host_file(net: Net, address_of_gamma: str = "10.77.0.3") -> None:
@@ -239,7 +237,7 @@ def test_stop_ends_everything_everywhere(net: Net, cluster: Launcher) -> None:
 
 def test_it_goes_on_across_the_same_hosts_until_it_is_solved(net: Net) -> None:
     """Without `--hosts`: the run knows its own."""
-    flags = ("--stop-at-return", "195", "--mode", "child", "--run-dir", "runs/mine", "--resume")
+    flags = ("--stop-at-return", "475", "--mode", "child", "--run-dir", "runs/mine", "--resume")
     done = net.launch(*flags, "--max-workers", "none")
     assert "gamma  10.77.0.3  worker-2" in done.stderr
     summary = json.loads(net.run.summary.read_text())
