@@ -73,7 +73,7 @@ def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_the_ps_is_lost(
     ps, chief, waiter = (f"127.0.0.1:{port}" for port in free_ports(3))
     hosts = ["--ps-hosts", ps, "--worker-hosts", f"{chief},{waiter}", "--run-dir", str(tmp_path)]
     log = tmp_path / "log"
-    waiting = [*command("worker", 1), "--ps-timeout", "60"]
+    waiting = [*command("worker", 1), "--env-id", "CartPole-v1", "--ps-timeout", "60"]
     with started(log, hosts, command("ps", 0), waiting) as (server, worker):
         wait_until(lambda: "waiting for worker-0" in log.read_text(), "a waiting worker")
         server.kill()
