@@ -8,22 +8,14 @@ from hypothesis import strategies as st
 from a3c.config.command_line import OPTIONS, Layer, Option
 
 TEXTS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
-JSON_TABLES = st.dictionaries(
-    st.text(max_size=5),
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-        ),
-        max_leaves=5,
-    ),
-    max_size=3,
+WORDS = st.text(max_size=5)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | FINITE | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=5,
 )
-
+JSON_TABLES = st.dictionaries(WORDS, JSON, max_size=3)
 
 # More minibatches and epochs need other settings; schedules must end after they start.
 CERTAIN: dict[str, Any] = {

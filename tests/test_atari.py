@@ -98,61 +98,42 @@ def test_cropped_frames_are_the_playing_field(preprocessing: str, side: int) -> 
 
 
 @pytest.mark.parametrize("preprocessing", ["atari", "universe"])
-def test_stacks_go_from_old_to_new_black_before_the_start_and_on_to_the_end(
+def test_stacks_go_from_old_to_new_and_begin_black_or_with_the_first_frame_repeated(
     preprocessing: str,
 ) -> None:
-    history = play(make(preprocessing=preprocessing), 4)
-    first = history[0][0]
-    assert not first[:, :3].any()
-    assert first[:, 3].any(axis=(1, 2)).all()
-    for (earlier, *_), (later, *_) in itertools.pairwise(history):
-        np.testing.assert_array_equal(earlier[:, 1:], later[:, :3])
-    history = play(make(preprocessing=preprocessing, max_episode_steps=5), 5)
-    before, (after, *_, truncations, info) = history[-2][0], history[-1]
-    assert truncations.all()
-    np.testing.assert_array_equal(info["final_obs"][:, :3], before[:, 1:])
-    assert info["final_obs"][:, 3].any(axis=(1, 2)).all()
-    assert not after[:, :3].any()
-
-
-@pytest.mark.parametrize("preprocessing", ["atari", "universe"])
-def test_a_game_may_begin_with_its_first_frame_repeated(preprocessing: str) -> None:
-    """Only the frames before the first are others, in the same games."""
     settings: dict[str, Any] = {"preprocessing": preprocessing, "max_episode_steps": 5}
-    histories = zip(
-        *(play(make(2, repeat_first_frame=on, **settings), 12) for on in (True, False)), strict=True
-    )
-    for number, ((repeated, *_, info), (black, *_, black_info)) in enumerate(histories):
-        age = min(number % 5, 3)  # frames of this game before the newest one
-        np.testing.assert_array_equal(repeated[:, 3 - age :], black[:, 3 - age :])
-        assert not black[:, : 3 - age].any()
-        for frame in range(3 - age):
-            np.testing.assert_array_equal(repeated[:, frame], repeated[:, 3 - age])
+    repeated, black = (play(make(2, repeat_first_frame=on, **settings), 12) for on in (True, False))
+    for number, ((stack, *_, info), (usual, *_, usual_info)) in enumerate(
+        zip(repeated, black, strict=True)
+    ):
+        first = 3 - min(number % 5, 3)  # of this game's frames in the stack
+        np.testing.assert_array_equal(stack[:, first:], usual[:, first:])
+        assert usual[:, 3].any(axis=(1, 2)).all()
+        assert not usual[:, :first].any()
+        assert (stack[:, :first] == stack[:, first : first + 1]).all()
         if "final_obs" in info:
-            np.testing.assert_array_equal(info["final_obs"], black_info["final_obs"])
+            np.testing.assert_array_equal(info["final_obs"], usual_info["final_obs"])
+    for (before, *_), (after, *_, info) in itertools.pairwise(black):
+        newest = info.get("final_obs", after)
+        np.testing.assert_array_equal(newest[:, :3], before[:, 1:])
+        assert newest[:, 3].any(axis=(1, 2)).all()
 
 
 # --- what is played -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("env_id", "rom", "stickiness"),
-    [
-        ("ALE/Pong-v5", "pong", 0.25),
-        ("Pong-v4", "pong", 0.0),
-        ("PongNoFrameskip-v0", "pong", 0.25),
-        ("MsPacmanNoFrameskip-v4", "ms_pacman", 0.0),
-        ("ALE/TicTacToe3D-v5", "tic_tac_toe_3d", 0.25),
-    ],
-)
-def test_old_and_new_ids_name_a_game_and_its_stickiness(
-    env_id: str, rom: str, stickiness: float
-) -> None:
-    game = atari.find(env_id)
-    assert game is not None
-    assert (game.rom, game.stickiness) == (rom, stickiness)
-    for other in ("Pong-v5", "ALE/Pong-v4", "ALE/PongNoFrameskip-v5", "Pong-ram-v4", "Pogn-v4"):
-        assert atari.find(other) is None
+def test_old_and_new_ids_name_a_game_and_its_stickiness() -> None:
+    games = {
+        "ALE/Pong-v5": ("pong", 0.25),
+        "Pong-v4": ("pong", 0.0),
+        "PongNoFrameskip-v0": ("pong", 0.25),
+        "MsPacmanNoFrameskip-v4": ("ms_pacman", 0.0),
+        "ALE/TicTacToe3D-v5": ("tic_tac_toe_3d", 0.25),
+    }
+    found = {env_id: atari.find(env_id) for env_id in games}
+    assert {i: game and (game.rom, game.stickiness) for i, game in found.items()} == games
+    others = ("Pong-v5", "ALE/Pong-v4", "ALE/PongNoFrameskip-v5", "Pong-ram-v4", "Pogn-v4")
+    assert not any(atari.find(other) for other in others)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +199,13 @@ def test_the_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) 
     assert truncations == [0, 0, 0, 0, 0, 0, 1] * 2 + [0]
 
 
-@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
-def test_a_game_that_ends_at_the_limit_has_terminated(render_mode: str | None) -> None:
+def test_a_game_that_ends_at_the_limit_has_terminated() -> None:
     settings: dict[str, Any] = {"env_id": "BreakoutNoFrameskip-v4", "frame_skip": 1, "noop_max": 0}
     length = [bool(end[2][0]) for end in play(make(1, **settings), 1200)].index(True)
-    *_, last = play(make(1, render_mode, **settings, max_episode_steps=length), length)
-    assert last[2].tolist() == [True]
-    assert last[3].tolist() == [False]
+    for render_mode in (None, "rgb_array"):
+        *_, last = play(make(1, render_mode, **settings, max_episode_steps=length), length)
+        assert last[2].tolist() == [True]
+        assert last[3].tolist() == [False]
 
 
 def test_one_thread_steps_all_games_and_others_games_dont_change_the_reset_mode() -> None:

@@ -17,17 +17,15 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[st
 def test_every_preset_is_listed_with_its_goal_and_what_was_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = printed(capsys, "presets")
-    assert [words[0] for words in lines[1:]] == command_line.preset_names()
-    cartpole = next(" ".join(words) for words in lines if words[0] == "cartpole")
-    assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in cartpole
-    assert re.search(r" s \(commit [0-9a-f]{7}\)$", cartpole)
-    breakout = next(" ".join(words) for words in lines if words[0] == "breakout")
+    rows = printed(capsys, "presets")[1:]
+    assert [words[0] for words in rows] == command_line.preset_names()
+    lines = {words[0]: " ".join(words) for words in rows}
+    assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in lines["cartpole"]
+    assert re.search(r" s \(commit [0-9a-f]{7}\)$", lines["cartpole"])
     after = r"after [\d,]+ env steps in [\d,]+ s"
-    assert re.search(rf"ALE/Breakout-v5 [\d.]+ \(1 seed\) {after}", breakout)
-    mujoco = next(" ".join(words) for words in lines if words[0] == "mujoco")
-    assert re.search(rf"HalfCheetah-v5 [\d,.]+ \(5 seeds\) {after}", mujoco)
-    assert mujoco.count("HalfCheetah-v5 ") == 1
+    assert re.search(rf"ALE/Breakout-v5 [\d.]+ \(1 seed\) {after}", lines["breakout"])
+    assert re.search(rf"HalfCheetah-v5 [\d,.]+ \(5 seeds\) {after}", lines["mujoco"])
+    assert lines["mujoco"].count("HalfCheetah-v5 ") == 1
 
 
 def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,15 +28,6 @@ BITS = MultiBinary([1, 3])
 POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BITS, CLIP), (BOX, CLIP), (BOX, SQUASH)]
 
 
-def log_probability(policy: Policy, parameters: Any, actions: Any) -> np.ndarray:
-    stored = np.asarray(actions, policy.action_dtype)
-    return run(lambda: policy.log_probability(tf.constant(f32(parameters)), stored))
-
-
-def entropy(policy: Policy, parameters: Any) -> np.ndarray:
-    return run(lambda: policy.entropy(tf.constant(f32(parameters))))
-
-
 def samples(policy: Policy, parameters: Any, number: int = 20_000, seed: int = 3) -> np.ndarray:
     rows = np.tile(f32(parameters), (number, 1))
     return run(lambda: policy.sample(tf.constant(rows)), seed)
@@ -74,9 +65,10 @@ def test_categorical_numbers_are_their_closed_forms_summed_over_choices(
     rows = np.arange(len(choices))
     expected = sum(log[rows, choice] for log, choice in zip(logs, choices.T, strict=True))
     actions = choices.reshape(-1, *policy.action_shape)
-    np.testing.assert_allclose(log_probability(policy, logits, actions), expected, atol=1e-5)
+    log_p, entropies, *_ = numbers_of(policy, logits, actions)
+    np.testing.assert_allclose(log_p, expected, atol=1e-5)
     expected = sum(-(np.exp(log) * log).sum(-1) for log in logs)
-    np.testing.assert_allclose(entropy(policy, logits), expected, atol=1e-5)
+    np.testing.assert_allclose(entropies, expected, atol=1e-5)
     modes = np.stack([part.argmax(-1) for part in parts], -1).reshape(actions.shape)
     np.testing.assert_array_equal(run(lambda: policy.mode(tf.constant(logits))), modes)
 
@@ -139,23 +131,16 @@ def test_whatever_a_diverged_network_says_the_environment_gets_a_valid_action(
 # --- Gaussian -----------------------------------------------------------------------------------
 
 
-def normal_log_density(x: np.ndarray, mean: np.ndarray, log_deviation: np.ndarray) -> np.ndarray:
-    z = (x - mean) / np.exp(log_deviation)
-    return (-0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)).sum(-1)
-
-
 def test_gaussian_log_probability_and_entropy_match_their_closed_forms() -> None:
     policy = for_space(BOX, CLIP)
     rng = np.random.default_rng(0)
     mean, log_deviation, actions = rng.normal(size=(3, 5, 2))
-    parameters = np.concatenate([mean, log_deviation], -1)
-    np.testing.assert_allclose(
-        log_probability(policy, parameters, actions),
-        normal_log_density(actions, mean, log_deviation),
-        rtol=1e-4,
-    )
+    log_p, entropies, *_ = numbers_of(policy, np.hstack([mean, log_deviation]), actions)
+    z = (actions - mean) / np.exp(log_deviation)
+    expected = (-0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)).sum(-1)
+    np.testing.assert_allclose(log_p, expected, rtol=1e-4)
     expected = (0.5 * np.log(2 * np.pi * np.e) + log_deviation).sum(-1)
-    np.testing.assert_allclose(entropy(policy, parameters), expected, rtol=1e-5)
+    np.testing.assert_allclose(entropies, expected, rtol=1e-5)
 
 
 def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
@@ -180,7 +165,7 @@ def test_squashed_entropy_is_as_close_to_the_integral_as_stated(
     u = np.abs(mean + deviation * z)
     log_slope = 2 * (np.log(2) - u - np.log1p(np.exp(-2 * u))) + np.log(2.0)
     expected = 0.5 * np.log(2 * np.pi * np.e) + np.log(deviation) + weights @ log_slope
-    estimate = entropy(policy, [[mean, math.log(deviation)]])[0]
+    _, estimate, *_ = numbers_of(policy, [[mean, math.log(deviation)]], [[0.0]])
     assert estimate == pytest.approx(expected, abs=tolerance)
 
 
@@ -208,7 +193,8 @@ def test_infinite_bounds_are_clipped_to_nothing_and_never_squashed() -> None:
 
 def test_bounds_that_leave_no_choice_keep_the_density_finite() -> None:
     policy = for_space(Box(f32([1, 0]), f32([1, 1])), SQUASH)
-    assert np.isfinite(log_probability(policy, np.zeros((1, 4)), [[0.3, 0.3]])).all()
+    log_p, *_ = numbers_of(policy, np.zeros((1, 4)), [[0.3, 0.3]])
+    assert np.isfinite(log_p).all()
     np.testing.assert_array_equal(policy.to_env(f32([[0.3, 0.0]])), [[1.0, 0.5]])
 
 

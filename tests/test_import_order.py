@@ -33,11 +33,11 @@ LIGHT = [
         "tensorflow rich libtmux gymnasium matplotlib",
         "import launch_cluster; launch_cluster.main(['status', 'runs/run', '--json'])",
     ),
-    ("tensorflow", "import a3c.watch.dashboard"),
-    ("tensorflow", "import launch_cluster; launch_cluster.main(['--env-id', 'Nope-v0'])"),
-    ("tensorflow", "import plot; assert plot.main(['runs/run']) == 0"),
     (
         "tensorflow",
+        "import a3c.watch.dashboard, launch_cluster, plot\n"
+        "launch_cluster.main(['--env-id', 'Nope-v0'])\n"
+        "assert plot.main(['runs/run']) == 0\n"
         "import envs, examples.memory, a3c.env.seeding, a3c.cluster.plan, a3c.run.checkpoint\n"
         "import a3c.run.metrics, a3c.process.heartbeat, a3c.server.layout",
     ),

@@ -4,7 +4,6 @@ import shutil
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,10 +46,11 @@ def test_a_run_is_trained_shown_and_evaluated_by_the_installed_commands(
     assert "preset cartpole" in out
     assert f"go on with   {installed}/a3c --resume" in out
     assert ": done" in said(installed, tmp_path, "a3c", "status")[1]
-    assert "CartPole-v1 after" in said(installed, tmp_path, "a3c-evaluate", "--episodes", "1")[1]
+    played = ("a3c-evaluate", "--episodes", "1")
+    assert "CartPole-v1 after" in said(installed, tmp_path, *played)[1]
     assert ": done" in said(installed, tmp_path, "a3c", "watch")[1]
     assert "return.png" in said(installed, tmp_path, "a3c-plot", "--what", "return")[1]
-    assert "mean return" in said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole")[1]
+    assert "mean return" in said(installed, tmp_path, *played, "zoo/cartpole")[1]
     assert "solved 10 of 10" in said(installed, tmp_path, "a3c", "presets")[1]
     code, out = said(installed, tmp_path, "a3c", "stat")
     assert (code, out) == (2, "a3c: unknown verb stat: did you mean start or status?\n")
@@ -68,15 +68,9 @@ def test_a_mode_that_needs_a_clone_is_refused(installed: Path, tmp_path: Path) -
 def test_the_wheel_holds_every_module_and_preset_and_says_that_it_is_typed(installed: Path) -> None:
     (wheel,) = installed.parent.parent.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    files = ["a3c/py.typed", *(str(path.relative_to(REPOSITORY)) for path in data_files())]
-    assert held >= set(files)
-
-
-def data_files() -> Iterator[Path]:
-    """The files of the clone that an installation needs besides the scripts."""
-    yield from (REPOSITORY / "a3c").rglob("*.py")
-    yield from (REPOSITORY / "presets").glob("*.toml")
-    yield from (REPOSITORY / "zoo").glob("*/*")
+    needed = [("a3c", "**/*.py"), ("presets", "*.toml"), ("zoo", "*/*")]
+    files = [path for folder, names in needed for path in (REPOSITORY / folder).glob(names)]
+    assert held >= {"a3c/py.typed", *(str(path.relative_to(REPOSITORY)) for path in files)}
 
 
 def test_the_citation_is_of_this_version() -> None:

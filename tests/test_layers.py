@@ -1,7 +1,7 @@
 """The layers against NumPy, and what they start from."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,19 +39,6 @@ def unrolled_lstm(
             outputs[t, b] = h
         last[b] = np.concatenate([c, h])
     return outputs, last
-
-
-def run_lstm(
-    rollout: Sequence[np.ndarray], units: int, time: int | None
-) -> tuple[Any, dict[str, np.ndarray]]:
-    """The LSTM's output, and its variables."""
-
-    def build() -> Any:
-        inputs, state, starts = (tf.cast(array, tf.float32) for array in rollout)
-        steps = tf.compat.v1.placeholder_with_default(inputs, [time, *inputs.shape[1:]])
-        return layers.lstm(steps, state, starts, units), variables()
-
-    return run(build)
 
 
 # --- dense and convolution ----------------------------------------------------------------------
@@ -118,22 +105,18 @@ def test_lstm_matches_a_numpy_unroll_with_resets(time: int | None) -> None:
     rng = np.random.default_rng(0)
     inputs, state = rng.normal(size=(6, 5, 3)), rng.normal(size=(5, 8))
     starts = rng.random((6, 5)) < 0.3
-    starts[0, 0], starts[5, 1] = True, True
-    (outputs, last), made = run_lstm((inputs, state, starts), 4, time)
+    starts[0, 1], starts[5, 1], starts[:3, 0] = True, True, [False, False, True]
+    state[0] = np.nan  # even that is forgotten at a start
+
+    def build() -> Any:
+        steps = tf.compat.v1.placeholder_with_default(inputs.astype(np.float32), [time, None, 3])
+        known, begins = tf.constant(state, tf.float32), tf.constant(starts)
+        return layers.lstm(steps, known, begins, 4), variables()
+
+    (outputs, last), made = run(build)
     expected_outputs, expected_last = unrolled_lstm(inputs, state, starts, made)
     np.testing.assert_allclose(outputs, expected_outputs, atol=1e-6)
     np.testing.assert_allclose(last, expected_last, atol=1e-6)
-
-
-def test_nothing_before_an_episode_start_reaches_what_comes_after() -> None:
-    inputs, starts = np.random.default_rng(0).normal(size=(5, 1, 3)), np.zeros((5, 1), bool)
-    starts[2] = True
-    (outputs, last), _ = run_lstm((inputs, np.ones((1, 8)), starts), 4, None)
-    inputs[:2] = 7.0
-    diverged = np.full((1, 8), np.nan)  # even that is forgotten
-    (other_outputs, other_last), _ = run_lstm((inputs, diverged, starts), 4, None)
-    np.testing.assert_array_equal(outputs[2:], other_outputs[2:])
-    np.testing.assert_array_equal(last, other_last)
 
 
 def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:

@@ -47,7 +47,11 @@ def run(tree: Path, *arguments: str) -> str:
 
 
 CHECK = """
-import sys
+import shlex, sys
+import launch_cluster
+drawn, *launches = map(shlex.split, sys.argv[1:])
+for _, *flags in launches:
+    assert launch_cluster.main([*flags, "--dry-run"]) == 0
 from a3c.process.startup import import_tensorflow
 import_tensorflow()
 import numpy as np, tensorflow as tf
@@ -78,22 +82,18 @@ agent = Agent(network, space, Config(), seed=1)
 actions = agent.act(seen, agent.initial_state(3), np.zeros(3, bool)).actions
 assert (walks.step(actions)[0][:, 1] == actions).all()
 assert "second/weights" in agent.parameters()
-assert model.main(sys.argv[1:]) == 0
+assert model.main(drawn[1:]) == 0
 """
 
 
 def test_loss_metric_schedule_network_and_wrapper_do_what_the_page_says(tree: Path) -> None:
     assert len(CHANGES) == 6
     (drawn,) = [command for command in COMMANDS if command.startswith("model.py")]
-    assert "residual on CartPole-v1" in run(tree, "-c", CHECK, *shlex.split(drawn)[1:])
-    assert (tree / "residual.png").is_file()
-
-
-def test_the_other_launches_are_understood(tree: Path) -> None:
     launches = [c for c in COMMANDS if c.startswith("launch_cluster.py") and c not in TOUR]
-    assert len(launches) == 3
-    for launch in launches:
-        assert "--job worker" in run(tree, *shlex.split(launch), "--dry-run")
+    said = run(tree, "-c", CHECK, drawn, *launches)
+    assert "residual on CartPole-v1" in said
+    assert (tree / "residual.png").is_file()
+    assert said.count("--job ps") == len(launches) == 3
 
 
 def test_from_an_own_environment_to_a_video(tree: Path) -> None:

@@ -210,14 +210,9 @@ def test_final_observations_are_packed_and_masks_are_of_the_next_action(mode: An
 # --- masks ----------------------------------------------------------------------------------------
 
 
-def masked_agent(actions: Any, **settings: Any) -> tuple[Any, Agent, Any]:
+def masked_agent(actions: Any) -> tuple[Any, Agent, Any]:
     config = small_config(
-        env_id="Odd-v0",
-        action_masks=True,
-        envs_per_worker=3,
-        rollout_length=40,
-        ratio_limit=0.2,
-        **settings,
+        env_id="Odd-v0", action_masks=True, envs_per_worker=3, rollout_length=40, ratio_limit=0.2
     )
     made = copies(FLOATS, actions, action_masks=True)
     space = made.single_observation_space
@@ -294,12 +289,9 @@ def test_masks_follow_the_actions_that_are_selected() -> None:
 
 
 def test_a_loaded_agent_obeys_the_masks(tmp_path: Path) -> None:
-    observed_space: Any = spaces.Tuple([GREY, FLOATS])
-    given = {"observed": observed_space, "actions": MASKED[0][0]}
-    config = {"env_id": "Odd-v0", "env_kwargs": {}, "action_masks": True}
-    made = gymnasium.spec("Odd-v0")
-    made.kwargs.update(given)
-    agent = untrained(tmp_path / "checkpoint", **config)
+    given: dict[str, Any] = {"observed": spaces.Tuple([GREY, FLOATS]), "actions": MASKED[0][0]}
+    gymnasium.spec("Odd-v0").kwargs.update(given)
+    agent = untrained(tmp_path, env_id="Odd-v0", action_masks=True)
     env = agent.make_env()
     observed, info = env.reset(seed=1)
     for t in range(20):
@@ -391,6 +383,7 @@ def test_an_image_beside_a_number_is_learned_with_masks(tmp_path: Path) -> None:
         learning_rate=5e-3,
         rollout_length=16,
         max_env_steps=50_000,
+        stop_at_return=0.9,  # after half of these
         evaluation_episodes=0,
     )
     worker(config, tmp_path).run()

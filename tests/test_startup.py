@@ -35,7 +35,6 @@ class Starter(threading.Thread):
         with self._turn:
             self.inside.set()
             self.let_go.wait(60)
-        self.inside.clear()
 
 
 @contextlib.contextmanager
