@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import launch_cluster
 from a3c.cluster import topology
 from a3c.errors import UserError
 from a3c.keeper import health
@@ -21,7 +22,7 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests.runs import DEADLINE_S, REPOSITORY, a_process, call, wait_until
+from tests.runs import DEADLINE_S, REPOSITORY, a_process, wait_until
 
 KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
 
@@ -66,7 +67,7 @@ def keeping(
 
 
 def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDir(tmp_path / "run")
     ports = topology.free_ports(4)
@@ -88,13 +89,15 @@ def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted
     assert summary["env_steps"] >= 20_000
     assert "played" in said[1] or "mean" in said[1]
 
-    for name in ("worker-0", "worker-2", "ps-0"):
-        again = call(*KEEP, name, *hosts, "--env-id", "CartPole-v1", "--run-dir", str(run.path))
-        assert again.returncode == 0
-        assert "run is over: give --resume" in again.stderr
-    spare = call(*KEEP, "worker-3", "--spares", *hosts, "--run-dir", str(run.path))
-    assert spare.returncode == 0
-    assert spare.stderr == "worker-3 is not needed: the run has 3 workers\n"
+    caplog.set_level("INFO")
+    over = "run is over: give --resume to go on with it, or another --run-dir"
+    no_need = "worker-3 is not needed: the run has 3 workers"
+    for words, line in (
+        *((["keep", name], over) for name in ("worker-0", "worker-2", "ps-0")),
+        (["keep", "worker-3", "--spares"], no_need),
+    ):
+        assert launch_cluster.main([*words, *hosts, "--run-dir", str(run.path)]) == 0
+        assert caplog.messages[-1] == line
 
 
 SLEEP = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)")
