@@ -22,11 +22,13 @@ def test_defaults_are_valid_settings_like_any_other() -> None:
 
 
 @given(layers())
-def test_a_configuration_comes_back_from_json_bit_for_bit(layer: Layer) -> None:
+def test_a_configuration_comes_back_from_json_bit_for_bit_and_from_flags(layer: Layer) -> None:
     before = command_line.merge([command_line.from_tables(layer, "test")])
     text = json.dumps(settings.to_dict(before), allow_nan=False)
     after = command_line.from_dict(json.loads(text), "test")
     assert repr(after) == repr(before)  # repr tells 1 from 1.0 and 0.0 from -0.0
+    again, arguments = command_line.parse_config(command_line.to_flags(before), "prog", "about")
+    assert (again, arguments.preset) == (before, None)
 
 
 def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:
@@ -54,8 +56,6 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
 # --- how the workers share what a preset says of the task -----------------------------------------
 
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
-
-
 PONG = {"envs": 16, "rollout_length": 128}
 
 
