@@ -77,20 +77,33 @@ def test_a_dead_pane_shows_its_output_until_another_process_starts_in_it(
     assert "workers-1 worker-1" in listed(server, "#{window_name} #{@a3c_title}")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["plain", "dots.and:colons", "a b", 'it\'s "quoted"', "naïve ☃", "-dash", "$HOME;#{x}", "=eq"],
-)
-def test_any_name_of_a_run_makes_a_separate_session(
-    server: libtmux.Server, tmp_path: Path, name: str
+def test_runs_of_any_name_have_separate_sessions_and_leave_the_users_options(
+    server: libtmux.Server, tmp_path: Path
 ) -> None:
-    opened(server, tmp_path, sleeper("x"), run=name)
-    assert tmux.find_session(server, name)
-    assert tmux.find_session(server, name[:-1]) is None
-    with pytest.raises(UserError, match="duplicate session"):
+    def options() -> list[list[str]]:
+        return [server.cmd("show-options", flag).stdout for flag in ("-g", "-gw")]
+
+    before = options()
+    names = ["plain", "dots.and:colons", "a b", 'it\'s "quoted"', "naïve ☃", "-dash", "$HOME;#{x}"]
+    names += ["=eq", "plain-2"]
+    pids = {}
+    for name in names:
+        others = listed(server, "#{pane_pid}")
         opened(server, tmp_path, sleeper("x"), run=name)
-    tmux.close_session(server, name)
+        (pids[name],) = (int(pid) for pid in listed(server, "#{pane_pid}") if pid not in others)
+        assert tmux.find_session(server, name), name
+        assert tmux.find_session(server, name[:-1]) is None, name
+        with pytest.raises(UserError, match="duplicate session"):
+            opened(server, tmp_path, sleeper("x"), run=name)
+    while names:
+        name = names.pop(0)
+        tmux.close_session(server, name)
+        tmux.close_session(server, name)
+        wait_until(lambda: not psutil.pid_exists(pids[name]), "its end")  # noqa: B023
+        assert all(psutil.pid_exists(pids[other]) for other in names), name
+        assert all(tmux.find_session(server, other) for other in names), name
     assert server.cmd("list-sessions", "-F", "#{session_name}").stdout == ["somebody-elses"]
+    assert options() == before
 
 
 def test_processes_get_their_arguments_and_the_launchers_environment_without_its_proxies(
@@ -125,22 +138,6 @@ def test_no_command_line_shows_the_environment(
     opened(server, tmp_path, sleeper("x"), MY_OWN="my-own-token")
     assert "source-file" in log.read_text()
     assert "my-own-token" not in log.read_text()
-
-
-def test_closing_one_run_leaves_the_other_and_the_users_options(
-    server: libtmux.Server, tmp_path: Path
-) -> None:
-    before = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
-    for run in ("run", "run-2"):
-        opened(server, tmp_path, sleeper("x"), run=run)
-    (pid, other) = (int(line) for line in listed(server, "#{pane_pid}"))
-    tmux.close_session(server, "run")
-    tmux.close_session(server, "run")
-    wait_until(lambda: not psutil.pid_exists(pid), "its end")
-    assert tmux.find_session(server, "run-2")
-    assert psutil.pid_exists(other)
-    after = server.cmd("show-options", "-g").stdout + server.cmd("show-options", "-gw").stdout
-    assert before == after
 
 
 @pytest.mark.parametrize(
