@@ -177,14 +177,14 @@ def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[st
 
 
 def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]) -> None:
-    chosen = {"workers": 1, "stop_at_return": 475.0, "max_env_steps": 100_000}
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", **chosen))
+    chosen = {"stop_at_return": 475.0, "max_env_steps": 100_000}
+    made = cartpole(tmp_path, **chosen)
     made.process("worker-0")
     speaker = run_summary.Progress(made.run)
     made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
     speaker.poll()
     assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
-    timed = FakeRun(tmp_path / "timed", configure(**chosen, max_wall_time_s=30.0))
+    timed = cartpole(tmp_path / "timed", **chosen, max_wall_time_s=30.0)
     timed.process("worker-0")
     timed_speaker = run_summary.Progress(timed.run)
     timed.rows("worker-0", [timed.chief_row(8850, 0.0, 20.0) | {"wall_s": 9.0}])
