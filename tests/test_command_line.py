@@ -34,9 +34,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- precedence ---------------------------------------------------------------------------------
 
 
-def test_default_then_preset_then_file_then_flags_in_any_order(
-    presets: Path, tmp_path: Path
-) -> None:
+def test_flags_win_over_file_over_preset_over_default(presets: Path, tmp_path: Path) -> None:
     (presets / "mine.toml").write_text("[run]\nseed = 2\nkeep_checkpoints = 2\nstop_window = 2")
     file = tmp_path / "file.toml"
     file.write_text("[run]\nseed = 3\nkeep_checkpoints = 3")
@@ -47,9 +45,7 @@ def test_default_then_preset_then_file_then_flags_in_any_order(
     assert parse("--preset", "mine", "--stop-at-return", "none").run.stop_at_return is None
 
 
-def test_a_run_of_an_earlier_version_goes_on_without_the_settings_that_are_no_more(
-    tmp_path: Path,
-) -> None:
+def test_an_earlier_versions_run_goes_on_without_settings_that_are_no_more(tmp_path: Path) -> None:
     tables = {**plain(Config()), "cluster": {"workers": 3, "overlap": True}}
     tables["env"]["episodic_points"] = True
     path = tmp_path / "config.json"
@@ -81,9 +77,7 @@ def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_pa
         ("initial_log_deviation", "-.5", -0.5),
     ],
 )
-def test_numbers_and_times_may_be_written_as_people_write_them(
-    name: str, text: str, value: float
-) -> None:
+def test_numbers_and_times_may_be_written_as_people_do(name: str, text: str, value: float) -> None:
     assert value_of(parse(OPTIONS[name].flag, text), name) == value
 
 
@@ -110,9 +104,7 @@ def test_the_longest_pattern_picks_the_preset(presets: Path) -> None:
     assert chosen == {"CartPole-v1": "one", "CartPole-v0": "pole", "Foo": "pole", "foo": "any"}
 
 
-def test_the_preset_goes_by_the_environment_that_is_asked_for(
-    presets: Path, tmp_path: Path
-) -> None:
+def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: Path) -> None:
     (presets / "pole.toml").write_text('for_env_ids = ["CartPole-*"]\n[run]\nseed = 7')
     file = tmp_path / "file.toml"
     file.write_text('[env]\nenv_id = "CartPole-v1"')
@@ -123,9 +115,7 @@ def test_the_preset_goes_by_the_environment_that_is_asked_for(
     assert parse("--env-id", "CartPole-v1", "--preset", "none").run.seed == 1
 
 
-def test_a_broken_preset_is_refused_by_name(
-    presets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_preset_is_named(presets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (presets / "mine.toml").write_text("[run")
     with pytest.raises(SystemExit):
         parse("--preset", "mine")

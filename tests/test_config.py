@@ -99,9 +99,7 @@ def test_workers_share_the_environments_and_then_the_steps(given: Any, share: Sh
     ],
     ids=str,
 )
-def test_weights_are_predicted_for_several_workers_that_gather_steps_of_adam(
-    given: Any, predicts: bool
-) -> None:
+def test_several_workers_that_gather_adam_steps_predict_weights(given: Any, predicts: bool) -> None:
     assert config(**given).predicts_weights is predicts
 
 
@@ -114,9 +112,7 @@ def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
 @pytest.mark.parametrize(
     ("workers", "samples"), [(1, 128), (8, 128), (32, 128), (64, 256), (256, 1024)]
 )
-def test_steps_hold_more_samples_where_gradients_would_be_too_old(
-    workers: int, samples: int
-) -> None:
+def test_steps_hold_more_samples_where_gradients_are_too_old(workers: int, samples: int) -> None:
     """Pushes of 16 samples: one of each worker makes no more than four steps."""
     assert config(workers=workers, **TASK).samples_per_step == samples
     every = config(workers=workers, **TASK, samples_per_step=0)

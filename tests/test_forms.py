@@ -177,9 +177,7 @@ def test_pods_work_out_the_same_plan_from_their_names(same_plan: SamePlan) -> No
         assert (host, port) == (f"{name}.{service}", 2222)
 
 
-def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
-    monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan
-) -> None:
+def test_slurm_gives_the_same_plan(monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan) -> None:
     nodes = [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
     for name, value in NODES.items():
         monkeypatch.setenv(name, value)
@@ -223,9 +221,7 @@ def test_every_host_with_containers_works_out_the_same_plan(same_plan: SamePlan)
         assert [p["address"] for p in cast if p["role"] == "worker"] == workers
 
 
-def test_tf_config_gives_the_same_plan(
-    monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan
-) -> None:
+def test_tf_config_is_the_same_plan(monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan) -> None:
     """As Kubeflow's operator sets it, with a chief apart from the workers."""
     cluster = {
         "ps": ["run-ps-0.ns.svc:2222"],
@@ -279,9 +275,7 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_a_resumed_run_uses_its_hosts_again_whether_its_directory_is_given_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_uses_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "runs" / "pong"
     rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)

@@ -37,9 +37,7 @@ KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
         *((text, []) for text in ("", "worker", "worker-", "worker-3-1", "cook-1", "worker-1-2-3")),
     ],
 )
-def test_a_name_a_range_or_a_pod_selects_processes_and_others_are_refused(
-    text: str, names: list[str]
-) -> None:
+def test_names_ranges_and_pods_select_processes_or_are_refused(text: str, names: list[str]) -> None:
     with contextlib.nullcontext() if names else pytest.raises(UserError, match="process"):
         assert keep.expand_names(text) == names
 
@@ -120,9 +118,7 @@ def supervise(run: RunDir, mine: Sequence[Process]) -> Outcome:
         return keep.PartSupervisor(mine, run, interruption).run()
 
 
-def test_a_worker_that_outlasts_the_chief_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path)
     quick = a_process(run, "worker-0", sys.executable, "-c", "pass")
     assert supervise(run, [quick]) == Outcome(0)
@@ -161,8 +157,6 @@ def is_well(run: RunDir) -> bool:
     return bool(process_records.read_records(run.path)) and health.main([str(run.path)]) == 0
 
 
-def test_the_health_check_fails_without_processes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_health_fails_without_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert health.main([str(tmp_path)]) == 1
     assert capsys.readouterr().out == "nothing is kept here\n"

@@ -79,9 +79,7 @@ def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
     assert everything_ended(path)
 
 
-def test_a_second_ctrl_c_ends_everything_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
     faulty = ("--env-id", "tests.faults.worlds:Faulty-v0", "--preset", "cartpole")
@@ -116,9 +114,7 @@ def test_a_resumed_run_keeps_its_settings_except_those_of_a_file_or_flags(
         assert "worker-1" not in shown
 
 
-def test_a_run_whose_processes_were_all_killed_is_resumed_from_its_newest_intact_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """A resumed run that has nothing left to play saves what it restored, to the last bit."""
     path = tmp_path / "run"
     with running(path, "--max-env-steps", "100000000", "--checkpoint-interval", "1") as process:

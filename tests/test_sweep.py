@@ -211,9 +211,7 @@ def test_seeds_in_a_folder_of_other_settings_are_refused(
     assert len(trained.flags) == 2, "nothing was trained"
 
 
-def test_optuna_chooses_by_the_results_and_goes_on_with_its_storage(
-    tmp_path: Path, trained: Trained
-) -> None:
+def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained: Trained) -> None:
     """The return is best where the learning rate is 1e-3 and the optimizer is Adam."""
     trained.mean = lambda values: (
         2.0 * (values["optimizer"] == "adam") - abs(math.log10(values["learning_rate"]) + 3)
