@@ -1,12 +1,11 @@
 """The table of bad inputs in docs/bad-input.md; `python -m tests.bad_inputs` writes it anew."""
 
-import contextlib
 import json
 import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -71,10 +70,6 @@ def mine(flags: str, module: bytes) -> Case:
 
 def hosts(text: str, flags: str = "--trusted-network") -> Case:
     return Case(f"{POLE} --hosts hosts.toml {flags}", {"hosts.toml": text.encode()})
-
-
-def sweep(text: str) -> Case:
-    return Case(f"{START} sweep sweep.toml", {"sweep.toml": text.encode()})
 
 
 def tf_config(task: object, **cluster: object) -> Case:
@@ -145,40 +140,32 @@ CASES: dict[str, list[Case]] = {
     ],
     "Configuration files": [
         *commands(f"{START} --config", "mine.toml", "folder"),
-        config("[runs]\nseed = 3"),
-        config("[run]\nsede = 3"),
-        config("[env]\nseed = 3"),
-        config('[env]\n"a\\nb" = 3'),
-        config("seed = 3"),
-        config("run = 3"),
-        config("[run]\nseed = true"),
-        config("[run]\nseed = '3'"),
-        config("[network]\nhidden_sizes = 3"),
-        config("[learning]\ngamma = nan"),
-        config("[learning]\nlearning_rate = inf"),
-        config("[env]\nenv_kwargs = {a = 1979-05-27}"),
-        config("[run]\nseed = 1\nseed = 2"),
-        config("[run"),
-        config(b"[env]\nenv_id = '\xe9'"),
+        *(
+            config(text)
+            for text in (
+                *("[runs]\nseed = 3", "[run]\nsede = 3", "[env]\nseed = 3", '[env]\n"a\\nb" = 3'),
+                *("seed = 3", "run = 3", "[run]\nseed = true", "[run]\nseed = '3'"),
+                *("[network]\nhidden_sizes = 3", "[learning]\ngamma = nan"),
+                *("[learning]\nlearning_rate = inf", "[env]\nenv_kwargs = {a = 1979-05-27}"),
+                *("[run]\nseed = 1\nseed = 2", "[run", b"[env]\nenv_id = '\xe9'"),
+            )
+        ),
         config("[run]\nseed = 3\0"),
         config("[1]", "list.json"),
         config('{"env": {"env_kwargs": {"a": 1e999}}}', "inf.json"),
     ],
     "Sweeps": [
-        sweep("[vary]\nseeds = [1]"),
-        sweep("[vary]\nmax-wall-time = [1]"),
-        sweep("[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]"),
-        sweep("[vary]\nseed = 1"),
-        sweep("[vary]\nseed = [1.5]"),
-        sweep("[vary]\ngamma = {low = 0.9, high = 0.5}"),
-        sweep("[vary]\ngamma = {low = 0, high = 0.5, log = true}"),
-        sweep("[fixed]\nseed = 1"),
-        sweep("vary = 3"),
-        sweep("trials = 0\n[vary]\nseed = [1]"),
-        sweep("preset = 'x'\n[vary]\nseed = [1]"),
-        sweep("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]"),
-        sweep("runs = 1"),
-        sweep("= 1"),
+        Case(f"{START} sweep sweep.toml", {"sweep.toml": text.encode()})
+        for text in (
+            *("[vary]\nseeds = [1]", "[vary]\nmax-wall-time = [1]"),
+            "[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]",
+            *("[vary]\nseed = 1", "[vary]\nseed = [1.5]"),
+            "[vary]\ngamma = {low = 0.9, high = 0.5}",
+            "[vary]\ngamma = {low = 0, high = 0.5, log = true}",
+            *("[fixed]\nseed = 1", "vary = 3", "trials = 0\n[vary]\nseed = [1]"),
+            "preset = 'x'\n[vary]\nseed = [1]",
+            *("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]", "runs = 1", "= 1"),
+        )
     ],
     "Runs and their folders": [
         *commands(
@@ -229,13 +216,10 @@ CASES: dict[str, list[Case]] = {
             POLE, "--workers 2 --base-port 65535", "--workers 100000", "--ps 1000 --workers 4999"
         ),
         Case(f"{POLE} --hosts hosts.toml"),
-        *(
-            hosts(HERE, flags)
-            for flags in (
-                *("--no-trusted-network", "--trusted-network --isolation on"),
-                *("--trusted-network --workers 3", "--trusted-network --workers 2 --max-workers 9"),
-            )
-        ),
+        hosts(HERE, "--no-trusted-network"),
+        hosts(HERE, "--trusted-network --isolation on"),
+        hosts(HERE, "--trusted-network --workers 3"),
+        hosts(HERE, "--trusted-network --workers 2 --max-workers 9"),
     ],
     "Addresses": commands(
         f"worker.py {HOSTS}",
@@ -257,22 +241,16 @@ CASES: dict[str, list[Case]] = {
         tf_config({"type": "ps", "index": "٠"}),
         *(
             tf_config({"type": "ps", "index": 0}, ps=addresses)
-            for addresses in (
-                *(["127.0.0.1:70000"], "127.0.0.1:1", ["127.0.0.1:2"], ["10.0.0.1:1"]),
-            )
+            for addresses in (["127.0.0.1:70000"], "127.0.0.1:1", ["127.0.0.1:2"], ["10.0.0.1:1"])
         ),
     ],
     "Host files": [
-        *(hosts(text) for text in ("[[host", "[hosts]", "", "host = 'beta'", "host = [3]")),
-        hosts(f"ps = 'gamma'\n{HERE}"),
-        hosts(f"ps = []\n{HERE}"),
-        hosts(f"{HERE}python = 'x'"),
+        *map(hosts, ("[[host", "[hosts]", "", "host = 'beta'", "host = [3]")),
+        *map(hosts, (f"ps = 'gamma'\n{HERE}", f"ps = []\n{HERE}", f"{HERE}python = 'x'")),
         hosts(f"{HERE}port = 2200"),
         *(
             hosts(f"{HERE}[[host]]\nhost = '{name}'\naddress = '{address}'\nslots = 1")
-            for name, address in (
-                *(("here", "10.0.0.2"), ("beta", "10.0.0.1"), ("beta", "127.0.0.1")),
-            )
+            for name, address in (("here", "10.0.0.2"), ("beta", "10.0.0.1"), ("beta", "127.0.0.1"))
         ),
         hosts(f"{HERE}{BETA}slots = 0"),
         *(
@@ -300,30 +278,18 @@ def say(case: Case, folder: Path) -> str:
     if script == START and words[0].startswith("--"):
         words = ["--dry-run", *words]  # whatever comes of it, nothing shall start
     environment = {} if case.tf_config is None else {"TF_CONFIG": case.tf_config}
-    kept = sys.path[:]
-    try:
-        with mock.patch.dict(os.environ, environment), without_environments_of_tests():
-            said = Stage(folder).call(MAINS[script], words)
-    finally:
-        sys.path[:] = kept
-        sys.modules.pop("mine", None)
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(gymnasium.registry),
+        mock.patch.object(sys, "path", sys.path[:]),
+    ):
+        for env_id, spec in list(gymnasium.registry.items()):  # as where no test ran before
+            if getattr(spec.entry_point, "__module__", "").startswith("tests."):
+                del gymnasium.registry[env_id]
+        said = Stage(folder).call(MAINS[script], words)
+    sys.modules.pop("mine", None)
     check_refused(said, script)
     return said.err.replace(str(folder), ".").strip()
-
-
-@contextlib.contextmanager
-def without_environments_of_tests() -> Iterator[None]:
-    """Gymnasium as it is where no test ran before in this process, and unchanged afterwards."""
-    known = gymnasium.registry
-    before = dict(known)
-    for env_id, spec in before.items():
-        if getattr(spec.entry_point, "__module__", "").startswith("tests."):
-            del known[env_id]
-    try:
-        yield
-    finally:
-        known.clear()
-        known.update(before)
 
 
 def example(case: Case, start: str) -> str:

@@ -15,6 +15,7 @@ from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.run import checkpoint
 from a3c.run.rundir import LOCK, RunDir
+from a3c.watch import status
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEADLINE_S = 180.0
@@ -102,6 +103,13 @@ def everything_ended(run_dir: Path) -> bool:
     records = process_records.read_records(run_dir)
     alive = [process_records.is_alive(r) or process_records.keeper_lives(r) for r in records]
     return bool(records) and not any(alive)
+
+
+def wait_until_stopped(run_dir: Path) -> None:
+    """Wait for the end of a run; fails unless it was stopped in order."""
+    wait_until(lambda: everything_ended(run_dir), "the end of all processes")
+    assert manifest(run_dir).reason == "interrupted"
+    assert status.read(RunDir(run_dir)).state == "stopped"
 
 
 def assert_private(path: Path) -> None:

@@ -32,12 +32,14 @@ def test_an_unknown_activation_is_refused_with_the_known_ones() -> None:
         layers.dense(None, 1, "layer", activation="gelu")  # type: ignore[arg-type]
 
 
+DRY_RUN = ("--mode", "child", "--isolation", "off", "--dry-run", "--env-id")
+
+
 def test_a_preset_for_another_task_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    words = ("--preset", "cartpole", "--env-id", "Acrobot-v1", "--mode", "child", "--dry-run")
-    assert launch_cluster.main(list(words)) == 0
+    assert launch_cluster.main([*DRY_RUN, "Acrobot-v1", "--preset", "cartpole"]) == 0
     assert "preset cartpole is for another task than Acrobot-v1" in caplog.text
     caplog.clear()
-    assert launch_cluster.main(["--env-id", "Acrobot-v1", "--mode", "child", "--dry-run"]) == 0
+    assert launch_cluster.main([*DRY_RUN, "Acrobot-v1"]) == 0
     assert "another task" not in caplog.text
 
 
@@ -54,8 +56,7 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: pytest.LogCaptureFixt
 def test_flags_without_effect_give_a_warning(
     words: list[str], idle: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    start = ["--env-id", "CartPole-v1", "--mode", "child", "--dry-run", *words]
-    assert launch_cluster.main(start) == 0
+    assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
     found = re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text)
     assert found == idle
 

@@ -1,19 +1,18 @@
 """The layers of a configuration and the command line, as users meet them."""
 
 import json
-import os
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given
 
+import launch_cluster
+import worker
 from a3c.config import SECTIONS, Config, command_line
 from a3c.config import to_dict as plain
-from a3c.config.command_line import OPTIONS, Layer
-from tests.runs import call_script
-from tests.strategies import layers
+from a3c.config.command_line import OPTIONS
 
 
 def parse(*arguments: str) -> Config:
@@ -35,9 +34,7 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- precedence ---------------------------------------------------------------------------------
 
 
-def test_default_then_preset_then_file_then_flags_in_any_order(
-    presets: Path, tmp_path: Path
-) -> None:
+def test_flags_win_over_file_over_preset_over_default(presets: Path, tmp_path: Path) -> None:
     (presets / "mine.toml").write_text("[run]\nseed = 2\nkeep_checkpoints = 2\nstop_window = 2")
     file = tmp_path / "file.toml"
     file.write_text("[run]\nseed = 3\nkeep_checkpoints = 3")
@@ -48,16 +45,7 @@ def test_default_then_preset_then_file_then_flags_in_any_order(
     assert parse("--preset", "mine", "--stop-at-return", "none").run.stop_at_return is None
 
 
-@given(layers())
-def test_flags_say_whatever_a_file_can_say(layer: Layer) -> None:
-    config = command_line.from_dict(layer, "test")
-    again, arguments = command_line.parse_config(command_line.to_flags(config), "prog", "about")
-    assert (again, arguments.preset) == (config, None)
-
-
-def test_a_run_of_an_earlier_version_goes_on_without_the_settings_that_are_no_more(
-    tmp_path: Path,
-) -> None:
+def test_an_earlier_versions_run_goes_on_without_settings_that_are_no_more(tmp_path: Path) -> None:
     tables = {**plain(Config()), "cluster": {"workers": 3, "overlap": True}}
     tables["env"]["episodic_points"] = True
     path = tmp_path / "config.json"
@@ -89,9 +77,7 @@ def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_pa
         ("initial_log_deviation", "-.5", -0.5),
     ],
 )
-def test_numbers_and_times_may_be_written_as_people_write_them(
-    name: str, text: str, value: float
-) -> None:
+def test_numbers_and_times_may_be_written_as_people_do(name: str, text: str, value: float) -> None:
     assert value_of(parse(OPTIONS[name].flag, text), name) == value
 
 
@@ -118,9 +104,7 @@ def test_the_longest_pattern_picks_the_preset(presets: Path) -> None:
     assert chosen == {"CartPole-v1": "one", "CartPole-v0": "pole", "Foo": "pole", "foo": "any"}
 
 
-def test_the_preset_goes_by_the_environment_that_is_asked_for(
-    presets: Path, tmp_path: Path
-) -> None:
+def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: Path) -> None:
     (presets / "pole.toml").write_text('for_env_ids = ["CartPole-*"]\n[run]\nseed = 7')
     file = tmp_path / "file.toml"
     file.write_text('[env]\nenv_id = "CartPole-v1"')
@@ -131,9 +115,7 @@ def test_the_preset_goes_by_the_environment_that_is_asked_for(
     assert parse("--env-id", "CartPole-v1", "--preset", "none").run.seed == 1
 
 
-def test_a_broken_preset_is_refused_by_name(
-    presets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_preset_is_named(presets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (presets / "mine.toml").write_text("[run")
     with pytest.raises(SystemExit):
         parse("--preset", "mine")
@@ -141,13 +123,6 @@ def test_a_broken_preset_is_refused_by_name(
 
 
 # --- help ---------------------------------------------------------------------------------------
-
-
-def help_of(script: str, flag: str) -> list[str]:
-    """The lines that a script says about itself on a terminal of 80 columns."""
-    done = call_script(script, flag, env={**os.environ, "COLUMNS": "80"}, check=True)
-    assert done.stderr == ""
-    return done.stdout.splitlines()
 
 
 def test_every_option_has_help_and_a_flag_of_its_own() -> None:
@@ -158,9 +133,20 @@ def test_every_option_has_help_and_a_flag_of_its_own() -> None:
         assert option.allowed
 
 
-@pytest.mark.parametrize("script", ["launch_cluster.py", "worker.py"])
-def test_help_fits_two_screens_and_help_all_shows_every_option(script: str) -> None:
-    short, complete = help_of(script, "--help"), help_of(script, "--help-all")
+@pytest.mark.parametrize("script", [launch_cluster, worker])
+def test_help_fits_two_screens_and_help_all_shows_every_option(
+    script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def help_of(flag: str) -> list[str]:
+        with pytest.raises(SystemExit, match="0"):
+            script.main([flag])
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out.splitlines()
+
+    short, complete = help_of("--help"), help_of("--help-all")
     assert len(short) <= 100
     assert max(map(len, short)) <= 80
     words = set(" ".join(complete).replace(",", " ").split())

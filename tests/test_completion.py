@@ -67,9 +67,7 @@ def test_every_flag_and_verb_is_offered(capsys: pytest.CaptureFixture[str]) -> N
     assert {"start", "status", "watch", "attach", "stop", "list"} < set(follow("", capsys))
 
 
-def test_runs_and_their_processes_are_offered(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_and_processes_are_offered(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert follow("status ", capsys) == [r"my\ \'run\'", "pong-1"]
     assert follow("stop --now po", capsys) == ["pong-1"]
     assert follow("restart --run pong-1 wor", capsys) == ["worker-0", "worker-1"]
@@ -77,9 +75,7 @@ def test_runs_and_their_processes_are_offered(
     assert follow("restart --run nowhere ", capsys) == []
 
 
-def test_environments_are_offered_without_the_hundreds_of_old_names(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_environments_are_offered_without_old_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert follow("--env-id ALE/Po", capsys) == ["ALE/Pong-v5", "ALE/Pooyan-v5"]
     assert "CartPole-v1" in follow("--env-id Cart", capsys)
     offered = follow("--env-id ", capsys)

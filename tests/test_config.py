@@ -22,11 +22,13 @@ def test_defaults_are_valid_settings_like_any_other() -> None:
 
 
 @given(layers())
-def test_a_configuration_comes_back_from_json_bit_for_bit(layer: Layer) -> None:
+def test_a_configuration_comes_back_from_json_bit_for_bit_and_from_flags(layer: Layer) -> None:
     before = command_line.merge([command_line.from_tables(layer, "test")])
     text = json.dumps(settings.to_dict(before), allow_nan=False)
     after = command_line.from_dict(json.loads(text), "test")
     assert repr(after) == repr(before)  # repr tells 1 from 1.0 and 0.0 from -0.0
+    again, arguments = command_line.parse_config(command_line.to_flags(before), "prog", "about")
+    assert (again, arguments.preset) == (before, None)
 
 
 def test_the_identity_is_what_the_variables_of_a_checkpoint_depend_on() -> None:
@@ -54,8 +56,6 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
 # --- how the workers share what a preset says of the task -----------------------------------------
 
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
-
-
 PONG = {"envs": 16, "rollout_length": 128}
 
 
@@ -99,9 +99,7 @@ def test_workers_share_the_environments_and_then_the_steps(given: Any, share: Sh
     ],
     ids=str,
 )
-def test_weights_are_predicted_for_several_workers_that_gather_steps_of_adam(
-    given: Any, predicts: bool
-) -> None:
+def test_several_workers_that_gather_adam_steps_predict_weights(given: Any, predicts: bool) -> None:
     assert config(**given).predicts_weights is predicts
 
 
@@ -114,9 +112,7 @@ def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
 @pytest.mark.parametrize(
     ("workers", "samples"), [(1, 128), (8, 128), (32, 128), (64, 256), (256, 1024)]
 )
-def test_steps_hold_more_samples_where_gradients_would_be_too_old(
-    workers: int, samples: int
-) -> None:
+def test_steps_hold_more_samples_where_gradients_are_too_old(workers: int, samples: int) -> None:
     """Pushes of 16 samples: one of each worker makes no more than four steps."""
     assert config(workers=workers, **TASK).samples_per_step == samples
     every = config(workers=workers, **TASK, samples_per_step=0)

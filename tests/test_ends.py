@@ -1,4 +1,4 @@
-"""How runs end that are not asked to: the table in docs/launcher.md, row by row."""
+"""How runs end that are not asked to: the table in docs/launcher.md; test_tmux_run has the rest."""
 
 import json
 import signal
@@ -17,21 +17,15 @@ from tests.runs import (
     DEADLINE_S,
     ENDLESS,
     REPOSITORY,
-    everything_ended,
     finish,
     is_training,
     manifest,
     running,
     wait_until,
+    wait_until_stopped,
 )
 from tests.terminals import terminal
 from tests.tmux_runs import Tmux, session_of
-
-
-def ended(path: Path) -> None:
-    wait_until(lambda: everything_ended(path), "the end of all processes")
-    assert manifest(path).reason == "interrupted"
-    assert status.read(RunDir(path)).state == "stopped"
 
 
 def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
@@ -40,7 +34,7 @@ def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: P
         wait_until(lambda: is_training(path), "training")
         network = network_of(record_of(path, "ps-0").pid or 0)
         process.kill()
-        ended(path)
+        wait_until_stopped(path)
     if not NO_NAMESPACE:
         assert_vanishes(network)
 
@@ -53,7 +47,7 @@ def test_closing_the_terminal_of_child_mode_ends_everything_in_order(tmp_path: P
         wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
         opened.close()
         opened.process.wait(DEADLINE_S)
-        ended(path)
+        wait_until_stopped(path)
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
 
 
@@ -65,16 +59,13 @@ def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
         wait_until(lambda: is_training(path), "training")
         opened.type(b"\x03")
         assert opened.process.wait(DEADLINE_S) == 130
-        ended(path)
+        wait_until_stopped(path)
         said = opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
         assert "--resume" in said  # how to go on
         assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
 
 
-def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_session_only_the_run(
-    tmux: Tmux,
-) -> None:
-    tmux("new-session", "-d", "-s", "mine", "cat")
+def test_closing_a_terminal_of_tmux_ends_nothing_and_the_cockpits_pane_the_run(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "2")
     wait_until(lambda: is_training(path), "training")
     environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
@@ -86,16 +77,8 @@ def test_closing_the_terminal_of_tmux_mode_ends_nothing_and_its_session_only_the
         wait_until(lambda: not tmux("list-clients"), "the client's end")
     steps = status.read(RunDir(path)).global_step or 0
     wait_until(lambda: (status.read(RunDir(path)).global_step or 0) > steps, "training on")
-    tmux("kill-session", "-t", f"={session_of(path)}")
-    ended(path)
-    assert tmux("list-sessions", "-F", "#{session_name}") == ["mine"]
-
-
-def test_closing_the_cockpits_pane_stops_the_run_in_order(tmux: Tmux) -> None:
-    path = tmux.start("run", "--workers", "2")
-    wait_until(lambda: is_training(path), "training")
     tmux("kill-pane", "-t", f"={session_of(path)}:cockpit.0")
-    ended(path)
+    wait_until_stopped(path)
     wait_until(lambda: (path / "summary.json").exists(), "the summary")
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
 

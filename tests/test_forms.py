@@ -1,5 +1,7 @@
 """One plan, whoever starts it: containers, pods and Slurm's tasks work out the same cluster."""
 
+import contextlib
+import io
 import json
 import re
 import shlex
@@ -34,10 +36,16 @@ Cast = list[dict[str, Any]]  # the ps and workers of a plan
 SamePlan = Callable[..., Cast]
 
 
-def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Cast:
+def printed(*arguments: str) -> str:
+    """The output of a launcher that exits with 0."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert launch_cluster.main(list(arguments)) == 0
+    return out.getvalue()
+
+
+def dry_run(*arguments: str) -> Cast:
     """The ps and workers of the plan that a command shows as JSON, if it is sound in itself."""
-    assert launch_cluster.main([*arguments, "--dry-run", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    plan = json.loads(printed(*arguments, "--dry-run", "--json"))
     cast = [p for p in plan["processes"] if p["role"] in ("ps", "worker")]
     assert [p["name"] for p in cast] == NAMES
     assert len({p["address"] for p in cast}) == len(cast)
@@ -110,6 +118,7 @@ def pod_arguments(pod: str) -> list[str]:
 
 
 HOSTS = """
+ps = "beta"
 [[host]]
 host = "here"
 address = "10.9.0.1"
@@ -117,40 +126,38 @@ slots = 4
 [[host]]
 host = "beta"
 address = "10.9.0.2"
-slots = 12
+slots = 13
 directory = "/opt/a3c"
+python = "bin/python"
+options = ["-i", "my key"]
 """
 
 
-@pytest.fixture
-def same_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> SamePlan:
+@pytest.fixture(scope="module")
+def same_plan() -> SamePlan:
     """Asserts that a command plans the same as the launcher on one machine; returns its cast."""
-    more = ("--trusted-network", "--run-dir", str(tmp_path / "pong"))
-    wanted = stripped(dry_run(capsys, *SETTINGS, *more))
+    wanted = stripped(dry_run(*SETTINGS, "--trusted-network", "--run-dir", "/runs/pong"))
 
     def check(*arguments: str) -> Cast:
-        cast = dry_run(capsys, *arguments)
+        cast = dry_run(*arguments)
         assert stripped(cast) == wanted
         return cast
 
     return check
 
 
-def test_a_generated_compose_file_is_the_plan_task_by_task(
-    capsys: pytest.CaptureFixture[str], same_plan: SamePlan
-) -> None:
-    assert launch_cluster.main(["--mode", "compose", *SETTINGS, "--run-dir", "runs/pong"]) == 0
-    commands = from_compose(capsys.readouterr().out)
+def test_a_generated_compose_file_is_the_plan_task_by_task(same_plan: SamePlan) -> None:
+    commands = from_compose(printed("--mode", "compose", *SETTINGS, "--run-dir", "runs/pong"))
     assert list(commands) == NAMES
     for name in ("ps-0", "worker-0", "worker-15"):
         cast = same_plan(*commands[name])
         assert [p["address"] for p in cast] == [f"{name}:2222" for name in NAMES]
 
 
-def test_a_compose_file_has_any_name_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compose_file_has_any_name_in_it() -> None:
     name = "naïve ☃ \U0001f3d3 \\ud83d $HOME"
-    assert launch_cluster.main(["--mode", "compose", *SETTINGS, "--run-dir", f"runs/{name}"]) == 0
-    entrypoint = yaml.safe_load(capsys.readouterr().out)["x-process"]["entrypoint"]
+    text = printed("--mode", "compose", "--env-id", "CartPole-v1", "--run-dir", f"runs/{name}")
+    entrypoint = yaml.safe_load(text)["x-process"]["entrypoint"]
     assert entrypoint[-1] == f"/runs/{name}".replace("$", "$$")
 
 
@@ -170,9 +177,7 @@ def test_pods_work_out_the_same_plan_from_their_names(same_plan: SamePlan) -> No
         assert (host, port) == (f"{name}.{service}", 2222)
 
 
-def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
-    monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan
-) -> None:
+def test_slurm_gives_the_same_plan(monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan) -> None:
     nodes = [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
     for name, value in NODES.items():
         monkeypatch.setenv(name, value)
@@ -186,12 +191,20 @@ def test_slurm_tasks_work_out_the_same_plan_from_their_numbers(
 def test_a_host_file_is_the_same_plan_task_by_task(same_plan: SamePlan, tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     file.write_text(HOSTS)
-    more = ("--trusted-network", "--run-dir", str(tmp_path / "pong"))
-    cast = same_plan("--hosts", str(file), *SETTINGS, *more)
+    flags = ("--hosts", str(file), "--trusted-network", "--run-dir", "/runs/pong")
+    cast = same_plan(*flags, *SETTINGS)
     hosts = [split_address(p["address"])[0] for p in cast]
-    assert hosts == ["10.9.0.1"] * 5 + ["10.9.0.2"] * 12
-    assert [p["host"] for p in cast] == ["here"] * 5 + ["beta"] * 12
-    assert cast[-1]["address"] == "10.9.0.2:2233"
+    assert hosts == ["10.9.0.2"] + ["10.9.0.1"] * 4 + ["10.9.0.2"] * 12
+    assert [p["host"] for p in cast] == ["beta"] + ["here"] * 4 + ["beta"] * 12
+    assert cast[-1]["address"] == "10.9.0.2:2234"
+    argv = cast[-1]["argv"]
+    assert argv[:2] == ["/opt/a3c/bin/python", "/opt/a3c/worker.py"]
+    assert re.fullmatch(r"/opt/a3c/runs/pong-[a-z2-9]{4}", value_of(argv, "--run-dir"))
+
+    few = ("--env-id", "CartPole-v1", "--workers", "5", "--max-workers", "6")
+    lines = printed(*flags, *few, "--dry-run").splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["ssh", *["env"] * 4, "ssh", "#"]
+    assert lines[0].startswith("ssh -i 'my key' beta 'cd /opt/a3c && env ")
 
 
 def test_every_host_with_containers_works_out_the_same_plan(same_plan: SamePlan) -> None:
@@ -208,9 +221,7 @@ def test_every_host_with_containers_works_out_the_same_plan(same_plan: SamePlan)
         assert [p["address"] for p in cast if p["role"] == "worker"] == workers
 
 
-def test_tf_config_gives_the_same_plan(
-    monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan
-) -> None:
+def test_tf_config_is_the_same_plan(monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan) -> None:
     """As Kubeflow's operator sets it, with a chief apart from the workers."""
     cluster = {
         "ps": ["run-ps-0.ns.svc:2222"],
@@ -264,13 +275,10 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_a_resumed_run_uses_its_hosts_again_whether_its_directory_is_given_or_not(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_uses_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "runs" / "pong"
     rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)
     (path / "hosts.toml").write_text(HOSTS)
     for more in ((), ("--run-dir", "runs/pong")):
-        assert launch_cluster.main(["--resume", "--dry-run", *more]) == 0
-        assert "ssh " in capsys.readouterr().out
+        assert "ssh " in printed("--resume", "--dry-run", *more)

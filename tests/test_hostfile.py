@@ -1,14 +1,10 @@
-"""Host files: who goes where, and plans; what is refused is in docs/bad-input.md."""
+"""Host files: who goes where; plans are in test_forms, what is refused in docs/bad-input.md."""
 
-import json
-import re
-from pathlib import Path
 from typing import Any
 
 from a3c.cluster import hostfile
 from a3c.cluster.hostfile import ssh_command
 from tests.fake_runs import configure
-from tests.runs import call_script
 
 HERE = {"host": "here", "address": "10.77.0.1", "slots": 2}
 BETA = {"host": "beta", "address": "10.77.0.2", "slots": 4}
@@ -38,26 +34,3 @@ def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
     assert command[-6:-1] == ["-p", "2200", "-l", "ml", "ml@beta"]
     assert command[-1] == "cd '/opt/my code' && exec '/a b/python' -V"
     assert "BatchMode=yes" in command
-
-
-def test_a_dry_run_shows_the_host_of_each_process(tmp_path: Path) -> None:
-    path = tmp_path / "hosts.toml"
-    path.write_text(
-        'ps = "beta"\n[[host]]\nhost = "here"\naddress = "10.77.0.1"\nslots = 1\n'
-        '[[host]]\nhost = "beta"\naddress = "10.77.0.2"\nslots = 15\n'
-        'directory = "/opt/a3c"\npython = "bin/python"\noptions = ["-i", "my key"]\n'
-    )
-    run = ("--env-id", "CartPole-v1", "--run-dir", "/runs/mine", "--dry-run")
-    flags = (*run, "--hosts", str(path), "--trusted-network")
-    done = call_script("launch_cluster.py", *flags, "--json")
-    assert done.returncode == 0, done.stderr
-    last = json.loads(done.stdout)["processes"][-1]
-    assert (last["name"], last["host"]) == ("worker-15", "beta")
-    assert last["argv"][:2] == ["/opt/a3c/bin/python", "/opt/a3c/worker.py"]
-    place = last["argv"][last["argv"].index("--run-dir") + 1]
-    assert re.fullmatch(r"/opt/a3c/runs/mine-[a-z2-9]{4}", place)
-
-    shown = call_script("launch_cluster.py", *flags, "--workers", "2", "--max-workers", "3").stdout
-    lines = shown.splitlines()
-    assert [line.split(" ")[0] for line in lines] == ["ssh", "env", "ssh", "#"]
-    assert lines[0].startswith("ssh -i 'my key' beta 'cd /opt/a3c && env ")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import launch_cluster
 from a3c.cluster import topology
 from a3c.errors import UserError
 from a3c.keeper import health
@@ -21,7 +22,7 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests.runs import DEADLINE_S, REPOSITORY, a_process, call, wait_until
+from tests.runs import DEADLINE_S, REPOSITORY, a_process, wait_until
 
 KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
 
@@ -36,9 +37,7 @@ KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
         *((text, []) for text in ("", "worker", "worker-", "worker-3-1", "cook-1", "worker-1-2-3")),
     ],
 )
-def test_a_name_a_range_or_a_pod_selects_processes_and_others_are_refused(
-    text: str, names: list[str]
-) -> None:
+def test_names_ranges_and_pods_select_processes_or_are_refused(text: str, names: list[str]) -> None:
     with contextlib.nullcontext() if names else pytest.raises(UserError, match="process"):
         assert keep.expand_names(text) == names
 
@@ -66,7 +65,7 @@ def keeping(
 
 
 def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDir(tmp_path / "run")
     ports = topology.free_ports(4)
@@ -88,13 +87,15 @@ def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted
     assert summary["env_steps"] >= 20_000
     assert "played" in said[1] or "mean" in said[1]
 
-    for name in ("worker-0", "worker-2", "ps-0"):
-        again = call(*KEEP, name, *hosts, "--env-id", "CartPole-v1", "--run-dir", str(run.path))
-        assert again.returncode == 0
-        assert "run is over: give --resume" in again.stderr
-    spare = call(*KEEP, "worker-3", "--spares", *hosts, "--run-dir", str(run.path))
-    assert spare.returncode == 0
-    assert spare.stderr == "worker-3 is not needed: the run has 3 workers\n"
+    caplog.set_level("INFO")
+    over = "run is over: give --resume to go on with it, or another --run-dir"
+    no_need = "worker-3 is not needed: the run has 3 workers"
+    for words, line in (
+        *((["keep", name], over) for name in ("worker-0", "worker-2", "ps-0")),
+        (["keep", "worker-3", "--spares"], no_need),
+    ):
+        assert launch_cluster.main([*words, *hosts, "--run-dir", str(run.path)]) == 0
+        assert caplog.messages[-1] == line
 
 
 SLEEP = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)")
@@ -117,9 +118,7 @@ def supervise(run: RunDir, mine: Sequence[Process]) -> Outcome:
         return keep.PartSupervisor(mine, run, interruption).run()
 
 
-def test_a_worker_that_outlasts_the_chief_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path)
     quick = a_process(run, "worker-0", sys.executable, "-c", "pass")
     assert supervise(run, [quick]) == Outcome(0)
@@ -158,8 +157,6 @@ def is_well(run: RunDir) -> bool:
     return bool(process_records.read_records(run.path)) and health.main([str(run.path)]) == 0
 
 
-def test_the_health_check_fails_without_processes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_health_fails_without_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert health.main([str(tmp_path)]) == 1
     assert capsys.readouterr().out == "nothing is kept here\n"

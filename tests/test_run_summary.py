@@ -61,9 +61,7 @@ def test_a_run_is_solved_if_its_last_checkpoint_reached_its_present_goal(
     assert summary_of(made, "state", "solved", "env_steps") == wanted
 
 
-def test_the_evaluation_that_confirmed_a_run_is_not_played_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_confirming_games_are_played_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = cartpole(tmp_path, stop_at_return=475)
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
     (tmp_path / "plot.py").write_text("print('curve.png')")
@@ -90,9 +88,7 @@ def test_after_a_signal_right_after_training_the_summary_is_still_written(
     assert json.loads(made.run.summary.read_text())["state"] == "done"
 
 
-def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_the_last_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     started = tmp_path / "pid"
@@ -116,9 +112,7 @@ def test_a_signal_during_the_last_games_ends_them_and_the_summary_is_written(
     assert not psutil.pid_exists(int(started.read_text()))
 
 
-def test_a_solved_run_that_is_resumed_and_stopped_is_still_known_to_be_solved(
-    tmp_path: Path,
-) -> None:
+def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path: Path) -> None:
     made = cartpole(tmp_path)
     scores = {**SCORES, "episodes": 1, "stderr": None}  # one game has no standard error
     made.checkpoint(900, 9.0, reason="solved", evaluation=scores)
@@ -145,9 +139,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_without_progress_each_wait_for_a_process_is_logged_once(
-    tmp_path: Path, said: list[str]
-) -> None:
+def test_without_progress_each_wait_is_logged_once(tmp_path: Path, said: list[str]) -> None:
     made = cartpole(tmp_path, workers=2)
     speaker = run_summary.Progress(made.run)
     line = "13:00:01 worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"
@@ -177,14 +169,14 @@ def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[st
 
 
 def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]) -> None:
-    chosen = {"workers": 1, "stop_at_return": 475.0, "max_env_steps": 100_000}
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", **chosen))
+    chosen = {"stop_at_return": 475.0, "max_env_steps": 100_000}
+    made = cartpole(tmp_path, **chosen)
     made.process("worker-0")
     speaker = run_summary.Progress(made.run)
     made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
     speaker.poll()
     assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
-    timed = FakeRun(tmp_path / "timed", configure(**chosen, max_wall_time_s=30.0))
+    timed = cartpole(tmp_path / "timed", **chosen, max_wall_time_s=30.0)
     timed.process("worker-0")
     timed_speaker = run_summary.Progress(timed.run)
     timed.rows("worker-0", [timed.chief_row(8850, 0.0, 20.0) | {"wall_s": 9.0}])
@@ -221,8 +213,6 @@ def test_the_progress_of_the_last_games_is_logged(
         (0.95, 0.95, "0.95"),
     ],
 )
-def test_a_mean_is_never_rounded_to_the_other_side_of_its_mark(
-    mean: float, mark: float | None, shown: str
-) -> None:
+def test_a_mean_is_never_rounded_past_its_mark(mean: float, mark: float | None, shown: str) -> None:
     assert beside(mean, mark) == shown
     assert mark is None or (float(shown) >= mark) == (mean >= mark)

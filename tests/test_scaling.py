@@ -1,7 +1,8 @@
-"""Workers that come and go in a run on one machine, in tmux, whatever TF_CONFIG says."""
+"""Workers that come, go and are started again in tmux on one machine, whatever TF_CONFIG says."""
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from a3c.launch import verbs
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.fake_runs import configure
+from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
 from tests.runs import call_script, everything_ended, is_training, wait_until
-from tests.tmux_runs import Tmux, panes_of
+from tests.tmux_runs import Tmux, panes_of, session_of
 
 OF_OTHERS = json.dumps(
     {
@@ -28,7 +30,7 @@ def state(path: Path, name: str) -> str | None:
     return process_records.live_state(record) if record else None
 
 
-def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> None:
+def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "1", "--max-workers", "2", TF_CONFIG=OF_OTHERS)
     wait_until(lambda: is_training(path, workers=1), "training")
     assert "worker-1" not in panes_of(tmux)
@@ -41,6 +43,16 @@ def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> Non
     wait_until(lambda: is_training(path, workers=2), "training of the newcomer")
     assert len(tmux.status("run")["processes"]) == 3
 
+    network = "" if NO_NAMESPACE else assert_cut_off(path)
+    os.kill(record_of(path, "worker-1").pid or 0, signal.SIGKILL)
+    wait_until(lambda: record_of(path, "worker-1").restarts == 1, "worker-1 at work again")
+    pane = f"={session_of(path)}:workers-1.1"
+    assert "ended by SIGKILL" in "\n".join(tmux("capture-pane", "-p", "-S", "-", "-t", pane))
+    assert tmux.launch("restart", "worker-1", "--run", "run").returncode == 0
+    wait_until(lambda: record_of(path, "worker-1").restarts == 2, "worker-1 at work again")
+    if network:
+        assert network_of(record_of(path, "worker-1").pid or 0) == network
+
     assert tmux.launch("remove", "worker-0", "--run", "run").returncode == 2
     assert tmux.launch("remove", "worker-1", "--run", "run").stdout == "worker-1 has left\n"
     assert state(path, "worker-1") == "stopped"
@@ -51,6 +63,7 @@ def test_workers_come_and_go_in_panes_whatever_tf_config_says(tmux: Tmux) -> Non
 
     assert tmux.launch("stop", "run").returncode == 0
     wait_until(lambda: everything_ended(path), "the end")
+    assert_vanishes(network)
     assert tmux.launch("add", "--run", "run").returncode == 2
     for script, *more in (("evaluate.py", "--episodes", "1"), ("plot.py", "--what", "return")):
         environment = {**os.environ, "TF_CONFIG": OF_OTHERS}

@@ -66,9 +66,7 @@ def signal_until_gone(process: subprocess.Popen[bytes], numbers: list[signal.Sig
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_the_second_signal_ends_a_process_that_is_stuck_in_c_at_once(
-    start: Python, second: signal.Signals
-) -> None:
+def test_the_second_signal_ends_a_process_stuck_in_c(start: Python, second: signal.Signals) -> None:
     process = start(IN_C)
     began = time.monotonic()
     signal_until_gone(process, [signal.SIGTERM, second])

@@ -70,9 +70,7 @@ def wait_for_keeper(
     return found
 
 
-def test_a_killed_keeper_is_restarted_with_its_process_and_given_up_after_the_third_time(
-    keepers: ChildKeepers, run: RunDir
-) -> None:
+def test_a_keeper_is_restarted_until_its_third_kill(keepers: ChildKeepers, run: RunDir) -> None:
     supervisor = Supervisor(plan(run), keepers, run, Interruption())
     before = wait_for_keeper(run)
     for restarts in (1, 2):
@@ -191,9 +189,7 @@ class Scripted(RecordedKeepers):
         self.told.append(name)
 
 
-def test_the_supervisor_waits_for_the_evaluator_if_the_ps_exits_before_the_chief(
-    tmp_path: Path,
-) -> None:
+def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     evaluator = a_process(run, "evaluator-0", "sleep", "1")
     planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))

@@ -1,40 +1,17 @@
 """Whole runs in tmux: a real tmux, on a socket directory of the test's own."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import psutil
 
 from a3c.run.rundir import RunDir
-from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
-from tests.runs import everything_ended, is_training, wait_until
+from tests.runs import everything_ended, is_training, wait_until, wait_until_stopped
 from tests.tmux_runs import Tmux, keepers, panes_of, session_of
 
 
-def test_a_restarted_worker_is_in_its_pane_and_in_the_private_network_of_the_run(
-    tmux: Tmux,
-) -> None:
-    path = tmux.start("run", "--workers", "2")
-    wait_until(lambda: is_training(path), "training")
-    network = "" if NO_NAMESPACE else assert_cut_off(path)
-    os.kill(record_of(path, "worker-1").pid or 0, signal.SIGKILL)
-    wait_until(lambda: record_of(path, "worker-1").restarts == 1, "worker-1 at work again")
-    pane = f"={session_of(path)}:workers-1.1"
-    shown = "\n".join(tmux("capture-pane", "-p", "-S", "-", "-t", pane))
-    assert "ended by SIGKILL" in shown
-    assert tmux.launch("restart", "worker-1", "--run", "run").returncode == 0
-    wait_until(lambda: record_of(path, "worker-1").restarts == 2, "worker-1 at work again")
-    if network:
-        assert network_of(record_of(path, "worker-1").pid or 0) == network
-    tmux.launch("stop", "run", "--now")
-    assert everything_ended(path)
-    assert_vanishes(network)
-
-
 def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_path: Path) -> None:
-    """One of them is attached to and stopped from outside of its tmux server."""
+    """One is attached to and stopped from outside of its tmux server; one session is killed."""
     first = tmux.start("a/seed0", "--workers", "1")
     second = tmux.start("b/seed0", "--workers", "1")
     assert session_of(first) != session_of(second)
@@ -50,15 +27,15 @@ def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_
     assert resumed.returncode == 0, resumed.stderr
     assert not everything_ended(first)
     assert len(tmux("list-sessions")) == 2
-    tmux.launch("stop", "a/seed0", "--now")
-    assert everything_ended(first)
+    wait_until(lambda: is_training(first, workers=1), "training")
+    tmux("kill-session", "-t", f"={session_of(first)}")
+    wait_until_stopped(first)
+    assert tmux("list-sessions", "-F", "#{session_name}") == [session_of(second)]
     tmux.launch("stop", "b/seed0", "--now")
     assert tmux("list-sessions") == []
 
 
-def test_a_run_ends_by_itself_with_a_dead_proxy_no_python_on_path_and_tmux_set(
-    tmux: Tmux,
-) -> None:
+def test_a_run_ends_by_itself_with_a_dead_proxy_no_python_on_path_and_tmux_set(tmux: Tmux) -> None:
     tmux("new-session", "-d", "-s", "mine", "cat")
     inside = tmux("display-message", "-p", "-t", "=mine:", "#{socket_path},1,0")[0]
     path = tmux.start(
@@ -77,10 +54,12 @@ def test_a_run_ends_by_itself_with_a_dead_proxy_no_python_on_path_and_tmux_set(
 
 def test_sixteen_workers_train_in_two_windows_and_leave_nothing(tmux: Tmux) -> None:
     path = tmux.start("my.run", "--workers", "16", "--max-env-steps", "1000000000")
-    windows = tmux(
-        "list-windows", "-t", f"={session_of(path)}", "-F", "#{window_name} #{window_panes}"
-    )
-    assert windows == ["cockpit 2", "workers-1 8", "workers-2 8"]
+    session = f"={session_of(path)}"
+    panes = tmux("list-panes", "-s", "-t", session, "-F", "#{window_name} #{@a3c_title}")
+    workers = [f"workers-{1 + i // 8} worker-{i}" for i in range(16)]
+    assert panes == ["cockpit cockpit", "cockpit ps-0", *workers]
+    options = tmux("show-options", "-w", "-t", f"{session}:workers-2")
+    assert {"pane-border-status top", "remain-on-exit on"} <= {*options}
     wait_until(lambda: is_training(path, workers=16), "all workers at work", timeout_s=400)
     found = tmux.status("my.run")
     names = ["ps-0", *(f"worker-{i}" for i in range(16))]
