@@ -24,23 +24,6 @@ def write(root: Path, step: int, **changes: Any) -> Path:
     return checkpoint.write(root, manifest(step, **changes), save)
 
 
-class BlankStore:
-    """A ps that was never initialised; `given` are the values of each initialisation."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
-        self.given: list[Any] = []
-        self._shapes = shapes or {}
-
-    def is_ready(self) -> bool:
-        return False
-
-    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._shapes
-
-    def initialize(self, values: Any) -> None:
-        self.given.append(values)
-
-
 def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -104,7 +104,7 @@ def test_if_its_port_is_taken_tensorboard_fails_in_one_line_and_training_goes_on
     (tmp_path / "sitecustomize.py").write_text(TAKES_THE_PORT)
     path = tmp_path / "run"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with running(path, "--tensorboard", "--stop-at-return", "none") as launcher:
+    with running(path, "--tensorboard", "--workers", "1", "--stop-at-return", "none") as launcher:
 
         def failure() -> str | None:
             return next((line for line in warnings(path) if "tensorboard-0 failed" in line), None)

@@ -51,10 +51,8 @@ def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -> None:
-    flags = [*("--env-id", "CartPole-v1", "--workers", "1", "--evaluation-episodes", "20")]
-    flags += [
-        *("--stop-window", "20", "--learning-rate", "1e-6", "--learning-rate-schedule", "constant")
-    ]
+    flags = ["--workers", "1", "--evaluation-episodes", "3", "--stop-window", "5"]
+    flags += ["--learning-rate", "1e-6", "--learning-rate-schedule", "constant"]
     code, said = run(tmp_path / "run", *flags, "--start-from", "zoo/cartpole")
     assert code == 0, said
     assert manifest(tmp_path / "run").reason == "solved"
@@ -72,11 +70,11 @@ def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -
     [("zoo/cartpole", "is of another network: hidden1/weights"), ("zoo/x", "no agent 'zoo/x'")],
 )
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
-    tmp_path: Path, source: str, words: str
+    tmp_path: Path, source: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = run(tmp_path / "run", "--env-id", "Acrobot-v1", "--start-from", source)
-    assert code == 2
-    assert words in said
+    flags = ["--mode", "child", "--env-id", "Acrobot-v1", "--run-dir", str(tmp_path / "run")]
+    assert launch_cluster.main([*flags, "--start-from", source]) == 2
+    assert words in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
