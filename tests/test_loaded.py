@@ -137,9 +137,7 @@ class Lock(gymnasium.Env[Any, Any]):
 gymnasium.register("CombinationLock-v0", "tests.test_loaded:Lock")
 
 
-def test_each_choice_has_probabilities_and_the_last_step_its_own_info(
-    tmp_path: Path,
-) -> None:
+def test_each_choice_has_probabilities_and_the_last_step_its_info(tmp_path: Path) -> None:
     shaping = {"name": "examples.reward_shaping:Outcome"}
     agent = untrained(tmp_path, env_id="tests.test_loaded:CombinationLock-v0", wrapper=(shaping,))
     env = agent.make_env()
@@ -201,9 +199,7 @@ tf.get_logger().warning("the user's own line: this is deprecated")
 """
 
 
-def test_agents_act_in_other_processes_and_a_terminal_stays_clean(
-    tmp_path: Path,
-) -> None:
+def test_agents_act_in_other_processes_and_a_terminal_stays_clean(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "CUDA_"))}
     untrained(tmp_path / "there", env_id="CartPole-v1", network="mlp-lstm")
     environment |= {"PYTHONPATH": str(REPOSITORY)}

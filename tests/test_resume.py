@@ -76,9 +76,7 @@ def test_a_chief_of_a_restored_ps_goes_by_the_checkpoint(tmp_path: Path) -> None
     assert resume.remember(tmp_path, None, Life(3, 0)) == Memory()
 
 
-def test_wall_time_never_goes_back_even_where_the_chief_died_before_its_first_row(
-    tmp_path: Path,
-) -> None:
+def test_wall_time_stays_even_where_the_chief_died_before_its_first_row(tmp_path: Path) -> None:
     life = Life(2, 100)
     attach(tmp_path / "worker-0.jsonl", life, 100)
     attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
