@@ -1,7 +1,10 @@
 """Checkpoints for tests: whole, and damaged."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from a3c.run import checkpoint
 from a3c.run.checkpoint import Manifest
@@ -22,6 +25,12 @@ def save(prefix: Path) -> None:
 
 def write(root: Path, step: int, **changes: Any) -> Path:
     return checkpoint.write(root, manifest(step, **changes), save)
+
+
+def write_values(root: Path, values: Mapping[str, Any], of: Manifest) -> Path:
+    """Write a checkpoint that TensorFlow can read, of variables with these values."""
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    return checkpoint.write(root, of, lambda prefix: checkpoint.save_variables(prefix, arrays))
 
 
 def damage(path: Path) -> None:

@@ -18,7 +18,7 @@ from a3c.errors import UserError
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from tests.clusters import REPOSITORY, config
-from tests.snapshots import FILES, damage, manifest, save, write
+from tests.snapshots import FILES, damage, manifest, save, write, write_values
 
 
 def entries(root: Path) -> list[str]:
@@ -374,15 +374,9 @@ VALUES: dict[str, np.ndarray] = {
 }
 
 
-def write_variables(root: Path) -> Path:
-    return checkpoint.write(
-        root, manifest(7), lambda prefix: checkpoint.save_variables(prefix, VALUES)
-    )
-
-
 def test_values_come_back_bit_for_bit_and_the_callers_graph_stays(tmp_path: Path) -> None:
     with tf.Graph().as_default() as graph:
-        path = write_variables(tmp_path)
+        path = write_values(tmp_path, VALUES, manifest(7))
         loaded = checkpoint.load_variables(path)
         assert graph.get_operations() == []
     checkpoint.verify(path)

@@ -36,6 +36,7 @@ OF_OPTIMIZER = {
     "value/biases/RMSProp": WEIGHTS["value/biases"],
     "Adam/beta1_power": np.float32(0.5),
 }
+EVERYTHING: dict[str, Any] = {**WEIGHTS, **EXACT, **OF_OPTIMIZER}
 EVALUATION = {"episodes": 2, "mean": 1.5, "median": 1.5, "min": 1.0, "max": 2.0, "stderr": 0.5}
 
 
@@ -43,10 +44,7 @@ EVALUATION = {"episodes": 2, "mean": 1.5, "median": 1.5, "min": 1.0, "max": 2.0,
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a run, and the compact one made of it, whose path this is."""
     root = tmp_path_factory.mktemp("checkpoints")
-    values = {k: np.asarray(v) for k, v in {**WEIGHTS, **EXACT, **OF_OPTIMIZER}.items()}
-    whole = checkpoint.write(
-        root, snapshots.manifest(10), lambda prefix: checkpoint.save_variables(prefix, values)
-    )
+    whole = snapshots.write_values(root, EVERYTHING, snapshots.manifest(10))
     compact.write(whole, root / "small", EVALUATION)
     return root / "small"
 
@@ -102,8 +100,7 @@ class BlankStore:
         return False
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
-        everything = {**WEIGHTS, **EXACT, **OF_OPTIMIZER}
-        return {name: np.shape(everything.get(name, 0.0)) for name in self._names}
+        return {name: np.shape(EVERYTHING.get(name, 0.0)) for name in self._names}
 
     def initialize(self, values: Any) -> None:
         self.given.append(values)
@@ -119,7 +116,7 @@ def test_a_run_goes_on_from_it_with_a_fresh_optimizer(
 ) -> None:
     caplog.set_level("INFO")
     compact.write(packed, tmp_path / "checkpoints" / "10")
-    store = BlankStore(*WEIGHTS, *EXACT, *OF_OPTIMIZER)
+    store = BlankStore(*EVERYTHING)
     manifest = prepare(store, tmp_path)
     assert manifest
     assert manifest.step == 10

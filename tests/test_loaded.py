@@ -22,9 +22,9 @@ import model
 from a3c.errors import UserError
 from a3c.play.loaded import LoadedAgent
 from a3c.play.playground import Playground
-from a3c.run import checkpoint
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call
+from tests.snapshots import write_values
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,7 @@ def untrained(folder: Path, **settings: Any) -> LoadedAgent:
         agent = ground.agent(played)
     statistics = np.zeros(agent.statistics_size)
     values = agent.parameters() | {"observation_statistics": statistics}
-    written = checkpoint.write(
-        folder, manifest_of(config, 7), lambda prefix: checkpoint.save_variables(prefix, values)
-    )
-    return a3c.load(written)
+    return a3c.load(write_values(folder, values, manifest_of(config, 7)))
 
 
 def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedAgent) -> None:

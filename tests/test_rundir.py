@@ -29,6 +29,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+START = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir"]
+
+
 def created(path: str | Path) -> RunDir:
     return rundir.create(Path(path), config(env_id="CartPole-v1"), None, resume=False)
 
@@ -142,8 +145,7 @@ def test_a_launcher_leaves_a_run_that_another_one_holds(
     created(path)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with rundir.hold(path):
-        words = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir", str(path)]
-        assert launch_cluster.main([*words, *resume]) == 2
+        assert launch_cluster.main([*START, str(path), *resume]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
     assert {file: file.read_bytes() for file in before} == before
@@ -266,11 +268,10 @@ def test_a_second_launcher_leaves_the_run_of_the_first(
         return hold(wanted)
 
     monkeypatch.setattr(rundir, "hold", hold_late)
-    arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]
     # What a second run would write: it ends there, and starts nothing.
     monkeypatch.setattr(launch_cluster, "ChildKeepers", lambda *_, **__: None)
     monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
-    assert launch_cluster.main([*arguments, "--run-dir", str(path)]) == 2
+    assert launch_cluster.main([*START, str(path)]) == 2
     assert "holds a run already" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """Beginning a run with the weights of another one."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import FakeRun, configure, manifest_of
 from tests.runs import REPOSITORY, manifest, run
+from tests.snapshots import write_values
 
 FRESH = {
     "hidden1/weights": np.zeros((3, 2), np.float32),
@@ -23,13 +25,9 @@ def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
     """A checkpoint of the same network with all weights 1, and statistics of three observations."""
     shapes = {name: value.shape for name, value in FRESH.items()}
     shapes |= {name.replace("_", "/"): shape for name, shape in changes.items()}
-    values: dict[str, np.ndarray] = {
-        name: np.ones(shape, np.float32) for name, shape in shapes.items()
-    }
-    values["observation_statistics"] = np.ones(7)
-    return checkpoint.write(
-        folder, manifest_of(configure(), 5), lambda p: checkpoint.save_variables(p, values)
-    )
+    values: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    values |= {"observation_statistics": np.ones(7)}
+    return write_values(folder, values, manifest_of(configure(), 5))
 
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
