@@ -149,26 +149,21 @@ class FakeRun:
         )
 
 
-def learning_curve(run: FakeRun) -> None:
-    """The chief's rows of a run with an S-shaped learning curve and some noise."""
+def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
+    """A run at work, with an S-shaped learning curve and some noise."""
+    config = configure(env_id=env_id, workers=workers, **changes)
+    run = FakeRun(path, config, age_s=4000.0)
+    for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:
+        run.process(name)
     rows = []
     for share in np.linspace(0.005, 1.0, 200).tolist():
         mean = -20.7 + 33.9 / (1 + math.exp(-9 * (share - 0.62)))
         mean += 0.7 * math.sin(37 * share) * math.sin(11 * share)
         rows.append(run.chief_row(int(4_600_000 * share), 4000.0 * (1 - share), mean))
     run.rows("worker-0", rows)
-
-
-def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
-    config = configure(env_id=env_id, workers=workers, **changes)
-    run = FakeRun(path, config, age_s=4000.0)
-    for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:
-        run.process(name)
-    learning_curve(run)
     for i in range(1, workers):
-        run.rows(
-            f"worker-{i}", [run.worker_row(4_599_000, 1.0, **{"worker/env_steps_per_s": 70.0 + i})]
-        )
+        speed = {"worker/env_steps_per_s": 70.0 + i}
+        run.rows(f"worker-{i}", [run.worker_row(4_599_000, 1.0, **speed)])
     episodes = [
         {"time": run.now, "env_steps": n, "worker": n % workers} for n in range(40 * workers)
     ]

@@ -1,7 +1,10 @@
 """Checkpoints for tests: whole, and damaged."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from a3c.run import checkpoint
 from a3c.run.checkpoint import Manifest
@@ -24,21 +27,10 @@ def write(root: Path, step: int, **changes: Any) -> Path:
     return checkpoint.write(root, manifest(step, **changes), save)
 
 
-class BlankStore:
-    """A ps that was never initialised; `given` are the values of each initialisation."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
-        self.given: list[Any] = []
-        self._shapes = shapes or {}
-
-    def is_ready(self) -> bool:
-        return False
-
-    def saved_shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._shapes
-
-    def initialize(self, values: Any) -> None:
-        self.given.append(values)
+def write_values(root: Path, values: Mapping[str, Any], of: Manifest) -> Path:
+    """Write a checkpoint that TensorFlow can read, of variables with these values."""
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    return checkpoint.write(root, of, lambda prefix: checkpoint.save_variables(prefix, arrays))
 
 
 def damage(path: Path) -> None:

@@ -1,14 +1,10 @@
 """TensorBoard as the launcher runs it: real HTTP on loopback, and a port that another took."""
 
-import contextlib
 import io
 import json
-import os
 import signal
-import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +13,12 @@ import psutil
 import pytest
 from PIL import Image
 
-from a3c.cluster import plan, topology
 from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import TensorBoardSink
 from a3c.watch import status
-from tests.fake_runs import configure
 from tests.runs import everything_ended, finish, running, wait_until
-
-
-@contextlib.contextmanager
-def serving(run: RunDir, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    here = topology.Cluster(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
-    made = plan.make(configure(env_id="CartPole-v1"), run, here, board=(plan.LOOPBACK, port))
-    (process,) = made.of_role("tensorboard")
-    url = f"http://127.0.0.1:{port}/"
-    with subprocess.Popen(
-        process.argv,
-        env=os.environ | process.environment,
-        cwd=run.path,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as board:
-        assert board.stderr
-        try:
-            assert f"TensorBoard is at {url}\n" in iter(board.stderr.readline, "")
-            yield board, url
-        finally:
-            board.kill()
 
 
 def fetch(url: str) -> bytes:
@@ -57,36 +31,37 @@ def get(url: str) -> Any:
     return json.loads(fetch(url))
 
 
+def record_of_tensorboard(path: Path) -> ProcessRecord:
+    (found,) = (r for r in process_records.read_records(path) if r.role == "tensorboard")
+    return found
+
+
 def warnings(path: Path) -> tuple[str, ...]:
     return status.read(RunDir(path)).warnings if (path / "config.json").is_file() else ()
 
 
-def test_it_shows_scalars_graph_and_input_on_loopback_only(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "a run")
+def assert_shows_what_is_written(run: RunDir, url: str) -> None:
+    assert get(url + "data/runs") == []
     sink = TensorBoardSink(run.path / "events" / "worker-0")
     sink.write(5, {"loss/total": 1.5})
     sink.image(7, "input/observation", np.zeros((84, 336, 1), np.uint8))
-    (port,) = topology.free_ports(1)
-    with serving(run, port) as (board, url):
-        wait_until(lambda: get(url + "data/runs") == ["worker-0"], "the events")
-        assert get(url + "data/plugin/scalars/tags") == {
-            "worker-0": {"loss/total": {"displayName": "", "description": ""}}
-        }
-        ((_, step, value),) = get(url + "data/plugin/scalars/scalars?run=worker-0&tag=loss/total")
-        assert (step, value) == (5, 1.5)
-        images = url + "data/plugin/images/"
-        (image,) = get(images + "images?run=worker-0&tag=input/observation&sample=0")
-        png = fetch(images + "individualImage?" + image["query"])
-        assert (image["step"], Image.open(io.BytesIO(png)).size) == (7, (336, 84))
-        top = psutil.Process(board.pid)
-        family = [top, *top.children(recursive=True)]
-        sockets = [c for process in family for c in process.net_connections(kind="tcp")]
-        heard = {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
-        assert heard == {"127.0.0.1"}
-        assert not [m.path for m in top.memory_maps() if "/tensorflow/" in m.path]
-        board.send_signal(signal.SIGTERM)
-        assert board.wait(timeout=60) == 128 + signal.SIGTERM
-        wait_until(lambda: not any(process.is_running() for process in family), "its end")
+    wait_until(lambda: get(url + "data/runs") == ["worker-0"], "the events")
+    assert get(url + "data/plugin/scalars/tags") == {
+        "worker-0": {"loss/total": {"displayName": "", "description": ""}}
+    }
+    ((_, step, value),) = get(url + "data/plugin/scalars/scalars?run=worker-0&tag=loss/total")
+    assert (step, value) == (5, 1.5)
+    images = url + "data/plugin/images/"
+    (image,) = get(images + "images?run=worker-0&tag=input/observation&sample=0")
+    png = fetch(images + "individualImage?" + image["query"])
+    assert (image["step"], Image.open(io.BytesIO(png)).size) == (7, (336, 84))
+
+
+def assert_is_on_loopback_without_tensorflow(family: list[psutil.Process]) -> None:
+    sockets = [c for process in family for c in process.net_connections(kind="tcp")]
+    heard = {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
+    assert heard == {"127.0.0.1"}
+    assert not [m.path for m in family[0].memory_maps() if "/tensorflow/" in m.path]
 
 
 # In TensorBoard's keeper, whose last argument names the port.
@@ -104,7 +79,7 @@ def test_if_its_port_is_taken_tensorboard_fails_in_one_line_and_training_goes_on
     (tmp_path / "sitecustomize.py").write_text(TAKES_THE_PORT)
     path = tmp_path / "run"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with running(path, "--tensorboard", "--stop-at-return", "none") as launcher:
+    with running(path, "--tensorboard", "--workers", "1", "--stop-at-return", "none") as launcher:
 
         def failure() -> str | None:
             return next((line for line in warnings(path) if "tensorboard-0 failed" in line), None)
@@ -115,15 +90,15 @@ def test_if_its_port_is_taken_tensorboard_fails_in_one_line_and_training_goes_on
         launcher.send_signal(signal.SIGINT)
         code, said = finish(launcher)
     assert code == 130, said
-    (board,) = (r for r in process_records.read_records(path) if r.role == "tensorboard")
-    why = f"could not bind to port {board.address.split(':')[1]}, it was already in use"
+    port = record_of_tensorboard(path).address.split(":")[1]
+    why = f"could not bind to port {port}, it was already in use"
     assert why in line
     assert "tensorboard-0: failed, left with 2" in said
     log = RunDir(path).log("tensorboard-0").read_text()
     assert (log.count(why), log.count("Traceback")) == (1, 0)
 
 
-def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
+def test_tensorboard_serves_a_run_whose_workers_wait_for_a_ps_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ps hangs before it listens; `status` tells, and Ctrl-C ends it all."""
@@ -133,7 +108,7 @@ def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
         "if is_worker and sys.argv[sys.argv.index('--job') + 1] == 'ps':\n"
         "    time.sleep(600)\n"
     )
-    path = tmp_path / "run"
+    path = tmp_path / "a run"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running(path, "--tensorboard") as launcher:
 
@@ -147,7 +122,10 @@ def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
         url = wait_until(lambda: status.read(RunDir(path)).tensorboard, "TensorBoard")
         board = RunDir(path).log("tensorboard-0")
         wait_until(lambda: f"TensorBoard is at {url}" in board.read_text(), "its server")
-        assert get(url + "data/runs") == []
+        assert_shows_what_is_written(RunDir(path), url)
+        top = psutil.Process(record_of_tensorboard(path).pid)
+        family = [top, *top.children(recursive=True)]
+        assert_is_on_loopback_without_tensorflow(family)
         launcher.send_signal(signal.SIGINT)
         asked = time.monotonic()
         code, said = finish(launcher)
@@ -155,3 +133,7 @@ def test_a_run_logs_the_link_of_tensorboard_and_which_process_workers_wait_for(
     assert code == 130, said
     assert f"TensorBoard   {url}" in said
     assert everything_ended(path)
+    last_exit = record_of_tensorboard(path).last_exit
+    assert last_exit is not None
+    assert last_exit.code == 128 + signal.SIGTERM
+    wait_until(lambda: not any(process.is_running() for process in family), "its end")

@@ -18,7 +18,7 @@ from a3c.errors import UserError
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from tests.clusters import REPOSITORY, config
-from tests.snapshots import FILES, damage, manifest, save, write
+from tests.snapshots import FILES, damage, manifest, save, write, write_values
 
 
 def entries(root: Path) -> list[str]:
@@ -142,10 +142,6 @@ def rewrite(path: Path, **changes: Any) -> None:
     (path / "manifest.json").write_text(json.dumps({**manifest_of(path), **changes}))
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
 def become(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
     make(path)
@@ -157,19 +153,14 @@ def link_away(path: Path) -> None:
 
 DATA, INDEX, MANIFEST = "variables.data-00000-of-00001", "variables.index", "manifest.json"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a byte less": (lambda p: cut(p / DATA), f"{DATA} has 255 bytes instead of 256"),
+    "a byte less": (lambda p: os.truncate(p / DATA, 255), f"{DATA} has 255 bytes instead of 256"),
     "a bit of data": (lambda p: damage(p / DATA), f"{DATA} does not match its SHA-256"),
     "a bit of the index": (lambda p: damage(p / INDEX), f"{INDEX} does not match its SHA-256"),
     "no index": (lambda p: (p / INDEX).unlink(), f"{INDEX} is missing"),
     "no manifest": (lambda p: (p / MANIFEST).unlink(), f"{MANIFEST} is missing"),
-    "half a manifest": (
-        lambda p: os.truncate(p / MANIFEST, (p / MANIFEST).stat().st_size // 2),
-        f"{MANIFEST} is not readable",
-    ),
+    "half a manifest": (lambda p: os.truncate(p / MANIFEST, 999), f"{MANIFEST} is not readable"),
     "deep": (lambda p: (p / MANIFEST).write_text("[" * 10**5), f"{MANIFEST} is not readable"),
     "another format": (lambda p: rewrite(p, format=2, more=1), f"{MANIFEST} is not of format 1"),
-    "no format": (lambda p: rewrite(p, format=None), f"{MANIFEST} is not of format 1"),
-    "files is a list": (lambda p: rewrite(p, files=[INDEX]), "is not readable"),
     "a file is a text": (lambda p: rewrite(p, files={INDEX: "x"}), "is not readable"),
     "no file": (lambda p: rewrite(p, files={}), f"names no {INDEX}"),
     "a directory for a file": (lambda p: become(p / INDEX, Path.mkdir), f"{INDEX} is missing"),
@@ -248,7 +239,7 @@ WRONG: dict[str, list[Any]] = {
     "reason": [1],
     "config": [[]],
     "identity": [None],
-    "format": ["1"],
+    "format": [None, "1"],
 }
 
 
@@ -383,15 +374,9 @@ VALUES: dict[str, np.ndarray] = {
 }
 
 
-def write_variables(root: Path) -> Path:
-    return checkpoint.write(
-        root, manifest(7), lambda prefix: checkpoint.save_variables(prefix, VALUES)
-    )
-
-
 def test_values_come_back_bit_for_bit_and_the_callers_graph_stays(tmp_path: Path) -> None:
     with tf.Graph().as_default() as graph:
-        path = write_variables(tmp_path)
+        path = write_values(tmp_path, VALUES, manifest(7))
         loaded = checkpoint.load_variables(path)
         assert graph.get_operations() == []
     checkpoint.verify(path)

@@ -34,15 +34,15 @@ def games() -> Iterator[Games]:
     made.close()
 
 
+def forks(pid: int) -> tuple[psutil.Process, psutil.Process]:
+    """The process that waits for requests, and the one that plays the games of one of them."""
+    server = psutil.Process(pid)
+    return server, wait_until(server.children, "the games")[0]
+
+
 def answer(games: Games) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
-
-    def is_there() -> bool:
-        found.extend(filter(None, [games.poll()]))
-        return bool(found)
-
-    wait_until(is_there, "scores")
-    return found[0]
+    scores: dict[str, Any] = wait_until(games.poll, "scores")
+    return scores
 
 
 def test_each_request_is_played_in_a_process_of_its_own(games: Games) -> None:
@@ -66,9 +66,7 @@ def test_games_that_fail_say_why_and_the_next_are_played(games: Games) -> None:
 def test_closing_ends_the_games_that_are_played() -> None:
     games = Games(play)
     games.start(CHECKPOINT, 4)
-    server = psutil.Process(games._pid)
-    wait_until(lambda: bool(server.children()), "the games")
-    player = server.children()[0]
+    _, player = forks(games._pid)
     games.close()
     wait_until(lambda: is_gone(player.pid), "their end")
 
@@ -89,10 +87,8 @@ def test_the_games_end_with_a_chief_that_is_killed(tmp_path: Path) -> None:
         games.start(CHECKPOINT, 4)
         (tmp_path / "pid").write_text(f"{games._pid} ")
         time.sleep(600)
-    wait_until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()), "it")
-    server = psutil.Process(int((tmp_path / "pid").read_text()))
-    wait_until(lambda: bool(server.children()), "the games")
-    player = server.children()[0]
+    pid = tmp_path / "pid"
+    server, player = forks(int(wait_until(lambda: pid.exists() and pid.read_text(), "it")))
     os.kill(chief, signal.SIGKILL)
     os.waitpid(chief, 0)
     wait_until(lambda: is_gone(server.pid) and is_gone(player.pid), "the end of the games")

@@ -22,9 +22,9 @@ import model
 from a3c.errors import UserError
 from a3c.play.loaded import LoadedAgent
 from a3c.play.playground import Playground
-from a3c.run import checkpoint
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call
+from tests.snapshots import write_values
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,7 @@ def untrained(folder: Path, **settings: Any) -> LoadedAgent:
         agent = ground.agent(played)
     statistics = np.zeros(agent.statistics_size)
     values = agent.parameters() | {"observation_statistics": statistics}
-    written = checkpoint.write(
-        folder, manifest_of(config, 7), lambda prefix: checkpoint.save_variables(prefix, values)
-    )
-    return a3c.load(written)
+    return a3c.load(write_values(folder, values, manifest_of(config, 7)))
 
 
 def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedAgent) -> None:
@@ -137,9 +134,7 @@ class Lock(gymnasium.Env[Any, Any]):
 gymnasium.register("CombinationLock-v0", "tests.test_loaded:Lock")
 
 
-def test_each_choice_has_probabilities_and_the_last_step_its_own_info(
-    tmp_path: Path,
-) -> None:
+def test_each_choice_has_probabilities_and_the_last_step_its_info(tmp_path: Path) -> None:
     shaping = {"name": "examples.reward_shaping:Outcome"}
     agent = untrained(tmp_path, env_id="tests.test_loaded:CombinationLock-v0", wrapper=(shaping,))
     env = agent.make_env()
@@ -201,9 +196,7 @@ tf.get_logger().warning("the user's own line: this is deprecated")
 """
 
 
-def test_agents_act_in_other_processes_and_a_terminal_stays_clean(
-    tmp_path: Path,
-) -> None:
+def test_agents_act_in_other_processes_and_a_terminal_stays_clean(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "CUDA_"))}
     untrained(tmp_path / "there", env_id="CartPole-v1", network="mlp-lstm")
     environment |= {"PYTHONPATH": str(REPOSITORY)}

@@ -59,7 +59,7 @@ def is_drawn(path: Path) -> bool:
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 
 
-def test_all_pictures_of_a_run_are_drawn_at_the_printed_paths(
+def test_all_pictures_are_drawn_at_the_printed_paths_but_those_that_lack_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = fake_run(tmp_path / "run")
@@ -68,6 +68,13 @@ def test_all_pictures_of_a_run_are_drawn_at_the_printed_paths(
     names = ["return", "losses", "throughput", "staleness"]
     assert said == [str(run / "plots" / f"{name}.png") for name in names]
     assert all(is_drawn(Path(line)) for line in said)
+    (run / "metrics" / "episodes.jsonl").unlink()
+    assert main([str(run)]) == 0
+    missing = capsys.readouterr()
+    assert "episodes.jsonl" in missing.err
+    assert missing.out.splitlines() == said[1:]
+    assert main([str(run), "--what", "return"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_numbers_of_info_have_a_picture_where_there_are_any(
@@ -121,19 +128,6 @@ def test_curves_of_a_resumed_run_leave_out_rolled_back_steps(tmp_path: Path) -> 
         assert np.all((curves.column(rows, "time") >= 2e3) == (steps > 15_000))
     curve = Curve(path / "metrics" / "worker-0.jsonl")  # the dashboard's
     assert [point.env_steps for point in curve.points] == steps.tolist()
-
-
-def test_missing_data_are_named_and_the_other_pictures_are_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = fake_run(tmp_path / "run")
-    (run / "metrics" / "episodes.jsonl").unlink()
-    assert main([str(run)]) == 0
-    said = capsys.readouterr()
-    assert "episodes.jsonl" in said.err
-    assert len(said.out.splitlines()) == 3
-    assert main([str(run), "--what", "return"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:

@@ -58,32 +58,24 @@ def test_a_loss_counts_from_the_furthest_worker_of_that_ps_life(tmp_path: Path) 
     assert resume.losses(rows, since=10.0) == ()
 
 
-def test_a_restarted_chief_knows_what_happened_since_the_checkpoint(tmp_path: Path) -> None:
+def test_a_chief_knows_what_happened_since_the_checkpoint_unless_the_ps_was_restored(
+    tmp_path: Path,
+) -> None:
+    """The first one died before its first row, from which wall time didn't go back to 0."""
     life = Life(2, 100)
-    attach(tmp_path / "worker-0.jsonl", life, 100).write(180, {"wall_s": 9.5})
+    rows = attach(tmp_path / "worker-0.jsonl", life, 100)
     reports = attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
+    known = resume.remember(tmp_path, SAVED, life)
+    assert (known.wall_s, known.episodes, known.is_fresh) == (1.5, 3, False)
+    rows.write(180, {"wall_s": 9.5})
     for number, step in ((4, 120), (5, 160)):
         game = {"worker": 1, "return": step / 10, "length": 5, "episodes": number}
         reports.write(step, game)
     known = resume.remember(tmp_path, SAVED, life)
     assert known == Memory(9.5, 5, (12.0, 16.0), is_fresh=False)
-
-
-def test_a_chief_of_a_restored_ps_goes_by_the_checkpoint(tmp_path: Path) -> None:
-    attach(tmp_path / "worker-0.jsonl", Life(2, 100), 100).write(180, {"wall_s": 9.5})
     restored = resume.remember(tmp_path, SAVED, Life(3, 100))
     assert restored == Memory(1.5, 3, (1.0, -2.5), is_fresh=True)
     assert resume.remember(tmp_path, None, Life(3, 0)) == Memory()
-
-
-def test_wall_time_never_goes_back_even_where_the_chief_died_before_its_first_row(
-    tmp_path: Path,
-) -> None:
-    life = Life(2, 100)
-    attach(tmp_path / "worker-0.jsonl", life, 100)
-    attach(tmp_path / "episodes.jsonl", life, 100, episodes=3)
-    known = resume.remember(tmp_path, SAVED, life)
-    assert (known.wall_s, known.episodes, known.is_fresh) == (1.5, 3, False)
 
 
 def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -> None:

@@ -29,6 +29,13 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+START = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir"]
+
+
+def created(path: str | Path) -> RunDir:
+    return rundir.create(Path(path), config(env_id="CartPole-v1"), None, resume=False)
+
+
 def refusal(path: Path, *, resume: bool = False) -> str:
     with pytest.raises(UserError) as refused:
         rundir.check_free(path, resume=resume)
@@ -73,26 +80,18 @@ def test_the_smaller_package_of_tensorflow_counts_as_tensorflow(
 
 
 def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(runs: Path) -> None:
-    rundir.check_free(Path("new"), resume=False)
-    assert not Path("new").exists()
+    """Of others, docs/bad-input.md has those that hold other things."""
     Path("empty").mkdir()
-    rundir.check_free(Path("empty"), resume=False)
     with rundir.hold(Path("held")):
         pass
-    rundir.check_free(Path("held"), resume=False)
-
-
-def test_a_directory_with_anything_in_it_is_not_free_and_resuming_needs_a_run(runs: Path) -> None:
-    rundir.create(Path("run"), config(), None, resume=False)
-    Path("other").mkdir()
-    Path("other", "thesis.tex").write_text("")
-    assert refusal(Path("run")).endswith(
-        "--run-dir run holds a run already: give --resume to go on with it, or another"
-    )
-    assert refusal(Path("other")).endswith("holds other things: give a new or an empty one")
+    for free in ("new", "empty", "held"):
+        rundir.check_free(Path(free), resume=False)
+    assert not Path("new").exists()
     assert "there is no run in new" in refusal(Path("new"), resume=True)
-    Path("empty").mkdir()
     assert "empty holds no run" in refusal(Path("empty"), resume=True)
+    created("run")
+    taken = "--run-dir run holds a run already: give --resume to go on with it, or another"
+    assert refusal(Path("run")).endswith(taken)
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -143,11 +142,10 @@ def test_a_launcher_leaves_a_run_that_another_one_holds(
     runs: Path, capsys: pytest.CaptureFixture[str], resume: tuple[str, ...]
 ) -> None:
     path = runs / "here"
-    rundir.create(path, config(env_id="CartPole-v1"), None, resume=False)
+    created(path)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with rundir.hold(path):
-        words = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir", str(path)]
-        assert launch_cluster.main([*words, *resume]) == 2
+        assert launch_cluster.main([*START, str(path), *resume]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
     assert {file: file.read_bytes() for file in before} == before
@@ -176,10 +174,7 @@ def test_new_runs_are_named_after_the_game_and_the_time(runs: Path) -> None:
 def test_runs_are_found_by_name_by_path_and_by_age(runs: Path) -> None:
     with pytest.raises(UserError, match="there is no run in"):
         rundir.find(None)
-    made = [
-        rundir.create(Path(path), config(), None, resume=False)
-        for path in ("runs/b", "runs/a", "elsewhere/c")
-    ]
+    made = [created(path) for path in ("runs/b", "runs/a", "elsewhere/c")]
     for age, run in enumerate(made):
         os.utime(run.config, (1000 + age, 1000 + age))
     (runs / "runs" / "no-run").mkdir()
@@ -230,8 +225,7 @@ def test_the_commit_is_its_hash_whatever_tags_there_are(
 
 
 def test_runs_of_one_name_have_labels_of_their_own_which_stay(tmp_path: Path) -> None:
-    first = rundir.create(tmp_path / "a/run", Config(), None, resume=False)
-    second = rundir.create(tmp_path / "b/run", Config(), None, resume=False)
+    first, second = created(tmp_path / "a/run"), created(tmp_path / "b/run")
     assert first.label != second.label
     assert re.fullmatch(r"run-[a-z2-9]{4}", first.label)
     label = first.label
@@ -251,7 +245,7 @@ def test_runs_of_one_name_have_labels_of_their_own_which_stay(tmp_path: Path) ->
 def test_a_copy_ends_nothing_of_the_first_run_and_gets_a_label_when_it_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = rundir.create(tmp_path / "run", Config(), None, resume=False)
+    first = created(tmp_path / "run")
     copy = tmp_path / "copy"
     shutil.copytree(first.path, copy)
     assert launch_cluster.main(["stop", str(copy)]) == 2
@@ -270,15 +264,14 @@ def test_a_second_launcher_leaves_the_run_of_the_first(
     path, hold = tmp_path / "run", rundir.hold
 
     def hold_late(wanted: Path) -> contextlib.AbstractContextManager[None]:
-        rundir.create(path, Config(), None, resume=False)
+        created(path)
         return hold(wanted)
 
     monkeypatch.setattr(rundir, "hold", hold_late)
-    arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]
     # What a second run would write: it ends there, and starts nothing.
     monkeypatch.setattr(launch_cluster, "ChildKeepers", lambda *_, **__: None)
     monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
-    assert launch_cluster.main([*arguments, "--run-dir", str(path)]) == 2
+    assert launch_cluster.main([*START, str(path)]) == 2
     assert "holds a run already" in capsys.readouterr().err
 
 

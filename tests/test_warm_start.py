@@ -1,6 +1,7 @@
 """Beginning a run with the weights of another one."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import FakeRun, configure, manifest_of
 from tests.runs import REPOSITORY, manifest, run
+from tests.snapshots import write_values
 
 FRESH = {
     "hidden1/weights": np.zeros((3, 2), np.float32),
@@ -23,13 +25,9 @@ def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
     """A checkpoint of the same network with all weights 1, and statistics of three observations."""
     shapes = {name: value.shape for name, value in FRESH.items()}
     shapes |= {name.replace("_", "/"): shape for name, shape in changes.items()}
-    values: dict[str, np.ndarray] = {
-        name: np.ones(shape, np.float32) for name, shape in shapes.items()
-    }
-    values["observation_statistics"] = np.ones(7)
-    return checkpoint.write(
-        folder, manifest_of(configure(), 5), lambda p: checkpoint.save_variables(p, values)
-    )
+    values: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    values |= {"observation_statistics": np.ones(7)}
+    return write_values(folder, values, manifest_of(configure(), 5))
 
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
@@ -51,10 +49,8 @@ def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -> None:
-    flags = [*("--env-id", "CartPole-v1", "--workers", "1", "--evaluation-episodes", "20")]
-    flags += [
-        *("--stop-window", "20", "--learning-rate", "1e-6", "--learning-rate-schedule", "constant")
-    ]
+    flags = ["--workers", "1", "--evaluation-episodes", "3", "--stop-window", "5"]
+    flags += ["--learning-rate", "1e-6", "--learning-rate-schedule", "constant"]
     code, said = run(tmp_path / "run", *flags, "--start-from", "zoo/cartpole")
     assert code == 0, said
     assert manifest(tmp_path / "run").reason == "solved"
@@ -72,11 +68,11 @@ def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -
     [("zoo/cartpole", "is of another network: hidden1/weights"), ("zoo/x", "no agent 'zoo/x'")],
 )
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
-    tmp_path: Path, source: str, words: str
+    tmp_path: Path, source: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = run(tmp_path / "run", "--env-id", "Acrobot-v1", "--start-from", source)
-    assert code == 2
-    assert words in said
+    flags = ["--mode", "child", "--env-id", "Acrobot-v1", "--run-dir", str(tmp_path / "run")]
+    assert launch_cluster.main([*flags, "--start-from", source]) == 2
+    assert words in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

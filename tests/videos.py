@@ -1,5 +1,6 @@
 """Videos read back, and a window that records what it shows."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 import imageio_ffmpeg
 import numpy as np
 from PIL import Image
+
+HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
 class Video(NamedTuple):
