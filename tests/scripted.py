@@ -36,8 +36,8 @@ class ScriptedEnv(gymnasium.Env[np.ndarray, np.int64]):
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         self._events.append("reset")
         self._game, self._t = self._game + 1, 0
-        first = self._script.lives[0] if self._script.lives else None
-        return self._observe(), {} if first is None else {"lives": max(self._script.lives)}
+        lives = self._script.lives
+        return self._observe(), {"lives": max(lives)} if lives else {}
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._events.append("step")
@@ -59,9 +59,7 @@ class ScriptedEnv(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def make_envs(
-    scripts: Sequence[Sequence[Script]],
-    mode: AutoresetMode,
-    events: list[str] | None = None,
+    scripts: Sequence[Sequence[Script]], mode: AutoresetMode, events: list[str] | None = None
 ) -> VectorEnv[Any, Any, Any]:
     """One environment for each list of scripts."""
     log = [] if events is None else events

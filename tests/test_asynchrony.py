@@ -1,5 +1,6 @@
 """The study of how learning depends on the number of workers: its simulation and its table."""
 
+import operator
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,7 @@ FIRST = Row(
 
 
 def table(path: Path) -> list[Row]:
-    """A small table on disk: three seeds, two remedies, both kinds; half of one isn't solved."""
+    """Write a small table: three seeds, two remedies, both kinds; half of one isn't solved."""
     rows = [
         FIRST._replace(workers=n, seed=seed, env_steps=80_000 + 1000 * n + seed, kind=kind)
         for kind in (SIMULATED, REAL)
@@ -66,9 +67,9 @@ def stale(workers: int, **settings: object) -> float:
         "network": "mlp",
         "hidden_sizes": [8],
         "envs": 4,
-        "rollout_length": 32,
-        "shortest_rollout": 16,
-        "max_env_steps": 12_000,
+        "rollout_length": 8,
+        "shortest_rollout": 4,
+        "max_env_steps": 3000,
     }
     return Simulation(config(workers=workers, **{**usual, **settings})).run().staleness
 
@@ -192,26 +193,22 @@ def test_a_run_is_solved_by_its_last_100_games_and_collapses_at_half_of_its_prog
 # --- the table ------------------------------------------------------------------------------------
 
 
-def study(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.asynchrony", "--output", str(path), *flags]
-    return call(*command, cwd=REPOSITORY, timeout=300)
-
-
 def test_an_interrupted_study_continues(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
+    path, earlier = tmp_path / "t.csv", FIRST._replace(workers=2, remedy="short", seed=1)
+    machine.append(path, [earlier])
     flags = ["--name", "short", "--tasks", "cartpole", "--workers", "2", "--at-once", "2"]
-    short = ["--", "--max-env-steps", "1000"]
-    first = study(path, *flags, "--seeds", "1", *short)
-    assert first.returncode == 0, first.stderr
-    second = study(path, *flags, "--seeds", "1-2", *short)
-    assert "2 runs, of which 1 are in" in second.stdout
-    rows = asynchrony.read(path)
-    assert [(row.seed, row.solved, row.remedy) for row in rows] == [
-        (1, False, "short"),
-        (2, False, "short"),
-    ]
-    assert all(1000 <= row.env_steps < 1200 for row in rows)
-    assert rows[0].flags == "--max-env-steps 1000"
+    command = [sys.executable, "-m", "benchmarks.asynchrony", "--output", str(path), *flags]
+    short = ["--seeds", "1-2", "--", "--max-env-steps", "1000"]
+    done = call(*command, *short, cwd=REPOSITORY, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "2 runs, of which 1 are in" in done.stdout
+    first, second = asynchrony.read(path)
+    assert first == earlier
+    case = operator.attrgetter(*asynchrony.Case._fields)  # by which a study knows its runs
+    assert case(second) == case(earlier._replace(seed=2))
+    assert not second.solved
+    assert 1000 <= second.env_steps < 1200
+    assert second.flags == "--max-env-steps 1000"
 
 
 def test_remedies_are_settings_of_the_launcher() -> None:

@@ -90,9 +90,7 @@ class Seen:
 
 
 def test_a_chief_calls_callbacks_with_each_row_and_writes_info_and_settings(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[Seen] = []
     monkeypatch.setattr(Seen, "made", made, raising=False)
@@ -183,11 +181,7 @@ def test_a_callback_that_hangs_delays_nothing(
     [
         ("Seen", {"wrod": 1}, "unexpected keyword argument 'wrod'; mend it"),
         ("leave", {"n": 1}, r"'n'; mend it: .* is called with row, run_dir, n$"),
-        (
-            "test_a_missing_package_is_named",
-            {},
-            "too many positional arguments; mend it",
-        ),
+        ("test_a_missing_package_is_named", {}, "too many positional arguments; mend it"),
         ("Silent", {}, "has no method __call__: add __call__"),
         ("later", {}, "is async, and nothing would await it"),
     ],

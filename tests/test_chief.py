@@ -1,6 +1,5 @@
 """The chief ends runs, confirms that they are solved, and saves, from all workers' reports."""
 
-import dataclasses
 import errno
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.runs import manifest
 from tests.snapshots import write
 
 REPLY = Reply(np.zeros(1), np.zeros(1), np.zeros(3), 1000, 10, finished=False, stepped=True)
+EVALUATION = {"episodes": 20, **dict.fromkeys(("median", "stderr", "min", "max"), 1.0)}
 
 
 class ReportingStore:
@@ -62,21 +62,24 @@ class Scored:
     def poll(self) -> dict[str, Any] | None:
         if self.error:
             return {"error": self.error}
-        numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
-        return None if self.mean is None else {"episodes": 20, "mean": self.mean, **numbers}
+        return None if self.mean is None else {**EVALUATION, "mean": self.mean}
 
     def close(self) -> None:
         self.is_closed = True
 
 
 def chief_of(
-    store: ReportingStore, tmp_path: Path, scored: Scored | None = None, **settings: Any
+    store: ReportingStore,
+    tmp_path: Path,
+    scored: Scored | None = None,
+    resumed: checkpoint.Manifest | None = None,
+    **settings: Any,
 ) -> Chief:
     """A chief that is to reach a mean of 50, and collects reports at every tick."""
     ps: Any = store
     games: Any = scored
     chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **settings})
-    return Chief(ps, chosen, tmp_path, REPLY, None, Life(1, 0), games)
+    return Chief(ps, chosen, tmp_path, REPLY, resumed, Life(1, 0), games)
 
 
 def tick(chief: Chief, *returns: float) -> str | None:
@@ -105,9 +108,7 @@ def test_without_evaluation_games_trainings_own_mean_is_believed(
         assert checkpoint.is_over(last, config(stop_at_return=mark, **chosen).run) == over
 
 
-def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(
-    tmp_path: Path,
-) -> None:
+def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Path) -> None:
     """Checkpoints that training wrote meanwhile are removed: they were not evaluated."""
     store, scored = ReportingStore(), Scored()
     chief = chief_of(store, tmp_path, scored, evaluation_episodes=7)
@@ -190,11 +191,10 @@ def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
     chief._wall_before = 100.0
     assert tick(chief) == "max_wall_time"
     chief.end_run("max_wall_time", go_on)
-    last, run = manifest(tmp_path), config(max_wall_time_s=100.0).run
+    last = manifest(tmp_path)
     assert last.reason == "max_wall_time"
-    assert checkpoint.is_over(last, run)
-    assert not checkpoint.is_over(last, dataclasses.replace(run, max_wall_time_s=200.0))
-    assert not checkpoint.is_over(last, dataclasses.replace(run, max_wall_time_s=None))
+    for limit_s, over in ((100.0, True), (200.0, False), (None, False)):
+        assert checkpoint.is_over(last, config(max_wall_time_s=limit_s).run) == over
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
@@ -259,28 +259,23 @@ def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> No
 
 def solved_before(tmp_path: Path, mean: float) -> checkpoint.Manifest:
     """The manifest of a run that was solved at env step 1,000 by games with this mean."""
-    numbers = dict.fromkeys(("median", "stderr", "min", "max"), 1.0)
-    evaluation = {"episodes": 20, "mean": mean, **numbers}
+    evaluation = {**EVALUATION, "mean": mean}
     path = write(tmp_path / "checkpoints", 1000, reason="solved", evaluation=evaluation)
     return checkpoint.read_manifest(path)
 
 
 def test_a_run_that_goes_on_from_what_solved_it_is_solved_at_once(tmp_path: Path) -> None:
     solved = solved_before(tmp_path, 52.0)
-    ps: Any = ReportingStore()
     for mark, reason in ((52.0, "solved"), (52.5, None), (None, None)):
-        chosen = config(stop_at_return=mark, checkpoint_interval_s=1e6)
-        chief = Chief(ps, chosen, tmp_path, REPLY, solved, Life(1, 0), None)
+        chief = chief_of(ReportingStore(), tmp_path, resumed=solved, stop_at_return=mark)
         assert tick(chief) == reason
 
 
 def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_learned(
     tmp_path: Path,
 ) -> None:
-    solved = solved_before(tmp_path, 52.0)
-    store: Any = ReportingStore()
-    chosen = config(stop_at_return=60.0, checkpoint_interval_s=1e6)
-    chief = Chief(store, chosen, tmp_path, REPLY, solved, Life(1, 0), None)
+    solved, store = solved_before(tmp_path, 52.0), ReportingStore()
+    chief = chief_of(store, tmp_path, resumed=solved, stop_at_return=60.0)
     chief.save("interrupted")
     assert manifest(tmp_path).evaluation == solved.evaluation
     store.step += 1
@@ -289,9 +284,7 @@ def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_lea
 
 
 def test_training_goes_on_where_the_disk_refuses_what_solved_the_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

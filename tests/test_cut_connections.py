@@ -14,7 +14,7 @@ from a3c.cluster.topology import Cluster, Task, free_ports
 from a3c.errors import RetryableError
 from a3c.server import sessions
 from a3c.server.store import Store
-from tests.clusters import agent, flat, push_of, small_config
+from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
 
 SETTINGS = small_config(hidden_sizes=[8000], learning_rate=0.01)  # 56,003 parameters
 LONG = 10_000  # bytes: of vectors, not of what else is said
@@ -58,23 +58,15 @@ class Wire:
 
 @pytest.mark.parametrize("what", ["push", "answer"])
 def test_no_push_counts_twice_where_the_connection_breaks(what: str) -> None:
-    ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    wire = Wire(port_of(ports[0]))
-    straight = Cluster((ports[0],), tuple(ports[1:]))
-    far = Cluster((f"127.0.0.1:{wire.port}",), straight.workers)
-    player = agent(SETTINGS)
-    servers = {
-        task: serve(straight if task.index != 0 or task.job == "ps" else far, task)
-        for task in (Task("ps", 0), Task("worker", 0), Task("worker", 1))
-    }
-
-    def store(cluster: Cluster, task: Task) -> Store:
-        size = player.statistics_size
-        return Store(cluster, task, servers[task].target, player.shapes, size, SETTINGS)
-
-    watcher = store(straight, Task("worker", 1))
+    here, player = InProcessCluster(num_ps=1, num_workers=2), agent(SETTINGS)
+    watcher = here.store(SETTINGS, 1, player)
     watcher.initialize(player.parameters())
-    pusher = store(far, Task("worker", 0))
+    # Worker 0 is another server, which reaches the ps through the wire.
+    wire = Wire(port_of(here.cluster.ps[0]))
+    own, worker = f"127.0.0.1:{free_ports(1)[0]}", Task("worker", 0)
+    far = Cluster((f"127.0.0.1:{wire.port}",), (own, here.cluster.workers[1]))
+    target = serve(far, worker).target
+    pusher = Store(far, worker, target, player.shapes, player.statistics_size, SETTINGS)
     gradient = np.ones(flat(player).size, np.float32)
     pusher.push(push_of(gradient, 3))
     wire.breaks_at = what

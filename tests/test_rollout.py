@@ -326,13 +326,18 @@ RECURRENT = config(
 )
 
 
-@in_all_modes
-def test_learning_sees_the_values_that_acting_saw(mode: AutoresetMode) -> None:
-    """With returns set to the values of acting, the value loss of the learning pass is 0."""
+@pytest.fixture(scope="module")
+def recurrent() -> Agent:
     network = model.build(OBSERVATIONS, ACTIONS, RECURRENT.network)
-    agent = Agent(network, OBSERVATIONS, RECURRENT, seed=3)
+    return Agent(network, OBSERVATIONS, RECURRENT, seed=3)
+
+
+@in_all_modes
+def test_learning_sees_the_values_that_acting_saw(recurrent: Agent, mode: AutoresetMode) -> None:
+    """With returns set to the values of acting, the value loss of the learning pass is 0."""
+    agent = recurrent
     games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
-    player = Player(make_envs(games, mode), agent, network.policy, RECURRENT, seed=1)
+    player = Player(make_envs(games, mode), agent, agent.network.policy, RECURRENT, seed=1)
     for rollout in itertools.islice(player.rollouts(), 4):
         batch = batch_of(agent, **rollout._asdict(), returns=rollout.values)
         assert agent.gradient(batch, 0.0, 0.0).parts["loss/value"] < 1e-12

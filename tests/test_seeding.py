@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.env.seeding import BLOCK, MAX_BLOCKS, evaluation_seed, training_seed
@@ -9,14 +9,12 @@ indices = st.integers(0, MAX_BLOCKS - 1)
 distances = st.one_of(st.just(1), st.integers(1, 100), st.integers(1, 100_000))
 
 
-@settings(deadline=None)
 @given(run_seeds, workers, distances)
 def test_blocks_of_one_run_never_overlap(run_seed: int, worker: int, distance: int) -> None:
     starts = training_seed(run_seed, worker), training_seed(run_seed, worker + distance)
     assert abs(starts[0] - starts[1]) >= BLOCK
 
 
-@settings(deadline=None)
 @given(run_seeds, run_seeds, indices)
 def test_no_run_evaluates_on_what_any_run_trains_on_and_all_seeds_fit_int32(
     run_seed: int, other_run_seed: int, worker: int

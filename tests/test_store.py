@@ -1,6 +1,7 @@
 """The shared state on a real cluster: where it lies, and that workers share it."""
 
 import concurrent.futures
+import functools
 import threading
 from typing import Any
 
@@ -9,25 +10,33 @@ import pytest
 import tensorflow as tf
 
 from a3c.errors import UserError
+from a3c.learn.agent import Agent
 from a3c.server import sessions
 from a3c.server.store import Store
 from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
 
 SETTINGS = small_config(learning_rate=0.01)
 
+cluster = functools.cache(InProcessCluster)  # by its number of ps; each test initialises them
+
+
+@functools.cache
+def player(**settings: Any) -> Agent:
+    """An agent for a ps with any optimizer."""
+    return agent(small_config(**settings))
+
 
 @pytest.fixture(scope="module")
-def cluster() -> InProcessCluster:
-    return InProcessCluster(num_ps=2, num_workers=2)
+def made() -> tuple[Store, Store]:
+    first, second = (cluster(2).store(SETTINGS, i, player()) for i in range(2))
+    return first, second
 
 
 @pytest.fixture
-def stores(cluster: InProcessCluster) -> tuple[Store, Store]:
+def stores(made: tuple[Store, Store]) -> tuple[Store, Store]:
     """The two workers' views of a freshly initialised ps."""
-    player = agent(SETTINGS)
-    first, second = (cluster.store(SETTINGS, i, player) for i in range(2))
-    first.initialize(player.parameters())
-    return first, second
+    made[0].initialize(player().parameters())
+    return made
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
@@ -53,11 +62,11 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(
     stores: tuple[Store, Store],
 ) -> None:
     first, second = stores
-    player = agent(SETTINGS, seed=5)
+    parameters = agent(SETTINGS, seed=5).parameters()
     first.push(push_of(np.ones_like(first.pull().parameters), 4))
-    first.initialize(player.parameters())
+    first.initialize(parameters)
     named = second.layout.unflatten(second.pull().parameters)
-    for name, value in player.parameters().items():
+    for name, value in parameters.items():
         np.testing.assert_array_equal(named[name], value)
     assert second.pull().global_step == 0
     slots = {key: value for key, value in first.snapshot().values.items() if "/Adam" in key}
@@ -65,22 +74,18 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(
     assert all((value == 0).all() for value in slots.values())
 
 
-def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
-    cluster: InProcessCluster,
-) -> None:
+def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker() -> None:
     """With SGD and gradients of one every number on the ps is minus the pushes that it has seen."""
     settings = small_config(optimizer="sgd")
-    of = agent(settings)
-    pushers = [cluster.store(settings, i, of) for i in range(2)]
-    pushers[0].initialize({})
-    ones = np.ones(flat(of).size, np.float32)
+    reader, *pushers = (cluster(2).store(settings, i, player()) for i in (0, 0, 1))
+    reader.initialize({})
+    ones = np.ones(reader.layout.num_parameters, np.float32)
     stop = threading.Event()
 
     def push(store: Store) -> None:
         while not stop.is_set():
             store.push(push_of(ones, 1, learning_rate=1.0))
 
-    reader = cluster.store(settings, 0, of)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pushing = [pool.submit(push, store) for store in pushers]
         try:
@@ -89,7 +94,7 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker(
             stop.set()
     assert all(p.exception() is None for p in pushing)
     for values, updates_during, _ in snapshots:
-        vector = np.concatenate([np.ravel(values[name]) for name in of.shapes])
+        vector = np.concatenate([np.ravel(values[name]) for name in player().shapes])
         counts = [-vector[shard.start : shard.stop] for shard in reader.layout.shards]
         assert all((count == count[0]).all() for count in counts), "a shard is torn"
         seen = [int(count[0]) for count in counts]
@@ -142,14 +147,13 @@ def test_any_number_of_ps_and_either_precision_end_in_the_same_numbers(
         critic_learning_rate_scale=0.5,
         wire_dtype=wire_dtype,
     )
-    player = agent(settings)
-    cluster = InProcessCluster(num_ps, num_workers=2)
-    first, second = (cluster.store(settings, i, player) for i in range(2))
-    first.initialize(player.parameters())
-    before = flat(player)
+    normalising = player(normalize_observations=True)
+    first, second = (cluster(num_ps).store(settings, i, normalising) for i in range(2))
+    first.initialize(normalising.parameters())
+    before = flat(normalising)
     np.testing.assert_array_equal(first.pull().parameters, before.astype(wire_dtype))
-    moments = np.arange(1.0, 1 + player.statistics_size)
-    gradient = np.linspace(-1, 1, flat(player).size, dtype=np.float32)
+    moments = np.arange(1.0, 1 + normalising.statistics_size)
+    gradient = np.linspace(-1, 1, before.size, dtype=np.float32)
     first.push(push_of(gradient, 2**33, moments=moments))
     backwards = gradient[::-1].copy()
     push = push_of(backwards, 5, moments=moments, learning_rate=0.001)
@@ -169,10 +173,9 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
 ) -> None:
     """Each tensor that travels besides would be a call of its own."""
     settings = small_config(optimizer=optimizer, critic_learning_rate_scale=0.5)
-    player = agent(settings)
     prepared: list[tuple[Any, list[Any], list[Any]]] = []
     monkeypatch.setattr(sessions, "prepare", lambda *call: prepared.append(call))
-    store = InProcessCluster(num_ps=2).store(settings, 0, player)
+    store = cluster(2).store(settings, 0, player())
     store.initialize({})
     variables = store.graph.get_collection("variables")
     assert {v.device for v in variables} == {"/job:ps/task:0", "/job:ps/task:1"}
@@ -193,11 +196,9 @@ def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
     usual = {"optimizer": "sgd", "max_gradient_norm": 0.0}
     usual |= {"envs_per_worker": 1, "rollout_length": 1}  # or a step would hold more samples
     config = small_config(**{**usual, **settings})
-    player = agent(config)
-    cluster = InProcessCluster(num_ps)
-    stores = [cluster.store(config, i, player) for i in range(2)]
-    stores[0].initialize(player.parameters())
-    return stores, flat(player)
+    stores = [cluster(num_ps).store(config, i, player()) for i in range(2)]
+    stores[0].initialize(player().parameters())
+    return stores, flat(player())
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,9 @@ def work(
     return worker(small_config(**{**short, **settings}), run_dir, make, here)
 
 
-@pytest.mark.parametrize("poison", [NAN, INF])
-def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(
-    tmp_path: Path, poison: float
-) -> None:
+def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path: Path) -> None:
     # Three good steps, then nothing but poison.
-    chief = work(tmp_path, 1.0, 2.0, 3.0, *[poison] * 400, max_dropped_rollouts=7)
+    chief = work(tmp_path, 1.0, 2.0, 3.0, *[NAN, INF] * 200, max_dropped_rollouts=7)
     with pytest.raises(FatalError) as left:
         chief.run()
     assert str(left.value) == (
