@@ -121,3 +121,24 @@ def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> N
     (tmp_path / "inner" / "net.py").write_text("x = $\n")
     line = refused("launch_cluster.py", *own[:3], "inner.net:build", cwd=work, PYTHONPATH=folder)
     assert "inner/net.py:1: SyntaxError: invalid syntax; mend it" in line
+
+
+HIDDEN = 'layers.dense(layers.flatten(observations), 4, "hidden")'
+
+
+@pytest.mark.parametrize(
+    ("hidden", "said"),
+    [
+        (
+            "layers.flatten(observations) * tf.compat.v1.Variable(1.0, name='w')",
+            "network mine:build makes new variables (network_1/w) at its second call: make them "
+            "with tf.compat.v1.get_variable",
+        ),
+        (
+            HIDDEN + " * tf.compat.v1.get_variable('w', [], trainable=False)",
+            "network mine:build: w does not train, and is not shared: leave it out",
+        ),
+    ],
+)
+def test_variables_that_would_not_learn_are_refused(hidden: str, said: str) -> None:
+    assert refusal(WHOLE.replace(HIDDEN, hidden)) == said
