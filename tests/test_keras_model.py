@@ -96,3 +96,28 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
     assert line.startswith("network examples.keras_network:build")
     assert said in line
     assert "\n" not in line
+
+
+class Affine(keras.layers.Layer):
+    """A layer with two weights without names, and two of the same name."""
+
+    def build(self, _shape: Any) -> None:
+        self.own = [self.add_weight(shape=(3,)) for _ in range(2)]
+        self.own += [self.add_weight(shape=(3,), name="w") for _ in range(2)]
+
+    def call(self, x: Any) -> Any:
+        return x * self.own[0] + self.own[1] * self.own[2] - self.own[3]
+
+
+def test_weights_without_names_of_their_own_are_numbered_within_the_model() -> None:
+    named = []
+    for _ in range(2):
+        pixels = keras.Input((3,))
+        value, policy = Affine()(pixels), Affine()(pixels)  # made in this order
+        outputs = [keras.layers.Dense(size)(x) for size, x in ((2, policy), (1, value))]
+        made = keras_model.network(keras.Model(pixels, outputs), SPACE, ACTIONS, CONFIG.network)
+        named.append(list(Agent(made, SPACE, CONFIG, seed=1).shapes))
+    assert named[0] == named[1]
+    assert len(set(named[0])) == 12
+    ends = [name.partition("/")[2] for name in named[0][:8]]
+    assert ends == ["variable_2", "variable_3", "w", "w_1", "variable", "variable_1", "w", "w_1"]

@@ -652,3 +652,14 @@ def test_the_events_of_an_update_come_in_order(
     push = ["gradient", "moments", "push", "load"]
     drop = ["gradient", "pull", "load"]
     assert events == ["reset", "pull", "load", *play, *push, *play, *drop]
+
+
+def test_return_statistics_wait_for_the_first_complete_sample(sides: Sides) -> None:
+    settings = {"normalize_rewards": True, "return_steps": 8}
+    side = sides.one(small_config(**PLAIN, **settings))
+    pushes = []
+    for seed in range(3):  # of 5 steps each: the second one completes the first samples
+        rollout = random_rollout(seed)._replace(return_statistics=np.full(3, 10.0**seed))
+        pushes.append(side.learner.update(rollout).num_pushes)
+    assert pushes == [0, 1, 1]
+    np.testing.assert_allclose(side.learner.return_statistics(), [111.0] * 3)

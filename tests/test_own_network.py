@@ -115,3 +115,24 @@ def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> N
     line = refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)
     assert "network inner.net:build: " in line
     assert "inner/net.py:7: NameError: name 'far_space' is not defined; mend it" in line
+
+
+HIDDEN = 'layers.dense(layers.flatten(observations), 4, "hidden")'
+
+
+@pytest.mark.parametrize(
+    ("hidden", "said"),
+    [
+        (
+            "layers.flatten(observations) * tf.compat.v1.Variable(1.0, name='w')",
+            "network mine:build makes new variables (network_1/w) at its second call: make them "
+            "with tf.compat.v1.get_variable",
+        ),
+        (
+            HIDDEN + " * tf.compat.v1.get_variable('w', [], trainable=False)",
+            "network mine:build: w does not train, and is not shared: leave it out",
+        ),
+    ],
+)
+def test_variables_that_would_not_learn_are_refused(hidden: str, said: str) -> None:
+    assert refusal(WHOLE.replace(HIDDEN, hidden)) == said

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.axes import Axes
 
 from a3c import config as settings
-from a3c.plot import curves
+from a3c.plot import charts, curves
 from a3c.plot.curves import (
     AVERAGES,
+    NothingToDrawError,
     Series,
     across_seeds,
     across_workers,
@@ -182,3 +184,39 @@ def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
     other = settings.to_dict(config(env_id="Acrobot-v1", seed=2, gamma=0.9))
     tasks = [("env id ALE/Pong-v5", "run-0 run-1"), ("env id Acrobot-v1", "run-2")]
     assert grouped(a, b, other) == tasks, "scores of two tasks are not averaged"
+
+
+def drawn(path: Path, metric: str, values: list[float], what: str, **settings: Any) -> Axes:
+    """The panel of a metric that has these values."""
+    made = FakeRun(path, config(env_id="CartPole-v1", workers=4, **settings))
+    rest = {"loss/policy": 0.1}
+    rows = [{"time": i, "env_steps": i + 1, **rest, metric: v} for i, v in enumerate(values)]
+    made.rows("worker-0", rows)
+    panels = charts.figure(what, [curves.load(path)]).axes
+    return panels[list(charts.PANELS[what][1]).index(metric)]
+
+
+def test_a_negative_entropy_is_inside_its_panel(tmp_path: Path) -> None:
+    panel = drawn(tmp_path, "loss/entropy", [1.0, -2.0, -3.0], "losses")
+    assert panel.get_ylim()[0] < -3.0
+
+
+def test_what_holds_for_single_pushes_is_not_marked_where_the_ps_gathers(tmp_path: Path) -> None:
+    for name, metric, what in (
+        ("a", "train/staleness", "staleness"),
+        ("b", "train/gradient_norm", "losses"),
+    ):
+        single = drawn(tmp_path / f"{name}0", metric, [0.1, 0.2], what, samples_per_step=0)
+        assert len(single.get_lines()) == 2
+        mark = float(np.max(single.get_lines()[1].get_ydata()))
+        assert single.get_ylim()[1] >= mark > 0.2
+        gathered = drawn(tmp_path / f"{name}1", metric, [0.1, 0.2], what)
+        assert len(gathered.get_lines()) == 1
+
+
+def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path, config(env_id="CartPole-v1"))
+    made.rows("evaluator-0", [])
+    made.rows("worker-0", [{"time": 1.0, "env_steps": 5}])
+    with pytest.raises(NothingToDrawError, match="has no finished game"):
+        charts.figure("return", [curves.load(tmp_path)])

@@ -449,3 +449,29 @@ def test_few_returns_or_bad_ones_change_no_rewards() -> None:
     )
     np.testing.assert_array_equal(plain.rewards, normal.rewards)
     assert normal.return_statistics.tolist() == [1.0, 1.0, 1.0]
+
+
+class Changed(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Gives fewer observations and infos than it should."""
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, *results, info = self.env.step(actions)
+        info.pop("final_obs", None)
+        return observations[:, : 3 if results[2].any() else 2], *results, info
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ((1.0,), "ValueError: info lacks final_obs: give the last observations there"),
+        ((1.0, 1.0), "ValueError: observations of shape (1, 2): give (1, 3) as `reset`"),
+    ],
+)
+def test_a_vector_environment_that_breaks_its_promises_is_named(
+    rewards: tuple[float, ...], said: str
+) -> None:
+    mode = AutoresetMode.SAME_STEP
+    envs = Changed(make_envs([[Script(rewards, "truncated")]], mode))
+    with pytest.raises(PlayError) as raised:
+        next(play([], mode, envs=envs, rollout_length=1))
+    assert str(raised.value).endswith(said)

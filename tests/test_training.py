@@ -41,7 +41,8 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
         chief.run()
     assert str(left.value) == (
         "dropped 7 rollouts in a row, because the rewards were not finite: mend the environment, "
-        "which gives them, or give a --reward-clip; --max-dropped-rollouts sets the limit"
+        "which gives them, or give --reward-clip if they are infinite; "
+        "--max-dropped-rollouts sets the limit"
     )
     assert left.value.exit_code == 70
     assert rows(tmp_path)[-1]["drops/rollouts"] == 7

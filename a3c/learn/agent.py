@@ -101,6 +101,7 @@ class Agent:
             ]
             assigns.append(self._statistics.assign(statistics, read_value=False))
             learn_inputs, learn_outputs, value_inputs, values = self._build_learning()
+            self._check_variables()
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
@@ -301,6 +302,19 @@ class Agent:
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
         value_inputs = [batch.observations, batch.state, batch.starts]
         return [*batch, entropy_weight, ratio_limit], [flat, numbers], value_inputs, output.values
+
+    def _check_variables(self) -> None:
+        """Raise UserError if a network of the user's has variables that would not learn."""
+        wrong = ""
+        if new := tf.compat.v1.trainable_variables()[len(self._variables) :]:
+            wrong = (
+                f" makes new variables ({new[0].op.name}) at its second call: make them with "
+                "tf.compat.v1.get_variable"
+            )
+        if fixed := [v for v in tf.compat.v1.global_variables(SCOPE) if not v.trainable]:
+            wrong = f": {_short_name(fixed[0])} does not train, and is not shared: leave it out"
+        if wrong:
+            raise UserError(f"network {self._config.network.network}{wrong}")
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, fed_space(self.space)

@@ -43,6 +43,8 @@ class Learner:
             size = store.layout.num_parameters
             self._own = [OwnStatistics(learning, size) for _ in range(self._num_optimizers)]
         self._sliding = Sliding(learning) if learning.return_steps else None
+        # Return statistics of rollouts without a complete sample.
+        self._unsent = np.zeros(NUM_OF_RETURNS * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self._staleness = 0
         self._annealed: schedules.Annealed
@@ -66,7 +68,8 @@ class Learner:
         learning, parts = self._config.learning, self._config.share.minibatches
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
         whole, moments = self._estimate(rollout)
-        statistics = rollout.return_statistics
+        statistics = self._unsent + rollout.return_statistics
+        self._unsent = np.zeros_like(statistics) if len(whole.returns) else statistics
         for epoch in range(learning.epochs if len(whole.returns) else 0):
             for batch in minibatches(whole, parts, self._rng):
                 gradient = self._agent.gradient(

@@ -174,6 +174,7 @@ class Player:
         self._autoreset = Autoreset(envs)
         with self._environment_errors:
             observations, info = envs.reset(seed=seed)
+        self._shape = np.shape(observations)
         self._observations = as_fed(observations, self._space)
         self._state = actor.initial_state(envs.num_envs)
         self._lives = np.zeros(envs.num_envs, int)
@@ -264,6 +265,8 @@ class Player:
             observations, rewards, terminated, truncated, info = self._envs.step(
                 self._policy.to_env(actions)
             )
+            if (shape := np.shape(observations)) != self._shape:  # an own VectorEnv may do that
+                raise ValueError(f"observations of shape {shape}: give {self._shape} as `reset`")
         self._stopwatch.lap("env")
         done = terminated | truncated
         self._count_episodes(*wrappers.raw(info, rewards, done))
@@ -273,10 +276,7 @@ class Player:
         lives = self._lives_left(info)  # a lost one ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
-            final = np.array(observations)
-            if reset.mode == AutoresetMode.SAME_STEP:  # these are of the next episode already
-                for i in np.flatnonzero(cut):
-                    final[i] = info["final_obs"][i]
+            final = self._final(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._cuts.append((t, cut, values))
         self._lives = lives
@@ -285,6 +285,17 @@ class Player:
         self._lives = self._lives_left(info)  # a game that was reset has new lives
         self._observations = as_fed(observations, self._space)
         self._state = action.state
+
+    def _final(self, observations: Any, info: dict[str, Any], cut: np.ndarray) -> np.ndarray:
+        """The observations after a step, with the last ones of the games that are cut."""
+        final = np.array(observations)
+        if self._autoreset.mode == AutoresetMode.SAME_STEP:  # else no game is reset yet
+            with self._environment_errors:
+                if "final_obs" not in info:
+                    raise ValueError("info lacks final_obs: give the last observations there")
+                for i in np.flatnonzero(cut):
+                    final[i] = info["final_obs"][i]
+        return final
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; unchanged where a game reports none (Gymnasium then puts 0)."""

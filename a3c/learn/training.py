@@ -43,7 +43,7 @@ IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
     "observations": "mend the environment, which gives them",
-    "rewards": "mend the environment, which gives them, or give a --reward-clip",
+    "rewards": "mend the environment, which gives them, or give --reward-clip if they are infinite",
     "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
 }
 

@@ -59,18 +59,27 @@ def network(
 
 
 def _names(paths: list[str]) -> list[str]:
-    """Names of weights, with unnamed layers numbered within the model.
+    """Names of weights, with unnamed layers and weights numbered within the model.
 
-    Keras numbers them over the whole process, so the same model would get other names later.
+    Keras numbers them over the whole process, so the same model would get other names later. It
+    lets two weights of a layer have the same name; ours differ.
     """
     known: dict[str, str] = {}
     counts: Counter[str] = Counter()
+
+    def numbered(name: str) -> str:
+        counts[name] += 1
+        return f"{name}_{counts[name] - 1}" if counts[name] > 1 else name
+
+    unnamed = re.compile(r"/variable(?:_(\d+))?$")
+    numbers = sorted(int(found[1] or 0) for path in paths if (found := unnamed.search(path)))
     names = []
     for path in paths:
         layer, _, weight = path.rpartition("/")
         if layer not in known:
-            plain = re.sub(r"_\d+(?=/|$)", "", layer)
-            known[layer] = f"{plain}_{counts[plain]}" if counts[plain] else plain
-            counts[plain] += 1
-        names.append(f"{known[layer]}/{weight}")
+            known[layer] = numbered(re.sub(r"_\d+(?=/|$)", "", layer))
+        if found := unnamed.search(path):
+            place = numbers.index(int(found[1] or 0))
+            weight = f"variable_{place}" if place else "variable"
+        names.append(numbered(f"{known[layer]}/{weight}"))
     return names

@@ -100,7 +100,10 @@ def _returns(
     """Returns of games, their means, and of several seeds the average with its 95 % interval."""
     histories = _with_data(
         histories,
-        lambda run: len(run.curve(EPISODES, "return", STEPS).x) > 0 or bool(run.evaluators),
+        lambda run: (
+            len(run.curve(EPISODES, "return", STEPS).x) > 0
+            or any(len(run.curve(name, "evaluation/mean", STEPS).x) for name in run.evaluators)
+        ),
         "has no finished game: metrics/episodes.jsonl, which worker 0 writes, is missing or empty",
     )
     groups = curves.group(histories)
@@ -234,20 +237,23 @@ def _fit_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
     drawn = np.concatenate([*lines, np.empty(0)])
     if not len(drawn):
         return
+    # Without gathering, each push is clipped and is a step.
+    is_gathered = any(run.setting("learning", "samples_per_step", 0) != 0 for run in histories)
     if metric == "loss/explained_variance":
         axes.set_ylim(max(-1.0, min(-0.05, float(drawn.min()))), 1.05)
-    elif metric in ("loss/entropy", "train/learning_rate"):
+    elif metric in ("loss/entropy", "train/learning_rate") and drawn.min() >= 0:
         axes.set_ylim(0, 1.08 * float(drawn.max()) or 1.0)
     elif metric == "train/staleness":
-        axes.set_ylim(bottom=0)
         workers = {history.setting("cluster", "workers") for history in histories}
-        if len(workers) == 1 and (number := workers.pop()):
+        if not is_gathered and len(workers) == 1 and (number := workers.pop()):
             label = f"{number - 1:,}: what {count(number, 'equal worker')} would have"
             _draw_mark(axes, number - 1, label)
+        axes.set_ylim(bottom=0)
     elif drawn.min() > 0 and drawn.max() > 30 * drawn.min():
         axes.set_yscale("log")
     clips = {history.setting("learning", "max_gradient_norm") for history in histories}
-    if metric == "train/gradient_norm" and len(clips) == 1 and (clip := clips.pop()):
+    is_clipped = metric == "train/gradient_norm" and not is_gathered
+    if is_clipped and len(clips) == 1 and (clip := clips.pop()):
         _draw_mark(axes, clip, f"gradients are clipped to {pictures.short(clip)}")
 
 

@@ -87,8 +87,8 @@ class History:
     def evaluators(self) -> list[str]:
         return sorted(name for name in self.tables if name.startswith("evaluator-"))
 
-    def setting(self, section: str, name: str) -> Any:
-        return (self.config or {}).get(section, {}).get(name)
+    def setting(self, section: str, name: str, default: Any = None) -> Any:
+        return (self.config or {}).get(section, {}).get(name, default)
 
     def curve(self, table: str, metric: str, scale: Scale) -> Series:
         """One metric of one file; empty if the file or the metric is missing."""
