@@ -282,7 +282,7 @@ def test_stop_during_the_last_games_ends_the_launcher(
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
     started = tmp_path / "started"
-    games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(600)"
+    games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(30)"
     (tmp_path / "evaluate.py").write_text(games)
     launcher = python(LAST_GAMES, str(made.run.path))
     wait_until(started.exists, "the games")
