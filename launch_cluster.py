@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -77,15 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return complete(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", ""))
         if arguments and arguments[0] in verbs.VERBS:
             code = verbs.run(PROG, arguments)
-            sys.stdout.flush()
-            return code
-        if arguments[:1] == ["keep"]:
-            return keep_here(arguments[1:])
-        if arguments and not arguments[0].startswith("-") and arguments[0] != "start":
+        elif arguments[:1] == ["keep"]:
+            code = keep_here(arguments[1:])
+        elif arguments and not arguments[0].startswith("-") and arguments[0] != "start":
             raise UserError(_unknown_verb(arguments[0]))
-        return start(arguments[1:] if arguments[:1] == ["start"] else arguments)
-    except BrokenPipeError:
-        return console.unread()
+        else:
+            code = start(arguments[1:] if arguments[:1] == ["start"] else arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except OSError as error:
+        return console.refuse_system(PROG, error)
     except A3CError as error:
         return console.refuse(PROG, error)
 
@@ -188,6 +192,9 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     known, _ = parser.parse_known_args(arguments)
     resumed = base = None
     if known.resume:
+        after = arguments[arguments.index("--resume") + 1 :][:1]
+        if after and not after[0].startswith("-"):
+            raise UserError(f"--resume {after[0]}: give --resume --run-dir {after[0]}")
         resumed = rundir.find(str(known.run_dir) if known.run_dir else None)
         base = command_line.read_file(resumed.config, str(resumed.config))
     config, chosen = command_line.parse_config(

@@ -173,6 +173,7 @@ CASES: dict[str, list[Case]] = {
             *("status nothing", "watch nothing", "attach nothing", "stop nothing"),
             *("logs --run nothing", "restart worker-0 --run nothing"),
             *("status file", "status folder", "status loop", "status ''", "status", "--resume"),
+            "--resume nothing",
         ),
         *commands(
             POLE,

@@ -1,9 +1,16 @@
-"""Long work says how far it is."""
+"""Long work says how far it is, and any standard streams will do."""
 
 import io
+import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+from a3c.process import console
 from a3c.process.console import Progress
+from tests.runs import REPOSITORY, call
 
 
 class Terminal(io.StringIO):
@@ -36,3 +43,35 @@ def test_a_file_has_a_line_every_ten_seconds_and_none_for_short_work() -> None:
     assert shown(io.StringIO(), 0.5) == ""
     (line, *_) = shown(io.StringIO(), 12.0).splitlines()
     assert line.startswith("played 1 of 5 games, 200 env steps, about ")
+
+
+def test_what_the_encoding_lacks_is_a_question_mark_and_odd_file_names_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding="ascii"))
+    console.prepare()
+    sys.stdout.write("4 × 2…\udcff")  # the last is a byte of a file name
+    sys.stdout.flush()
+    assert data.getvalue() == b"4 ? 2?\xff"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("presets >&- <&-", 0, ""),
+        ("frobnicate 2>&-", 2, ""),
+        ("presets > /dev/full", 2, "stdout can't be written (No space left on device): make room"),
+        ("status", 2, "the current folder is gone: cd elsewhere"),
+    ],
+)
+def test_standard_streams_and_folders_that_are_gone(
+    tmp_path: Path, words: str, code: int, said: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    script = shlex.join([sys.executable, str(REPOSITORY / "launch_cluster.py")])
+    gone = "rmdir ../here;" if words == "status" else ""
+    done = call("sh", "-c", f"{gone} exec {script} {words}", cwd=tmp_path / "here")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == bool(said)

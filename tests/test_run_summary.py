@@ -1,8 +1,10 @@
 """What a run says while it goes on, and how its end is summed up."""
 
+import errno
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+import launch_cluster
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
 from a3c.hosts import elsewhere
@@ -20,8 +23,8 @@ from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import beside
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
-from tests.fake_runs import FakeRun, configure
-from tests.runs import wait_until
+from tests.fake_runs import FakeRun, configure, gone
+from tests.runs import Python, wait_until
 
 SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
 
@@ -216,3 +219,91 @@ def test_the_progress_of_the_last_games_is_logged(
 def test_a_mean_is_never_rounded_past_its_mark(mean: float, mark: float | None, shown: str) -> None:
     assert beside(mean, mark) == shown
     assert mark is None or (float(shown) >= mark) == (mean >= mark)
+
+
+def test_of_a_run_whose_directory_was_deleted_nothing_is_offered_to_go_on_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cartpole(tmp_path)
+    made.checkpoint(900, 20.0, reason="interrupted")
+    newest = newest_valid(made.run.checkpoints)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(rundir, "write_json", refuse)
+    summary = summarise(made.run, "stopped", newest, None)
+    assert caplog.text.rstrip().endswith("(Read-only file system): make its folder writable")
+    assert "go on with" in closing(made.run, summary, [])
+    made.run.config.unlink()
+    assert "go on with" not in closing(made.run, summary, [])
+
+
+def test_a_dumb_terminal_gets_lines_instead_of_the_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with run_summary.showing(cartpole(tmp_path).run) as poll:
+        assert isinstance(getattr(poll, "__self__", None), run_summary.Progress)
+
+
+LAST_GAMES = """
+import pathlib, sys
+from types import SimpleNamespace
+from a3c.cluster.plan import Plan
+from a3c.launch import run_summary
+from a3c.launch.supervisor import Outcome
+from a3c.run import rundir
+run = rundir.RunDir(pathlib.Path(sys.argv[1]))
+run_summary.REPOSITORY = run.path.parent
+run_summary.Supervisor = lambda *_, **__: SimpleNamespace(run=lambda: Outcome(0))
+config = rundir.read_config(run)
+with rundir.hold(run.path):
+    sys.exit(run_summary.supervise(Plan(str(run.path), ()), None, run, config))
+"""
+
+
+def test_stop_during_the_last_games_ends_the_launcher(
+    tmp_path: Path, python: Python, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = cartpole(tmp_path, max_env_steps=900)
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    started = tmp_path / "started"
+    games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(30)"
+    (tmp_path / "evaluate.py").write_text(games)
+    launcher = python(LAST_GAMES, str(made.run.path))
+    wait_until(started.exists, "the games")
+    assert launch_cluster.main(["stop", str(made.run.path)]) == EXIT_OK
+    assert capsys.readouterr().out == "run is stopped\n"
+    assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
+    assert summary_of(made, "state", "evaluation") == ("done", None)
+
+
+@pytest.mark.parametrize("words", [["stop"], ["restart", "worker-1"], ["remove", "worker-1"]])
+def test_processes_on_another_host_are_named_with_their_host(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a login node that shares the disk of the hosts."""
+    made = cartpole(tmp_path, workers=2)
+    made.process("worker-1", host="node7", child=gone(), keeper=gone())
+    to_run = ["--run"] if len(words) > 1 else []
+    assert launch_cluster.main([*words, *to_run, str(made.run.path)]) == 2
+    said = f"launch_cluster.py: worker-1 runs on node7: give `{words[0]}` there\n"
+    assert capsys.readouterr().err == said
+
+
+def test_the_remedies_in_a_live_run_name_what_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = cartpole(tmp_path, workers=2)
+    made.process("worker-1", "stopped")
+    with rundir.hold(made.run.path):
+        for *words, said in (
+            ("restart", "worker-1", "worker-1 has no keeper any more: give `add`"),
+            ("add", "0", "add 0: give a number of workers from 1"),
+        ):
+            assert launch_cluster.main([*words, "--run", str(made.run.path)]) == 2
+            assert said in capsys.readouterr().err

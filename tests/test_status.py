@@ -226,12 +226,13 @@ def test_followed_logs_show_processes_that_come_later_and_whole_lines_after_a_cu
 
     clock.sleep = cut_and_grow
     monkeypatch.setattr(verbs, "time", clock)
-    with pytest.raises(KeyboardInterrupt):
-        launch_cluster.main(["logs", "-f", "--run", str(run.path)])
-    assert capsys.readouterr().out.splitlines() == [
+    assert launch_cluster.main(["logs", "-f", "--run", str(run.path)]) == 130
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
         *("one", "two"),
         *("ps-0         cut", "worker-0     here"),
     ]
+    assert said.err == ""
 
 
 def test_the_name_of_a_run_is_no_process_but_is_understood(

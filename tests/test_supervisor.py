@@ -185,8 +185,9 @@ class Scripted(RecordedKeepers):
     def exit_code(self, name: str) -> int | None:
         return 0 if self.looks >= self._leaves[name] or name in self.told else None
 
-    def end(self, name: str, *, now: bool) -> None:
+    def end(self, name: str, *, now: bool) -> bool:
         self.told.append(name)
+        return True
 
 
 def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(tmp_path: Path) -> None:
@@ -200,3 +201,91 @@ def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(tmp_path
 
     assert supervise(planned, keepers, look) == Outcome(0)
     assert keepers.told == []
+
+
+def until(limit: int, act: Callable[[int], None]) -> Callable[[], None]:
+    """A look of the supervisor, with its number from 1; fails after so many."""
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < limit, "it doesn't end"
+        act(looks)
+
+    return look
+
+
+def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(tmp_path: Path) -> None:
+    """As when a signal comes while the panes are still being opened."""
+    run = RunDir(tmp_path)
+    planned, made = plan(run, *TRIO), []
+
+    def start_late(looks: int) -> None:
+        if looks == 2:
+            made.append(ChildKeepers(run, planned.processes))
+
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        recorded = RecordedKeepers(run, lambda *_: None)
+        look = until(100, start_late)
+        outcome = Supervisor(planned, recorded, run, interruption, on_poll=look).run()
+    assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
+    wait_until(lambda: None not in map(made[0].exit_code, TRIO), "the end of the keepers", 20.0)
+    assert everything_ended(tmp_path)
+
+
+class Deaf(Scripted):
+    """Keepers that end only if they are told to at once."""
+
+    def end(self, name: str, *, now: bool) -> bool:
+        return super().end(name, now=now) if now else True
+
+
+def test_two_quick_ctrl_c_kill(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    keepers = Deaf(run, dict.fromkeys(TRIO, 9))
+    with Interruption() as interruption:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        look = until(9, lambda _: None)
+        Supervisor(plan(run, *TRIO), keepers, run, interruption, on_poll=look).run()
+    assert set(keepers.told) == set(TRIO)
+
+
+def test_the_same_sigterm_twice_is_one_request_and_sighup_is_none_under_nohup() -> None:
+    """`timeout` sends SIGTERM to its command, and then to the group that it is in."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            assert (interruption.count, interruption.signal) == (1, signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interruption.count == 2
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def test_ctrl_c_while_the_evaluator_plays_the_last_checkpoint_stops_the_run(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    evaluator = a_process(run, "evaluator-0", "sleep", "1")
+    planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))
+    keepers = Scripted(run, dict.fromkeys(TRIO, 0) | {"evaluator-0": 99})
+    look = until(9, lambda looks: os.kill(os.getpid(), signal.SIGINT) if looks == 2 else None)
+    assert supervise(planned, keepers, look) == Outcome(130, stopped=True)
+    assert keepers.told == ["evaluator-0"]
+
+
+def test_a_run_whose_directory_was_deleted_says_so_once(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RESTART_POLL_S", 0.0)
+    run.config.touch()
+    supervisor = Supervisor(plan(run), Scripted(run, {NAME: 9}), run, Interruption())
+    supervisor.poll()
+    assert not caplog.text
+    run.config.unlink()
+    supervisor.poll()
+    supervisor.poll()
+    assert caplog.text.count("config.json is gone: only Ctrl-C here ends this run now") == 1

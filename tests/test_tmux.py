@@ -15,7 +15,8 @@ import pytest
 from a3c.errors import UserError
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
-from tests.runs import wait_until
+from tests.runs import REPOSITORY, wait_until
+from tests.terminals import terminal
 
 
 @pytest.fixture
@@ -130,3 +131,14 @@ def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside(
 ) -> None:
     environ = {"TMUX": around} if around else {}
     assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]
+
+
+@pytest.mark.parametrize(
+    ("term", "usable"), [("xterm-256color", True), ("dumb", False), ("", False), ("no-such", False)]
+)
+def test_tmux_is_usable_only_on_a_terminal_that_can_be_cleared(
+    term: str, usable: bool, tmp_path: Path
+) -> None:
+    code = "from a3c.launch import tmux; print('usable', tmux.is_usable())"
+    with terminal(["env", f"TERM={term}", sys.executable, "-c", code], REPOSITORY) as opened:
+        wait_until(lambda: f"usable {usable}" in opened.shown, "an answer", 30.0)

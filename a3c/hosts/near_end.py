@@ -29,6 +29,7 @@ from a3c.hosts.elsewhere import Elsewhere
 from a3c.keeper.spec import Process
 from a3c.process import console
 from a3c.process.process_records import ProcessRecord, from_json
+from a3c.process.signals import not_ignored
 from a3c.run.rundir import RunDir
 
 TICK_S = 0.25
@@ -48,7 +49,7 @@ class Follower:
         self._status = -1
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in not_ignored(signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._note()
         failures = 0

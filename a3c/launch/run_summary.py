@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import shlex
@@ -62,10 +63,20 @@ def sharing(config: Config) -> str:
     return f"each worker plays {share}; {made}, {share.push:,.0f} a push"
 
 
-def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
-    """Supervise and show a run, evaluate it, write its summary, and return its exit code."""
+def supervise(
+    plan: Plan,
+    keepers: Keepers,
+    run: RunDir,
+    config: Config,
+    interruption: Interruption | None = None,
+) -> int:
+    """Supervise and show a run, evaluate it, write its summary, and return its exit code.
+
+    `interruption` is one that the caller has entered.
+    """
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-    with Interruption() as interruption:
+    with contextlib.ExitStack() as stack:
+        interruption = interruption or stack.enter_context(Interruption())
         with showing(run) as poll:
             outcome = Supervisor(plan, keepers, run, interruption, on_poll=poll).run()
         for stream in terminals:
@@ -82,14 +93,17 @@ def supervise(plan: Plan, keepers: Keepers, run: RunDir, config: Config) -> int:
 @contextlib.contextmanager
 def showing(run: RunDir) -> Iterator[Callable[[], None]]:
     """Show the dashboard on a terminal, else plain lines; yield the function that updates it."""
-    if not sys.stdout.isatty():
+    board = None
+    if sys.stdout.isatty():
+        from a3c.watch.dashboard import Dashboard
+
+        board = Dashboard(run)
+    if board is None or not board.is_on_screen:  # such as with TERM=dumb
         yield Progress(run).poll
         return
-    from a3c.watch.dashboard import Dashboard
-
     root = logging.getLogger()
     handlers = root.handlers[:]
-    with Dashboard(run) as dashboard:
+    with board as dashboard:
         root.handlers = [logging.StreamHandler(dashboard)]
         try:
             yield dashboard.poll
@@ -236,7 +250,9 @@ def summarise(
     try:
         rundir.write_json(run.summary, summary)
     except OSError as error:
-        log.error("%s can't be written (%s): make room", run.summary, error.strerror)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "make room" if is_full else "make its folder writable"
+        log.error("%s can't be written (%s): %s", run.summary, error.strerror, remedy)
     return summary
 
 
@@ -271,7 +287,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         rows.append(("video", from_here(Path(summary["video"]))))
     if run.summary.exists():  # missing if the disk was full
         rows.append(("summary", from_here(run.summary)))
-    if summary["checkpoint"]:
+    if summary["checkpoint"] and run.config.exists():  # missing if the directory was deleted
         rows += [
             ("checkpoint", from_here(Path(summary["checkpoint"]))),
             ("go on with", f"{command('launch_cluster.py')} --resume --run-dir {here}{more}"),

@@ -7,6 +7,7 @@ restarted under the same limits as a process that crashes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -26,6 +27,7 @@ from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.environment import code_environment
 from a3c.process.process_records import Identity, ProcessRecord
+from a3c.process.signals import SAME_WITHIN_S, not_ignored
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -58,16 +60,18 @@ class Interruption:
     """A context in which SIGINT, SIGTERM and SIGHUP are counted instead of ending this process.
 
     It starts before the run is supervised and lasts until the summary is written. A signal also
-    ends `script`, if one is running; a second signal kills it.
+    ends `script`, if one is running; a second signal kills it. SIGHUP stays ignored under nohup.
+    SIGINT doesn't, although shells ignore it for a script's `&` jobs: scripts end runs with it.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.signal = 0  # the last one
+        self._came_at = -math.inf
         self.script: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Interruption:
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
@@ -76,8 +80,11 @@ class Interruption:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: object) -> None:
+        now, before = time.monotonic(), self._came_at
+        if number == self.signal != signal.SIGINT and now - before < SAME_WITHIN_S:
+            return  # `timeout` and a terminal that closes may send the same signal twice
         self.count += 1
-        self.signal = number
+        self.signal, self._came_at = number, now
         if self.script is not None:
             self.script.send_signal(signal.SIGTERM if self.count == 1 else signal.SIGKILL)
 
@@ -126,8 +133,10 @@ class ChildKeepers:
         record = process_records.read_record(self._run.record(name))
         return EXIT_OK if record and record.state == "stopped" else code
 
-    def end(self, name: str, *, now: bool) -> None:
+    def end(self, name: str, *, now: bool) -> bool:
+        """Ask a keeper to end; False if it can't be asked yet."""
         self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
+        return True
 
 
 class RecordedKeepers:
@@ -166,10 +175,10 @@ class RecordedKeepers:
         self._replaced[process.name] = (record.keeper if record else None, time.monotonic())
         self._restart(process, restarts)
 
-    def end(self, name: str, *, now: bool) -> None:
+    def end(self, name: str, *, now: bool) -> bool:
+        """Ask a keeper to end; False if it has written no record yet."""
         record = process_records.read_record(self._run.record(name))
-        if record:
-            process_records.terminate(record, now=now)
+        return record is not None and process_records.terminate(record, now=now)
 
 
 Keepers = ChildKeepers | RecordedKeepers
@@ -206,7 +215,9 @@ class Supervisor:
         self._kept = {process.name: _Kept(process) for process in plan.processes}
         self._servers = [p.name for p in plan.of_role("ps")]
         self.is_over = False
+        self._asked: set[tuple[str, bool]] = set()  # the keepers that were asked to end, and `now`
         self._polled_at = -math.inf
+        self._has_config = run.config.exists()  # not where others have the run's files
         for path in requests(run).glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
 
@@ -215,13 +226,11 @@ class Supervisor:
         try:
             outcome = self._watch()
             self.is_over = True
-            seen = self._interruption.count
+            seen = min(1, self._interruption.count)
             for group in self._groups():
-                self._end(group)
                 while not self._ended(group):
-                    if self._interruption.count > seen:
-                        seen = self._interruption.count
-                        self._end(self._kept, now=True)
+                    now = self._interruption.count > seen
+                    self._end(self._kept if now else group, now=now)
                     self._pause()
             return outcome
         except BaseException:
@@ -246,11 +255,13 @@ class Supervisor:
                 self._wait(self._of_role("worker"), WORKER_LINGER_S, without_ps_s=AFTER_PS_S)
                 self._wait(self._servers, PS_LINGER_S)
                 self._wait(self._of_role("evaluator"), EVALUATOR_LINGER_S)
+                if self._interruption.came():
+                    break
                 return Outcome(EXIT_OK)
             if any(self.exit_code(name) == EXIT_OK for name in self._servers):
                 # The chief is exiting too, or a user ended a ps, which then waits for no worker.
                 self._wait([CHIEF], WORKER_LINGER_S)
-                if self.exit_code(CHIEF) != EXIT_OK:
+                if self.exit_code(CHIEF) != EXIT_OK and not self._interruption.count:
                     return Outcome(EXIT_OK)
                 continue
             self._pause()
@@ -266,9 +277,11 @@ class Supervisor:
         return [name for name, kept in self._kept.items() if kept.process.role == role]
 
     def _end(self, names: Iterable[str], now: bool = False) -> None:
+        """Ask the keepers that run and were not asked before."""
         for name in names:
-            if self.exit_code(name) is None:
-                self._keepers.end(name, now=now)
+            is_left = (name, now) not in self._asked and self.exit_code(name) is None
+            if is_left and self._keepers.end(name, now=now):
+                self._asked.add((name, now))
 
     def _ended(self, names: Iterable[str]) -> bool:
         return all(self.exit_code(name) is not None for name in names)
@@ -298,6 +311,7 @@ class Supervisor:
         if self.is_over or now - self._polled_at < RESTART_POLL_S:
             return
         self._polled_at = now
+        self._warn_of_loss()
         for name, kept in self._kept.items():
             if kept.is_given_up or not self._keepers.is_killed(name):
                 continue
@@ -320,6 +334,12 @@ class Supervisor:
                     log.info("%s is added, at %s", process.name, process.address)
                     self._kept[process.name] = _Kept(process)
                     self._keepers.start_again(process, restarts=0)
+
+    def _warn_of_loss(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._has_config and not self._run.config.exists():
+                self._has_config = False
+                log.warning("%s is gone: only Ctrl-C here ends this run now", self._run.config)
 
 
 def requests(run: RunDir) -> Path:

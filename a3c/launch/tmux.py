@@ -85,9 +85,12 @@ def restart(run: RunDir, process: Process, restarts: int) -> None:
 
 
 def is_usable() -> bool:
+    """Whether tmux is there, and can draw on this terminal: tmux must know how to clear it."""
     with contextlib.suppress(UserError):
         require()
-        return sys.stdin.isatty() and sys.stdout.isatty()
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            tput = shutil.which("tput") or "true"
+            return not subprocess.run([tput, "clear"], capture_output=True, check=False).returncode
     return False
 
 

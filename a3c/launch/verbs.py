@@ -24,9 +24,10 @@ from a3c.hosts import elsewhere, far_end
 from a3c.keeper.spec import Process
 from a3c.launch import catalogue, hosts, run_summary, supervisor, sweep
 from a3c.process import console, process_records
-from a3c.process.process_records import ENDED_STATES
+from a3c.process.process_records import ENDED_STATES, Identity, ProcessRecord
 from a3c.run import rundir
 from a3c.run.rows import Follower
+from a3c.run.rundir import RunDir
 from a3c.watch import status as reading
 from a3c.watch.snapshot import lines, printable, score
 
@@ -110,16 +111,21 @@ def stop(arguments: argparse.Namespace) -> None:
     """End a run in order: workers, the chief's last checkpoint, ps; with `--now`, all at once."""
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
-    alive = list(filter(process_records.keeper_lives, process_records.read_records(found.path)))
+    records = process_records.read_records(found.path)
+    alive = list(filter(process_records.keeper_lives, records))
     if not alive:
+        _refuse_elsewhere("stop", records)
+    if not alive and rundir.is_held(found.path):
+        _end_launcher(found)
+    elif not alive:
         ended = elsewhere.end_left(found, now=arguments.now)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return
     chief = [record for record in alive if record.name == CHIEF]
     servers = [record for record in alive if record.role == "ps"]
     others = [record for record in alive if record not in (*chief, *servers)]
-    for records in [alive] if arguments.now else [others, chief, servers]:
-        if left := far_end.end(records, now=arguments.now, grace_s=STOP_TIMEOUT_S):
+    for group in [alive] if arguments.now else [others, chief, servers]:
+        if left := far_end.end(group, now=arguments.now, grace_s=STOP_TIMEOUT_S):
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
     if shutil.which("tmux"):
@@ -135,6 +141,26 @@ def stop(arguments: argparse.Namespace) -> None:
     print(f"{found.name} is stopped")
 
 
+def _end_launcher(run: RunDir) -> None:
+    """End the launcher of a run that has no processes yet, or that plays its last evaluation."""
+    launcher: Identity | None = process_records.read_json(Identity, run.path / rundir.LOCK)
+    what = f"the launcher of {run.name}"
+    if launcher is None or not process_records.signal_process(launcher, signal.SIGTERM, what):
+        raise UserError(f"{what} is on another host: give `stop` there")
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while rundir.is_held(run.path):
+        if time.monotonic() >= deadline:
+            raise UserError(f"{what}, pid {launcher.pid}, did not end: end it yourself")
+        time.sleep(0.05)
+
+
+def _refuse_elsewhere(verb: str, records: Sequence[ProcessRecord]) -> None:
+    """Refuse to act on processes whose keepers are on another host, which can't be signalled."""
+    for record in records:
+        if record.state not in ENDED_STATES and record.host != process_records.this_host():
+            raise UserError(f"{record.name} runs on {record.host}: give `{verb}` there")
+
+
 def restart(arguments: argparse.Namespace) -> None:
     found = rundir.find(arguments.run)
     rundir.refuse_copy(found)
@@ -144,7 +170,10 @@ def restart(arguments: argparse.Namespace) -> None:
         names = ", ".join(by_name) or "none yet"
         raise UserError(f"{found.name} has no process {name!r}: it has {names}")
     if not process_records.signal_keeper(by_name[name], signal.SIGUSR1):
-        raise UserError(f"{name} has no keeper any more: use --resume")
+        _refuse_elsewhere("restart", [by_name[name]])
+        is_worker = by_name[name].role == "worker" and rundir.is_held(found.path)
+        remedy = "give `add`" if is_worker else "use --resume"
+        raise UserError(f"{name} has no keeper any more: {remedy}")
     print(f"{name} starts again")
 
 
@@ -157,12 +186,14 @@ def add(arguments: argparse.Namespace) -> None:
     run, wanted = rundir.find(arguments.run), arguments.count
     if not rundir.is_held(run.path):
         raise UserError(f"{run.name} is not running: start it with --resume")
+    if wanted < 1:
+        raise UserError(f"add {wanted}: give a number of workers from 1")
     plan = Plan.load(run)
     workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
     records = {r.name: r for r in process_records.read_records(run.path)}
     left = [name for name, record in records.items() if record.state in ENDED_STATES]
     free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
-    if not 0 < wanted <= len(free):
+    if wanted > len(free):
         raise UserError(
             f"add {wanted}: {run.name} has {len(workers)} addresses of workers, of which "
             f"{len(free)} are free: give fewer, or start with a higher --max-workers"
@@ -208,6 +239,7 @@ def remove(arguments: argparse.Namespace) -> None:
     if record.task == 0:
         raise UserError(f"{name} saves for all: end the run with `stop`")
     if not process_records.keeper_lives(record):
+        _refuse_elsewhere("remove", [record])
         raise UserError(f"{name} is not at work: see `status`")
     if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
         late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
@@ -230,13 +262,14 @@ def attach(arguments: argparse.Namespace) -> int:
 
 def cockpit(arguments: argparse.Namespace) -> int:
     """Supervise a run in tmux mode; this verb runs in the session's first pane."""
-    from a3c.launch import tmux
+    with supervisor.Interruption() as interruption:  # first, since nothing else ends the run
+        from a3c.launch import tmux
 
-    found = rundir.find(arguments.run)
-    with rundir.hold(found.path):
-        config = rundir.read_config(found)
+        found = rundir.find(arguments.run)
+        config, plan = rundir.read_config(found), Plan.load(found)
         keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
-        return run_summary.supervise(Plan.load(found), keepers, found, config)
+        with rundir.hold(found.path):
+            return run_summary.supervise(plan, keepers, found, config, interruption)
 
 
 def completion(_arguments: argparse.Namespace) -> None:

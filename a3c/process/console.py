@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from a3c.errors import A3CError
+from a3c.errors import A3CError, UserError
 from a3c.process.environment import REPOSITORY
 
 # The commands of an installed package, see pyproject.toml.
@@ -23,17 +24,53 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 def prepare() -> None:
-    """Let stdout print any file name unchanged, even one that isn't UTF-8."""
+    """Open closed standard streams, and let stdout print any text.
+
+    File names are printed unchanged, even if they aren't UTF-8, and `?` for what stdout's encoding
+    lacks.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # as after `>&-`
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so this one
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115
+    codecs.register_error("a3c.printable", _printable)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
-            reconfigure(errors="surrogateescape" if stream is sys.stdout else "backslashreplace")
+            reconfigure(errors="a3c.printable" if stream is sys.stdout else "backslashreplace")
+
+
+def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """A byte of a file name that isn't UTF-8 as it is, `?` for any other character."""
+    assert isinstance(error, UnicodeEncodeError)
+    code = ord(error.object[error.start])
+    is_byte = 0xDC80 <= code <= 0xDCFF  # by which Python stands for it
+    return bytes([code - 0xDC00]) if is_byte else "?", error.start + 1
 
 
 def refuse(prog: str, error: A3CError) -> int:
     """Print the error in one line on stderr and return its exit code."""
     sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
     return error.exit_code
+
+
+def refuse_system(prog: str, error: OSError) -> int:
+    """Print in one line that stdout or the current folder is the reason, else raise the error."""
+    if isinstance(error, BrokenPipeError):
+        return unread()
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return refuse(prog, UserError("the current folder is gone: cd elsewhere"))
+    try:
+        sys.stdout.write("\n")  # what failed before may be out of the buffer
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)
+        why = f"stdout can't be written ({error.strerror}): make room, or send it elsewhere"
+        return refuse(prog, UserError(why))
+    raise error
 
 
 def unread() -> int:

@@ -217,16 +217,20 @@ def resident_bytes(pid: int) -> int:
 
 def signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
     """Signal a keeper just after checking its identity; False if it isn't running."""
-    keeper = record.keeper
-    if record.host != this_host() or not is_alive(keeper):
+    what = f"{record.name}: its keeper"
+    return record.host == this_host() and signal_process(record.keeper, signum, what)
+
+
+def signal_process(process: Identity, signum: signal.Signals, what: str) -> bool:
+    if not is_alive(process):
         return False
     try:
-        os.kill(keeper.pid, signum)
+        os.kill(process.pid, signum)
     except ProcessLookupError:
         return False
     except PermissionError as error:
         raise UserError(
-            f"{record.name}: its keeper (pid {keeper.pid}) belongs to another user; "
+            f"{what} (pid {process.pid}) belongs to another user; "
             "stop the run as the user who started it"
         ) from error
     return True

@@ -63,6 +63,12 @@ class StopRequest(threading.Event):
             leave_now(code)
 
 
+def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
+    """The signals without SIGHUP if that is ignored, as under nohup."""
+    is_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in numbers if not (is_nohup and number == signal.SIGHUP)]
+
+
 def leave_on_signals() -> None:
     """Make Ctrl-C and SIGTERM raise SystemExit, so that clean-up code runs."""
 

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.process.environment import REPOSITORY as REPOSITORY
-from a3c.process.process_records import read_json
+from a3c.process.process_records import identify, read_json
 from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")
@@ -213,6 +213,10 @@ def hold(path: Path) -> Iterator[None]:
             raise UserError(
                 f"run directory {path} is in use by a running launcher: stop that one first"
             ) from None
+        if this := identify(os.getpid()):
+            with contextlib.suppress(OSError):  # disk full: then `stop` can't name the launcher
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, json.dumps(asdict(this)).encode())
         yield
     finally:
         os.close(descriptor)
