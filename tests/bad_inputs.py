@@ -89,6 +89,7 @@ class Chat(Env):
     action_space = spaces.Discrete(2)
 register("Chat-v0", Chat)
 """
+ONE_SEED = b"[vary]\nseed = [1]"
 HERE = "[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = 2\n"
 BETA = "[[host]]\nhost = 'beta'\naddress = '10.0.0.2'\n"
 
@@ -109,6 +110,7 @@ CASES: dict[str, list[Case]] = {
         *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
         *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
         *("--mode child --replace", "start --json", "start --dry-run --seeds 0-2"),
+        *("start --seeds 0-1 --replace", "start --seeds 0-1 --run-dir file"),
     ),
     "Settings that contradict each other": commands(
         f"{START} --preset none --workers 2",
@@ -179,6 +181,15 @@ CASES: dict[str, list[Case]] = {
         sweep("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]"),
         sweep("runs = 1"),
         sweep("= 1"),
+        sweep("preset = 3\n[vary]\nseed = [1]"),
+        sweep("trials = true\n[vary]\nseed = [1]"),
+        sweep("draw_seed = [1]\n[vary]\nseed = [1]"),
+        sweep("optuna = 'no'\n[vary]\nseed = [1]"),
+        sweep("[vary]\ngamma = {low = 0.1, high = 0.5, log = 'no'}"),
+        *(
+            Case(f"{START} sweep sweep.toml --output {folder}", {"sweep.toml": ONE_SEED})
+            for folder in ("file", "/proc/x")
+        ),
     ],
     "Runs and their folders": [
         *commands(

@@ -12,10 +12,12 @@ import libtmux
 import psutil
 import pytest
 
+from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
-from tests.runs import wait_until
+from a3c.run.rundir import RunDir
+from tests.runs import a_process, wait_until
 
 
 @pytest.fixture
@@ -158,3 +160,33 @@ def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside(
 ) -> None:
     environ = {"TMUX": around} if around else {}
     assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]
+
+
+def test_a_command_that_tmux_does_not_take_is_refused_before_the_start(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path, "run")
+
+    def check(size: int) -> Pane:
+        worker = a_process(run, "worker-0", "sleep", "600", "x" * size)
+        tmux.check_free(Plan(str(tmp_path), (worker,)), run, replace=True)
+        return tmux.pane_of(worker, run)
+
+    size = 14_980 - sum(len(word) + 1 for word in check(0).argv)
+    opened(server, tmp_path, check(size))  # tmux takes it
+    with pytest.raises(
+        UserError, match=r"15,\d\d\d bytes, which worker-0 needs: give --mode child"
+    ):
+        check(size + 100)
+
+
+def test_panes_are_in_the_folder_of_the_launcher_whatever_its_name(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    for name in ("C#", "#(touch bad)", "#{pane_id}", "a##b#", "#[x]", "##[x]", "%H"):
+        folder = tmp_path / name
+        folder.mkdir()
+        opened(server, folder, sleeper("x"), run=name)
+    wanted = sorted(map(str, tmp_path.iterdir()))
+    form = "#{pane_current_path}"
+    wait_until(lambda: sorted(listed(server, form)) == wanted, "all panes there", 20.0)
