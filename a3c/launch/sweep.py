@@ -98,15 +98,15 @@ def read(path: Path) -> Sweep:
     tables = command_line.parse_file(path, source)
     if not isinstance(tables, dict):  # a JSON file can hold a list
         raise UserError(f"{source}: give a TOML file with [fixed] and [vary]")
-    trials, seed = tables.get("trials", 1), tables.get("draw_seed", 1)
-    fits = {"trials": trials in range(1, 10_001), "draw_seed": seed in range(2**32)}
+    limits = {"trials": range(1, 10_001), "draw_seed": range(2**32)}
     for key, value in tables.items():
         if key not in KEYS:
             raise UserError(f"{source}: unknown key {key!r}: {command_line.suggest(key, KEYS)}")
         kind, allowed = KEYS[key]
-        if type(value) is not kind or not fits.get(key, True):
+        if type(value) is not kind or (key in limits and value not in limits[key]):
             raise UserError(f"{source}: {key} = {shown(value)} is refused: give {allowed}")
     preset, optuna = tables.get("preset", "auto"), tables.get("optuna", False)
+    trials, seed = tables.get("trials", 1), tables.get("draw_seed", 1)
     if preset not in ("auto", "none"):
         command_line.read_preset(preset)
     fixed, vary = tables.get("fixed", {}), tables.get("vary", {})
