@@ -156,15 +156,15 @@ def start(arguments: list[str]) -> int:
     idle = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
-    planned, warnings = _plan(config, run, chosen, placement)
-    for line in (*idle, *warnings):
-        log.warning("warning: %s", line)
+    planned = _plan(config, run, chosen, placement, idle)
     if chosen.dry_run:
         print(planned.show(as_json=chosen.json))
         return EXIT_OK
     if placement:
         hosts.check(planned, config)
-    in_tmux = _wants_tmux(chosen, run.label)
+    in_tmux = _wants_tmux(chosen, planned, run)
+    if not chosen.run_dir and not rundir.reserve(path):  # taken within the same second
+        return start(arguments)
     with rundir.hold(path):
         rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
@@ -226,6 +226,7 @@ def _with_run(config: Config, **changes: Any) -> Config:
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
     flags = {"--resume": chosen.resume, "--dry-run": chosen.dry_run, "--hosts": chosen.hosts}
     flags[f"--mode {chosen.mode}"] = chosen.mode in ("tmux", "compose")
+    flags["--replace"] = chosen.replace
     for flag in filter(flags.get, flags):
         raise UserError(
             f"--seeds with {flag}: it trains here, and the same command goes on: leave {flag} out"
@@ -239,8 +240,7 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
     if chosen.run_dir is None:
         again += f" with --run-dir {console.from_here(path)}"
     at_once = 1 if chosen.at_once is None else chosen.at_once
-    other = "another --run-dir, or the settings as they were"
-    return sweep.run(vary, path, others, at_once, again, other)
+    return sweep.run(vary, path, others, at_once, again, "--run-dir")
 
 
 def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
@@ -284,8 +284,13 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
 
 
 def _plan(
-    config: Config, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
-) -> tuple[Plan, list[str]]:
+    config: Config,
+    run: RunDir,
+    chosen: argparse.Namespace,
+    placement: Placement | None,
+    idle: Sequence[str],
+) -> Plan:
+    """The processes of the run, after a warning for each idle flag and each possible problem."""
     isolated, danger = preflight.decide_isolation(
         config.cluster.isolation, across_hosts=placement is not None
     )
@@ -305,10 +310,12 @@ def _plan(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"
         )
-    return planned, [*warnings, *([danger] if danger else [])]
+    for line in (*idle, *warnings, *([danger] if danger else [])):
+        log.warning("warning: %s", line)
+    return planned
 
 
-def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
+def _wants_tmux(chosen: argparse.Namespace, planned: Plan, run: RunDir) -> bool:
     """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False
@@ -316,7 +323,7 @@ def _wants_tmux(chosen: argparse.Namespace, label: str) -> bool:
 
     if chosen.mode == "auto" and not tmux.is_usable():
         return False
-    tmux.check_free(label, replace=chosen.replace or chosen.resume)
+    tmux.check_free(planned, run, replace=chosen.replace or chosen.resume)
     return True
 
 

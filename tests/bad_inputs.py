@@ -84,6 +84,7 @@ class Chat(Env):
     action_space = spaces.Discrete(2)
 register("Chat-v0", Chat)
 """
+ONE_SEED = b"[vary]\nseed = [1]"
 HERE = "[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = 2\n"
 BETA = "[[host]]\nhost = 'beta'\naddress = '10.0.0.2'\n"
 
@@ -104,6 +105,7 @@ CASES: dict[str, list[Case]] = {
         *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
         *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
         *("--mode child --replace", "start --json", "start --dry-run --seeds 0-2"),
+        *("start --seeds 0-1 --replace", "start --seeds 0-1 --run-dir file"),
     ),
     "Settings that contradict each other": commands(
         f"{START} --preset none --workers 2",
@@ -155,17 +157,27 @@ CASES: dict[str, list[Case]] = {
         config('{"env": {"env_kwargs": {"a": 1e999}}}', "inf.json"),
     ],
     "Sweeps": [
-        Case(f"{START} sweep sweep.toml", {"sweep.toml": text.encode()})
-        for text in (
-            *("[vary]\nseeds = [1]", "[vary]\nmax-wall-time = [1]"),
-            "[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]",
-            *("[vary]\nseed = 1", "[vary]\nseed = [1.5]"),
-            "[vary]\ngamma = {low = 0.9, high = 0.5}",
-            "[vary]\ngamma = {low = 0, high = 0.5, log = true}",
-            *("[fixed]\nseed = 1", "vary = 3", "trials = 0\n[vary]\nseed = [1]"),
-            "preset = 'x'\n[vary]\nseed = [1]",
-            *("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]", "runs = 1", "= 1"),
-        )
+        *(
+            Case(f"{START} sweep sweep.toml", {"sweep.toml": text.encode()})
+            for text in (
+                *("[vary]\nseeds = [1]", "[vary]\nmax-wall-time = [1]"),
+                "[fixed]\nmax_wall_time_s = '30x'\n[vary]\nseed = [1]",
+                *("[vary]\nseed = 1", "[vary]\nseed = [1.5]"),
+                "[vary]\ngamma = {low = 0.9, high = 0.5}",
+                "[vary]\ngamma = {low = 0, high = 0.5, log = true}",
+                *("[fixed]\nseed = 1", "vary = 3", "trials = 0\n[vary]\nseed = [1]"),
+                "preset = 'x'\n[vary]\nseed = [1]",
+                *("optuna = true\n[vary]\nhidden_sizes = [[8], [9]]", "runs = 1", "= 1"),
+                *("preset = 3\n[vary]\nseed = [1]", "trials = true\n[vary]\nseed = [1]"),
+                "draw_seed = [1]\n[vary]\nseed = [1]",
+                "optuna = 'no'\n[vary]\nseed = [1]",
+                "[vary]\ngamma = {low = 0.1, high = 0.5, log = 'no'}",
+            )
+        ),
+        *(
+            Case(f"{START} sweep sweep.toml --output {folder}", {"sweep.toml": ONE_SEED})
+            for folder in ("file", "/proc/x")
+        ),
     ],
     "Runs and their folders": [
         *commands(

@@ -194,3 +194,11 @@ def test_half_a_line_from_a_host_ends_in_a_time_out(
     (answer,) = hosts.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
+
+
+def test_a_missing_ssh_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
+    worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
+    with pytest.raises(UserError, match="--hosts: there is no ssh here: install it"):
+        hosts.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -295,3 +296,47 @@ def test_asking_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> No
     assert not rundir.is_held(tmp_path)
     with rundir.hold(tmp_path):
         assert rundir.is_held(tmp_path)
+
+
+def test_a_name_that_another_launch_took_in_the_same_second_is_not_used(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled = rundir.labelled
+    taken: list[RunDir] = []
+
+    def take(path: Path, *, resume: bool) -> RunDir:
+        if not taken:
+            taken.append(rundir.create(path, Config(), None, resume=False, label="other"))
+        return labelled(path, resume=resume)
+
+    monkeypatch.setattr(rundir, "labelled", take)
+    monkeypatch.setattr(launch_cluster, "ChildKeepers", lambda *_, **__: None)
+    monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
+    arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]
+    assert launch_cluster.main(arguments) == 0
+    mine = [run for run in rundir.all_runs() if run.path != taken[0].path]
+    assert len(mine) == 1
+    assert taken[0].label == "other", "it is as it was"
+
+
+def test_an_interrupted_start_leaves_a_directory_that_is_free(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def full(path: Path, _contents: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rundir, "git_commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rundir.create(Path("run"), config(), None, resume=False)
+        assert not Path("run").exists()
+        patch.undo()
+        patch.setattr(rundir, "write_json", full)
+        with pytest.raises(UserError, match="--run-dir run: No space left"):
+            rundir.create(Path("run"), config(), None, resume=False)
+    rundir.check_free(Path("run"), resume=False)
+    Path("run", "logs", "mine.log").touch()
+    assert "run holds other things" in refusal(Path("run"))

@@ -1,9 +1,12 @@
 """Keepers that are killed themselves, and how a run ends, with real keepers that keep `sleep`."""
 
+import errno
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -289,3 +292,21 @@ def test_a_run_whose_directory_was_deleted_says_so_once(
     supervisor.poll()
     supervisor.poll()
     assert caplog.text.count("config.json is gone: only Ctrl-C here ends this run now") == 1
+
+
+def test_a_keeper_for_which_there_is_no_process_is_tried_again(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals, popen = [errno.EAGAIN] * 2, subprocess.Popen
+
+    def fork(*arguments: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        if refusals:
+            raise BlockingIOError(refusals.pop(), "Resource temporarily unavailable")
+        return popen(*arguments, **settings)
+
+    monkeypatch.setattr(subprocess, "Popen", fork)
+    keepers = ChildKeepers(run, plan(run).processes)
+    assert keepers.exit_code(NAME) == EXIT_FATAL
+    wait_for_keeper(run, supervisor=Supervisor(plan(run), keepers, run, Interruption()))
+    keepers.end(NAME, now=True)
+    wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)

@@ -17,7 +17,7 @@ import launch_cluster
 from a3c.errors import UserError
 from a3c.launch import sweep
 from tests.fake_runs import FakeRun
-from tests.runs import REPOSITORY, wait_until
+from tests.runs import REPOSITORY, Python, is_gone, wait_until
 
 SHORT = """
 preset = "cartpole"
@@ -227,3 +227,50 @@ def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained:
     means = [float(row["mean_return"]) for row in found]
     assert sum(means[20:]) / 10 > sum(means[:10]) / 10 + 0.3, "later draws are better ones"
     assert (tmp_path / "out" / "optuna.db").exists()
+
+
+# A sweep of two trials, each of which sleeps instead of training.
+ASLEEP = """
+import sys
+from pathlib import Path
+from a3c.launch import sweep
+sweep.REPOSITORY = Path(sys.argv[1])
+sys.exit(sweep.run(sweep.Sweep(lists={"seed": [1, 2]}), Path(sys.argv[1], "out"), (), 1))
+"""
+TRIAL = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("at work", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_trial_too_and_no_other_one_starts(
+    tmp_path: Path, python: Python, number: signal.Signals
+) -> None:
+    """SIGHUP comes when the terminal is closed."""
+    (tmp_path / "launch_cluster.py").write_text(TRIAL)
+    sweeping = python(ASLEEP, tmp_path)
+    said = tmp_path / "out" / "000.log"
+    wait_until(lambda: said.exists() and said.read_text(), "the first trial")
+    (trial,) = (int(line) for line in trials_of(sweeping.pid))
+    sweeping.send_signal(number)
+    assert sweeping.wait(timeout=60) == 128 + number
+    assert is_gone(trial)
+    assert {path.name for path in said.parent.iterdir()} == {"000.log", "sweep.csv"}
+
+
+def trials_of(pid: int) -> list[str]:
+    """The children that a process's threads have started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return " ".join((task / "children").read_text() for task in tasks).split()
+
+
+def test_a_first_trial_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    process = launch("--seeds", "0", "--env-id", "CartPole-v7", "--run-dir", str(folder))
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.splitlines()[-1].startswith("launch_cluster.py: 000: env_id 'CartPole-v7'"), said
+    assert not folder.exists()

@@ -12,10 +12,12 @@ import libtmux
 import psutil
 import pytest
 
+from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
-from tests.runs import REPOSITORY, wait_until
+from a3c.run.rundir import RunDir
+from tests.runs import REPOSITORY, a_process, wait_until
 from tests.terminals import terminal
 
 
@@ -142,3 +144,33 @@ def test_tmux_is_usable_only_on_a_terminal_that_can_be_cleared(
     code = "from a3c.launch import tmux; print('usable', tmux.is_usable())"
     with terminal(["env", f"TERM={term}", sys.executable, "-c", code], REPOSITORY) as opened:
         wait_until(lambda: f"usable {usable}" in opened.shown, "an answer", 30.0)
+
+
+def test_a_command_that_tmux_does_not_take_is_refused_before_the_start(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path, "run")
+
+    def check(size: int) -> Pane:
+        worker = a_process(run, "worker-0", "sleep", "600", "x" * size)
+        tmux.check_free(Plan(str(tmp_path), (worker,)), run, replace=True)
+        return tmux.pane_of(worker, run)
+
+    size = 14_980 - sum(len(word) + 1 for word in check(0).argv)
+    opened(server, tmp_path, check(size))  # tmux takes it
+    with pytest.raises(
+        UserError, match=r"15,\d\d\d bytes, which worker-0 needs: give --mode child"
+    ):
+        check(size + 100)
+
+
+def test_panes_are_in_the_folder_of_the_launcher_whatever_its_name(
+    server: libtmux.Server, tmp_path: Path
+) -> None:
+    for name in ("C#", "#(touch bad)", "#{pane_id}", "a##b#", "#[x]", "##[x]", "%H"):
+        folder = tmp_path / name
+        folder.mkdir()
+        opened(server, folder, sleeper("x"), run=name)
+    wanted = sorted(map(str, tmp_path.iterdir()))
+    form = "#{pane_current_path}"
+    wait_until(lambda: sorted(listed(server, form)) == wanted, "all panes there", 20.0)

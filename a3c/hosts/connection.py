@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from a3c.errors import UserError
+
 _CHUNK = 1 << 16
 
 
@@ -67,14 +69,18 @@ class Connection(Channel):
         self, command: Sequence[str], on_other: Callable[[bytes], None] = lambda _: None
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,  # `select` can't see data in a read buffer
-            start_new_session=True,  # else a signal to our group ends ssh too early
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,  # `select` can't see data in a read buffer
+                start_new_session=True,  # else a signal to our group ends ssh too early
+            )
+        except FileNotFoundError:
+            self._errors.close()
+            raise UserError(f"--hosts: there is no {command[0]} here: install it") from None
         assert self._process.stdin
         assert self._process.stdout
         self._ends = (self._process.stdin, self._process.stdout)

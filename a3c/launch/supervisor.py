@@ -111,20 +111,26 @@ class ChildKeepers:
         command = planning.keeper_command(
             process, self._run, parent=os.getpid(), restarts=restarts, echo=self._echo
         )
-        self._children[process.name] = subprocess.Popen(
-            command,
-            env=code_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=None if self._echo else subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._children.pop(process.name, None)
+        try:
+            self._children[process.name] = subprocess.Popen(
+                command,
+                env=code_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=None if self._echo else subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:  # such as too many processes; it counts as killed
+            log.error("the keeper of %s can't start (%s)", process.name, error.strerror)
 
     def is_killed(self, name: str) -> bool:
         """Whether a signal killed a keeper; it handles other signals than SIGKILL as requests."""
-        return (self._children[name].poll() or 0) < 0
+        return name not in self._children or (self._children[name].poll() or 0) < 0
 
     def exit_code(self, name: str) -> int | None:
         """The exit code of a keeper; None while it runs, 0 if it was told to end."""
+        if name not in self._children:
+            return EXIT_FATAL
         code = self._children[name].poll()
         if code is None or code == EXIT_OK:
             return code
@@ -135,7 +141,8 @@ class ChildKeepers:
 
     def end(self, name: str, *, now: bool) -> bool:
         """Ask a keeper to end; False if it can't be asked yet."""
-        self._children[name].send_signal(signal.SIGQUIT if now else signal.SIGTERM)
+        if child := self._children.get(name):
+            child.send_signal(signal.SIGQUIT if now else signal.SIGTERM)
         return True
 
 

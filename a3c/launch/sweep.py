@@ -5,6 +5,7 @@ interrupted goes on where it stopped: trials that have ended are skipped, the ot
 """
 
 import argparse
+import contextlib
 import csv
 import difflib
 import itertools
@@ -29,7 +30,7 @@ from a3c.config.command_line import OPTIONS
 from a3c.config.options import coerce, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
-from a3c.process.console import count, table
+from a3c.process.console import count, program, table
 from a3c.process.process_records import read_json
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
@@ -37,7 +38,14 @@ from a3c.watch.snapshot import roughly
 
 log = logging.getLogger(__name__)
 
-KEYS = ("preset", "trials", "draw_seed", "optuna", "fixed", "vary")
+KEYS: dict[str, tuple[type, str]] = {  # with the type of each and words for it
+    "preset": (str, "the name of one"),
+    "trials": (int, "1 to 10000"),
+    "draw_seed": (int, "a whole number of at least 0"),
+    "optuna": (bool, "true or false"),
+    "fixed": (dict, "a table of settings, for example seed = 1"),
+    "vary": (dict, "a table of settings, for example seed = [1, 2, 3]"),
+}
 RANGE = ("low", "high", "log")
 RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
 Values = dict[str, Any]
@@ -90,17 +98,19 @@ def read(path: Path) -> Sweep:
     tables = command_line.parse_file(path, source)
     if not isinstance(tables, dict):  # a JSON file can hold a list
         raise UserError(f"{source}: give a TOML file with [fixed] and [vary]")
-    for key in tables:
+    limits = {"trials": range(1, 10_001), "draw_seed": range(2**32)}
+    for key, value in tables.items():
         if key not in KEYS:
             raise UserError(f"{source}: unknown key {key!r}: {command_line.suggest(key, KEYS)}")
-    preset = tables.get("preset", "auto")
+        kind, allowed = KEYS[key]
+        if type(value) is not kind or (key in limits and value not in limits[key]):
+            raise UserError(f"{source}: {key} = {shown(value)} is refused: give {allowed}")
+    preset, optuna = tables.get("preset", "auto"), tables.get("optuna", False)
+    trials, seed = tables.get("trials", 1), tables.get("draw_seed", 1)
     if preset not in ("auto", "none"):
         command_line.read_preset(preset)
     fixed, vary = tables.get("fixed", {}), tables.get("vary", {})
-    trials = tables.get("trials", 1)
-    if not isinstance(trials, int) or not 1 <= trials <= 10_000:
-        raise UserError(f"{source}: trials = {shown(trials)} is refused: give 1 to 10000")
-    if not isinstance(vary, dict) or not vary or not isinstance(fixed, dict):
+    if not vary:
         raise UserError(f"{source}: give a table [vary] of settings, for example seed = [1, 2, 3]")
     unknown = [name for name in (*fixed, *vary) if name not in OPTIONS]
     if unknown:
@@ -111,10 +121,8 @@ def read(path: Path) -> Sweep:
     lists = {n: v for n, v in vary.items() if isinstance(v, list) and v}
     lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}
     ranges = {name: _range(name, vary[name], source) for name in vary if name not in lists}
-    optuna = bool(tables.get("optuna", False))
     if optuna and (name := next((n for n in lists if OPTIONS[n].is_list), None)):
         raise UserError(f"{source}: optuna can't choose {name}, a list itself: put it in [fixed]")
-    seed = tables.get("draw_seed", 1)
     return Sweep(preset, trials, seed, optuna, fixed, lists, ranges)
 
 
@@ -124,7 +132,8 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 def _range(name: str, value: Any, source: str) -> Values:
     refused = f"{source}: {name} = {shown(value)} is refused: give"
-    if not isinstance(value, dict) or not {"low", "high"} <= set(value) <= set(RANGE):
+    is_range = isinstance(value, dict) and {"low", "high"} <= set(value) <= set(RANGE)
+    if not is_range or type(value.get("log", False)) is not bool:
         raise UserError(f"{refused} a list, or a range {{ low = 1e-4, high = 1e-2, log = true }}")
     low, high = (_checked(name, value[end], source) for end in ("low", "high"))
     is_log = value.get("log", False)
@@ -154,19 +163,19 @@ def seeds(text: str) -> list[int]:
 class Trainer:
     """Trains trials as runs of the launcher; Ctrl-C stops those that run in order."""
 
-    def __init__(self, sweep: Sweep, flags: Sequence[str], again: str, other: str) -> None:
-        self._sweep, self._flags, self._again, self._other = sweep, flags, again, other
+    def __init__(self, sweep: Sweep, flags: Sequence[str], again: str, folder_flag: str) -> None:
+        self._sweep, self._flags, self._again, self._folder_flag = sweep, flags, again, folder_flag
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.is_stopped = False
+        self.signal = 0  # the last one
         self.began_at = time.monotonic()
         self.num_trained = 0  # of those that have not ended before
 
     def stop(self, number: int, _frame: object = None) -> None:
-        """Pass a signal on to the runs, and start no more; a second one ends them at once."""
-        self.is_stopped = True
+        """End the runs in order, and start no more; a second signal ends them at once."""
+        self.signal = number
         for process in self._processes:
             if process.poll() is None:
-                process.send_signal(number)
+                process.terminate()
 
     def train(self, trial: Trial) -> None:
         """Train a trial unless it has ended; its summary is set if it has then."""
@@ -174,13 +183,19 @@ class Trainer:
         is_new = not (trial.path / "config.json").exists()
         if not is_new:
             self._check_same(trial)
-        if _state(summary) != "done" and not self.is_stopped:
+        if _state(summary) != "done" and not self.signal:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
             code = self._launch(trial, said, is_new=is_new)
             self.num_trained += 1
             if code == EXIT_USAGE:
-                raise UserError(f"{trial.path.name}: {said.read_text().splitlines()[-1]}")
+                line = said.read_text().splitlines()[-1]
+                if not trial.path.exists():  # nothing was written but this
+                    said.unlink()
+                    with contextlib.suppress(OSError):  # it isn't empty
+                        said.parent.rmdir()
+                line = line.removeprefix(f"{program('launch_cluster.py')}: ")
+                raise UserError(f"{trial.path.name}: {line}")
         state = _state(summary)
         if state == "done":
             trial.summary = json.loads(summary.read_bytes())
@@ -210,7 +225,8 @@ class Trainer:
         if differing:
             more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
             words = "; ".join(differing[:3]) + more
-            raise UserError(f"{trial.path} was trained with {words}: give {self._other}")
+            other = f"another {self._folder_flag}, or the settings as they were"
+            raise UserError(f"{trial.path} was trained with {words}: give {other}")
 
     def wanted(self, trial: Trial) -> tuple[Config, set[str]]:
         """The settings that a new trial would have, and the names of those that are given."""
@@ -236,6 +252,8 @@ class Trainer:
                 start_new_session=True,  # Ctrl-C reaches it through `stop` only, once
             )
             self._processes.append(process)
+            if self.signal:  # it came while the process was starting
+                process.terminate()
             return process.wait()
 
 
@@ -245,26 +263,28 @@ def run(
     flags: Sequence[str],
     at_once: int,
     again: str = "the same command",
-    other: str = "another --output, or the file as it was",
+    folder_flag: str = "--output",
 ) -> int:
     """Train all trials, `at_once` of them at a time; returns the exit code.
 
-    `again` says with what trials go on that have not ended, `other` what to give instead of a
-    folder that has trials with other settings.
+    `again` says with what trials go on that have not ended, `folder_flag` which flag gives the
+    folder.
     """
     if not 1 <= at_once <= 1000:
         raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")
-    folder.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(sweep, flags, again, other)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, trainer.stop)
+    with rundir.refusing(folder, folder_flag):
+        folder.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(sweep, flags, again, folder_flag)
     settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, trainer.stop)
     trials: list[Trial] = []
     turn = threading.Lock()
 
     def work(number: int) -> None:
-        if trainer.is_stopped:
+        if trainer.signal:
             return
         try:
             with turn:
@@ -287,9 +307,10 @@ def run(
         writer = csv.DictWriter(file, list(trials[0].row))
         writer.writeheader()
         writer.writerows(trial.row for trial in trials)
-    _show(trials, folder)
-    if trainer.is_stopped:
-        return 128 + signal.SIGINT
+    if trainer.signal != signal.SIGHUP:  # the terminal is closed
+        _show(trials, folder)
+    if trainer.signal:
+        return 128 + trainer.signal
     return EXIT_OK if all(trial.summary for trial in trials) else EXIT_FATAL
 
 

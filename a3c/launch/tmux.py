@@ -27,6 +27,7 @@ from a3c.run.rundir import RunDir
 PANES_A_WINDOW = 8
 MIN_VERSION = "3.2"  # the first with -e
 SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
+LONGEST_COMMAND = 15_000  # bytes: tmux takes 16,384 in one message, with our options
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
 _NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
@@ -103,12 +104,19 @@ def require() -> None:
     raise UserError(f"--mode tmux: {why}, or give --mode child")
 
 
-def check_free(label: str, *, replace: bool) -> None:
-    """Raise UserError if tmux is not available or the session's name is taken."""
+def check_free(plan: Plan, run: RunDir, *, replace: bool) -> None:
+    """Raise UserError if tmux isn't there, can't take the commands, or has such a session."""
     require()
-    if not replace and find_session(libtmux.Server(), label):
+    for process in plan.processes:
+        size = sum(len(os.fsencode(word)) + 1 for word in pane_of(process, run).argv)
+        if size > LONGEST_COMMAND:
+            raise UserError(
+                f"tmux takes no command of {size:,} bytes, which {process.name} needs: "
+                "give --mode child, or a lower --workers or --max-workers"
+            )
+    if not replace and find_session(libtmux.Server(), run.label):
         raise UserError(
-            f"tmux session {session_name(label)} is there already: "
+            f"tmux session {session_name(run.label)} is there already: "
             "give --replace to end it, or another --run-dir"
         )
 
@@ -156,10 +164,11 @@ def open_session(
     environment: Mapping[str, str],
 ) -> None:
     """Open a detached session; UserError if its name is taken. Its processes get `environment`."""
+    folder = re.sub(r"#(?!#*\[)", "##", str(directory))  # tmux expands all of its forms but `#[`
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _output(
         server,
-        *("new-session", "-d", "-s", session_name(label), "-c", str(directory), *SIZE),
+        *("new-session", "-d", "-s", session_name(label), "-c", folder, *SIZE),
         *("-P", "-F", "#{session_id} #{window_id}", "cat"),
     ).split()
     try:

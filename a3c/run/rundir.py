@@ -29,6 +29,7 @@ from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")
 LOCK = ".lock"
+PARTS = ("processes", "metrics", "events", "logs", "checkpoints")
 _LOCKED = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that look alike
 _NUM_LETTERS = 4
@@ -143,27 +144,37 @@ def recorded(run: RunDir, key: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def reserve(path: Path) -> bool:
+    """Make the directory of a new run; False if another launcher has made it before."""
+    with refusing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return True
+    return False
+
+
 def create(
     path: Path, config: Config, preset: str | None, *, resume: bool, label: str | None = None
 ) -> RunDir:
     """Create or reuse the run directory, and write `config.json`."""
     run = RunDir(path.absolute(), label) if label else labelled(path, resume=resume)
+    contents = {
+        "config": settings.to_dict(config),
+        "label": run.label,
+        "path": str(run.path),
+        "preset": preset,
+        "resumed": resume,
+        "git_commit": git_commit(),
+        "versions": versions(),
+        "started_at": time.time(),
+    }
     with refusing(path):
         run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for part in ("processes", "metrics", "events", "logs", "checkpoints"):
+        for part in PARTS:
             (run.path / part).mkdir(exist_ok=True, mode=0o700)
         if run.summary.exists():  # keep the earlier result
             run.summary.replace(run.summary_before)
-        contents = {
-            "config": settings.to_dict(config),
-            "label": run.label,
-            "path": str(run.path),
-            "preset": preset,
-            "resumed": resume,
-            "git_commit": git_commit(),
-            "versions": versions(),
-            "started_at": time.time(),
-        }
         write_json(run.config, contents)
         sync_directory(run.path.parent)
     return RunDir(run.path)
@@ -182,7 +193,9 @@ def check_free(path: Path, *, resume: bool) -> None:
                 return  # a directory can be made there
         if not path.is_dir():
             raise UserError(f"--run-dir {path} is not a directory: give another")
-        held = {entry.name for entry in path.iterdir()} - {LOCK}
+        # The empty folders are of a start that was interrupted, as by a full disk.
+        unused = {part for part in PARTS if not any((path / part).glob("*"))}
+        held = {entry.name for entry in path.iterdir()} - {LOCK, *unused}
     if resume and "config.json" not in held:
         raise UserError(f"--resume: {path} holds no run: give the directory of one")
     if not resume and held:
@@ -236,14 +249,14 @@ def is_held(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Turn file system errors about a run directory into a one-line UserError."""
+def refusing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
+    """Turn file system errors about a directory that a flag gives into a one-line UserError."""
     try:
         yield
     except OSError as error:
         # No entry: from file systems that take no files, such as /proc.
         why = "nothing can be made there" if error.errno == errno.ENOENT else error.strerror
-        raise UserError(f"--run-dir {path}: {why}; give a directory that can be written") from None
+        raise UserError(f"{flag} {path}: {why}; give a directory that can be written") from None
 
 
 class Room(NamedTuple):
