@@ -25,6 +25,7 @@ import evaluate
 import model
 import plot
 from a3c import config as settings
+from a3c.env.environments import make_vec
 from a3c.play import following, locate
 from a3c.play.playground import Playground
 from a3c.process import heartbeat
@@ -285,7 +286,7 @@ def test_an_error_of_the_environment_is_one_line(
         raise OSError("no camera")
 
     def broken(*arguments: Any) -> Any:
-        made = envs.environments.make_vec("CartPole-v1", arguments[1], arguments[3])
+        made = make_vec("CartPole-v1", arguments[1], arguments[3])
         monkeypatch.setattr(made, where, fail)
         return made
 
