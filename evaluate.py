@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -26,10 +27,10 @@ from typing import TYPE_CHECKING
 
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
-from a3c.errors import EXIT_OK, A3CError, UserError
+from a3c.errors import EXIT_OK, A3CError, RetryableError, UserError
 from a3c.play.locate import Source, find_checkpoint, find_run
 from a3c.play.window import Window, missing_display
-from a3c.process import console, process_records
+from a3c.process import console, heartbeat, process_records
 from a3c.process.environment import adopt_environment
 from a3c.process.signals import leave_on_signals
 from a3c.process.startup import import_tensorflow, start_in_order
@@ -212,16 +213,32 @@ def watch(source: Source, ground: Playground, arguments: argparse.Namespace) -> 
 
 
 def follow(run: RunDir, arguments: argparse.Namespace) -> int:
-    """Run as the evaluator: until the run ends, play each new checkpoint and keep the best."""
-    logging.getLogger().setLevel(logging.INFO)
-    adopt_environment(1)
-    others = len(process_records.read_records(run.path))
-    with start_in_order(run.path / "processes", first=False, processes=1 + others):
-        import_tensorflow()
-    from a3c.play.following import Evaluator
+    """Run as the evaluator: until the run ends, play each new checkpoint and keep the best.
 
-    ground = playground(rundir.read_config(run), arguments)
-    Evaluator(run, ground, arguments.episodes, arguments.watch).follow()
+    A run has one evaluator; another one can only watch.
+    """
+    logging.getLogger().setLevel(logging.INFO)
+    with contextlib.ExitStack() as stack:
+        records = True
+        try:
+            lock = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            records, has = False, f"--follow: {run.path} has an evaluator already"
+            if heartbeat.VARIABLE in os.environ:  # a keeper's: it takes over when that one ends
+                raise RetryableError(has) from None
+            if not arguments.watch:
+                raise UserError(f"{has}: give --watch too, to see its games only") from None
+        except OSError:  # nothing can be written
+            pass
+        adopt_environment(1)
+        others = len(process_records.read_records(run.path))
+        with start_in_order(run.path / "processes", first=False, processes=1 + others):
+            import_tensorflow()
+        from a3c.play.following import Evaluator
+
+        ground = playground(rundir.read_config(run), arguments)
+        Evaluator(run, ground, arguments.episodes, arguments.watch, records).follow()
     return EXIT_OK
 
 

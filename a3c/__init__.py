@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -31,6 +32,9 @@ def _require_libraries() -> None:
 _require_libraries()
 
 
+_LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
+
+
 def load(
     source: str | Path | None = None, which: Literal["newest", "best"] = "newest"
 ) -> LoadedAgent:
@@ -38,7 +42,8 @@ def load(
     from a3c.process.startup import import_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only
-    import_tensorflow()
-    from a3c.play import loaded
+    with _LOADING:
+        import_tensorflow()
+        from a3c.play import loaded
 
-    return loaded.load(source, which)
+        return loaded.load(source, which)

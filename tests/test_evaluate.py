@@ -1,6 +1,7 @@
 """evaluate.py on real checkpoints: scores, videos, following a run."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -23,14 +24,18 @@ import envs
 import evaluate
 import model
 import plot
+from a3c import config as settings
+from a3c.env.environments import make_vec
 from a3c.play import following, locate
 from a3c.play.playground import Playground
+from a3c.process import heartbeat
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
 from tests.fake_runs import configure
 from tests.runs import REPOSITORY, call, call_script, launcher, wait_until
+from tests.test_loaded import untrained
 from tests.videos import HEADLESS
 
 
@@ -195,8 +200,9 @@ def follower(trained: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[s
     shutil.rmtree(path / "best")
     end_as(path, "stop")
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--follow"]
+    environment = {**os.environ, heartbeat.VARIABLE: str(tmp_path / "heartbeat")}  # of a keeper
     with subprocess.Popen(
-        [*command, "--episodes", "1"], stderr=subprocess.PIPE, text=True
+        [*command, "--episodes", "1"], stderr=subprocess.PIPE, text=True, env=environment
     ) as evaluator:
         try:
             assert evaluator.stderr is not None
@@ -277,3 +283,66 @@ def test_watching_needs_a_display(
     monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
     assert evaluate.main(["--watch"]) == 2
     assert "--watch: there is no display here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["make", "reset", "step"])
+def test_an_error_of_the_environment_is_one_line(
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("no camera")
+
+    def broken(*arguments: Any) -> Any:
+        made = make_vec("CartPole-v1", arguments[1], arguments[3])
+        monkeypatch.setattr(made, where, fail)
+        return made
+
+    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
+    monkeypatch.setattr(envs, "make", fail if where == "make" else broken)
+    with mock.patch.dict(os.environ):
+        assert evaluate.main(["zoo/cartpole", "--episodes", "1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("evaluate.py: the environment raised an error: tests/test_evaluate.py:")
+    assert line.endswith(": OSError: no camera")
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that was stopped after its first checkpoint, whose evaluator never waits."""
+    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
+    monkeypatch.setattr(following, "time", mock.Mock(sleep=mock.Mock(side_effect=AssertionError)))
+    run = RunDir(tmp_path)
+    untrained(run.checkpoints, env_id="CartPole-v1")
+    (run.path / "processes").mkdir()
+    run.config.write_text(json.dumps({"config": settings.to_dict(configure(env_id="CartPole-v1"))}))
+    return run
+
+
+def follow(run: RunDir, *arguments: str) -> int:
+    with mock.patch.dict(os.environ):
+        return evaluate.main([str(run.path), "--follow", "--episodes", "1", *arguments])
+
+
+def test_following_a_stopped_run_by_hand_plays_what_there_is(
+    stopped: RunDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    assert follow(stopped) == 0
+    assert caplog.messages[-1] == f"run {stopped.path} is stopped: no more checkpoints"
+    assert [row["env_steps"] for row in read_rows(stopped.metrics("evaluator-0"))][-1] == 7
+
+
+def test_a_second_evaluator_of_a_run_only_watches(
+    stopped: RunDir, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO")
+    with (stopped.path / "processes" / ".evaluator").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        assert follow(stopped) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("has an evaluator already: give --watch too, to see its games only")
+        with mock.patch.dict(os.environ, {heartbeat.VARIABLE: "of a keeper"}):
+            assert follow(stopped) == 75
+        assert follow(stopped, "--watch") == 0
+    assert "env step 7: mean" in caplog.text
+    assert not {"metrics", "events", "best"} & {path.name for path in stopped.path.iterdir()}

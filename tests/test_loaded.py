@@ -216,3 +216,42 @@ def test_the_example_notebook_runs(tmp_path: Path) -> None:
     done = call(sys.executable, str(script), cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "score 500" in done.stdout
+
+
+IN_THREADS = """
+import a3c, gc, os, sys
+from concurrent.futures import ThreadPoolExecutor
+gc.disable()
+before = os.fstat(2)
+with ThreadPoolExecutor(4) as threads:
+    print(*threads.map(a3c.load, [sys.argv[1]] * 4))
+assert os.path.samestat(before, os.fstat(2))
+assert not gc.isenabled()
+"""
+
+
+def test_several_threads_load_agents() -> None:
+    zoo = str(REPOSITORY / "zoo/cartpole")
+    done = call(sys.executable, "-c", IN_THREADS, zoo, cwd=REPOSITORY)
+    assert (done.returncode, done.stdout.count("<agent for CartPole-v1")) == (0, 4), done.stderr
+
+
+def test_observations_of_several_lengths_are_refused(cartpole: LoadedAgent) -> None:
+    with pytest.raises(UserError, match=r"give \(4,\) or a batch of it"):
+        cartpole.act([[1.0], [1.0, 2.0]])
+
+
+class Final(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        return *self.env.step(action)[:4], {"final_score": 5, "table": {"final_place": "last"}}
+
+
+def test_own_info_may_be_named_like_gymnasiums(tmp_path: Path) -> None:
+    wrapper = [{"name": f"{__name__}:Final"}]
+    with closing(untrained(tmp_path, env_id="CartPole-v1", wrapper=wrapper).make_env()) as env:
+        env.reset()
+        ended = False
+        while not ended:
+            *_, terminated, truncated, info = env.step(1)
+            ended = terminated or truncated
+            assert info == {"final_score": 5, "table": {"final_place": "last"}}

@@ -282,7 +282,7 @@ def test_masks_follow_the_actions_that_are_selected() -> None:
     made = envs.make("Odd-v0", 4, 0, config)
     observed, info = made.reset(seed=1)
     np.testing.assert_array_equal(observed[:, -2:].any(axis=1), True)
-    both = info["action_mask"][:, [3, 1]]
+    both = np.stack(info["action_mask"])[:, [3, 1]]
     rows = both.any(axis=1)
     assert rows.any()
     np.testing.assert_array_equal(observed[rows, -2:], both[rows])

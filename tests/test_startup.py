@@ -154,3 +154,9 @@ def faults(prepare: str, **environment: str) -> int:
 def test_a_server_keeps_freed_memory_unless_the_user_has_chosen() -> None:
     assert faults(SERVE) < 100
     assert faults(KEEP, MALLOC_MMAP_THRESHOLD_="131072") > 4 * (1 << 26) // 2_097_152  # huge pages
+
+
+def test_messages_are_not_caught_where_stderr_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with module.silence():
+        pass

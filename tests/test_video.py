@@ -336,3 +336,8 @@ def test_frames_per_second_are_those_of_the_game() -> None:
     assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
     atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
     assert frames_per_second(found, atari) == 20
+
+
+def test_the_name_of_a_game_with_a_very_large_return_is_short() -> None:
+    stem = file_stem("CartPole-v1", 1200, Episode(-1.25e300, 10))
+    assert stem == "cartpole-step-1200-return-minus-1.25e+300"

@@ -17,7 +17,7 @@ import model
 from a3c.config import EnvConfig
 from a3c.env import wrappers
 from a3c.errors import UserError
-from a3c.learn.rollout import Player, Rollout
+from a3c.learn.rollout import Player, Rollout, numbers
 from a3c.net.distributions import for_space
 from a3c.play.playground import Playground
 from a3c.run.metrics import Episode
@@ -169,3 +169,35 @@ def test_a_wrapper_that_is_none_is_one_line(given: dict[str, Any], said: str) ->
 
 def nothing(_env: Any) -> None:
     return None
+
+
+def test_infos_hold_anything_in_each_copy_and_step() -> None:
+    path = np.zeros(3)
+    told = [  # by copy, step for step
+        {"distance": 0, "found": True, "path": np.zeros(1), "at": None, "team": 1},
+        {"distance": 0.75, "found": 5, "path": path, "at": 4, "team": {"score": np.array(2.0)}},
+        {"distance": 1.5, "found": 2.5, "path": "none", "at": {"x": 1}, "team": {"score": 3}},
+        {"distance": "far", "found": None, "path": np.zeros((2, 2)), 7: [1], "team": {}},
+    ]
+    infos = iter(told)
+
+    class Telling(ScriptedEnv):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], next(infos)
+
+    made = wrappers.copies(lambda: Telling(0, [Script((0.0,) * 9)], []), 2, ())
+    made.reset()
+    first, second = (made.step(np.zeros(2, int))[4] for _ in range(2))
+    path[:] = 9.0
+    assert [len(array) for array in first["path"]] == [1, 3]
+    assert first["path"][1].sum() == 0.0, "the environment's own array, which it changes"
+
+    def found(name: str) -> list[list[float]]:
+        done, played = np.zeros(2, bool), np.ones(2, bool)
+        return [list(numbers(info, name, done, played)) for info in (first, second)]
+
+    assert found("distance") == [[0.0, 0.75], [1.5]]
+    assert found("found") == [[1.0, 5.0], [2.5]]
+    assert found("at") == [[4.0], []]
+    assert found("at/x") == [[], [1.0]]
+    assert found("team/score") == [[2.0], [3.0]]

@@ -32,8 +32,35 @@ def copies(
             env = _wrap(env, **own)
         return env
 
-    envs = SyncVectorEnv([wrapped] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = Copies([wrapped] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     return RawScores(envs, games) if given else envs
+
+
+class Copies(SyncVectorEnv):
+    """Copies whose infos hold anything, of other types and shapes in each copy and step."""
+
+    def _add_info(self, vector_infos: Any, env_info: Any, env_num: int) -> Any:
+        """Add a copy's info: to a column of objects for each name, and to its mask `_name`.
+
+        Gymnasium's columns have the type and shape of their first value, and fail at others or
+        change them. A dict is a table of columns; plain values of that name are then left out.
+        """
+        for name, value in env_info.items():
+            is_table = isinstance(value, dict) and name != "final_obs"
+            column = vector_infos.get(name)
+            if column is None or (is_table and not isinstance(column, dict)):
+                column = {} if is_table else np.empty(self.num_envs, object)
+                vector_infos[name] = column
+                vector_infos[f"_{name}"] = np.zeros(self.num_envs, bool)
+            if is_table:
+                self._add_info(column, value, env_num)
+            elif isinstance(column, dict):
+                continue
+            else:  # the environment may reuse an array; one without axes becomes a number
+                is_array = isinstance(value, np.ndarray)
+                column[env_num] = value.copy()[()] if is_array else value
+            vector_infos[f"_{name}"][env_num] = True
+        return vector_infos
 
 
 def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:

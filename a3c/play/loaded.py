@@ -82,12 +82,14 @@ class Env(gymnasium.Env[Any, Any]):
 
 def _of_first(info: dict[str, Any]) -> dict[str, Any]:
     """The information of the first environment, without what only says that it is there."""
-    internal = ("_", "final_", wrappers.REWARDS, wrappers.ENDS)  # starts of names
+    internal = ("final_obs", "final_info", wrappers.REWARDS, wrappers.ENDS)
     found = {}
     for name, value in info.items():
+        if name in internal:
+            continue
         if isinstance(value, dict):
             found[name] = _of_first(value)
-        elif isinstance(value, np.ndarray) and not name.startswith(internal):
+        elif isinstance(value, np.ndarray) and not str(name).startswith("_"):
             found[name] = value[0]
     return found
 
@@ -133,7 +135,13 @@ class LoadedAgent:
         from the last call, except in the games of a batch that begin with this observation, where
         `starts` is true; a batch of another size starts afresh.
         """
-        given, shape = np.asarray(observation), self.observation_space.shape
+        shape = self.observation_space.shape
+        try:
+            given = np.asarray(observation)
+        except ValueError:  # lists of several lengths
+            raise UserError(
+                f"observations that make no array: give {shape} or a batch of it"
+            ) from None
         is_one = given.shape == shape
         if not is_one and given.shape[1:] != shape:
             raise UserError(f"observations of shape {given.shape}: give {shape} or a batch of it")

@@ -259,6 +259,8 @@ def _paint_reading(pen: ImageDraw.ImageDraw, place: Place, row: Reading) -> None
 
 
 def score_text(score: float) -> str:
+    if abs(score) >= 1e9:  # it could have 300 digits
+        return f"{score:.6g}"
     return f"{score:,.0f}" if score == round(score) else f"{score:,.1f}"
 
 

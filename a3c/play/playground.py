@@ -28,7 +28,7 @@ from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.learn.rollout import Autoreset, Decision
+from a3c.learn.rollout import Autoreset, Decision, EnvironmentErrors
 from a3c.net.network import Network
 from a3c.process.console import Progress, count
 from a3c.process.environment import adopt_environment
@@ -68,23 +68,27 @@ class Playground:
     def envs(self, num_envs: int) -> Envs:
         """`num_envs` copies of the environment; the caller closes them."""
         config = self._whole_games
-        return self.make_envs(config.env_id, num_envs, self.seed, config, None)
+        with EnvironmentErrors():
+            return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
     def decisions(self, envs: Envs, agent: Agent, games: Games) -> Iterator[Decision]:
         """Play until `games` are over; each step is taken when the next decision is requested."""
         reset = Autoreset(envs)
-        observations, _ = envs.reset(seed=self.seed)
+        with EnvironmentErrors():
+            observations, _ = envs.reset(seed=self.seed)
         state = agent.initial_state(envs.num_envs)
         while not games.over:
             action = agent.act(observations, state, reset.starts)
             score = games.returns.copy(), games.lengths.copy()
             yield Decision(observations, state, reset.starts, action, *score)
             actions = agent.network.policy.to_env(action.actions)
-            observations, rewards, terminated, truncated, info = envs.step(actions)
+            with EnvironmentErrors():
+                observations, rewards, terminated, truncated, info = envs.step(actions)
             done = (terminated | truncated) & ~reset.dead
             rewards, ended = wrappers.raw(info, rewards, done)
             games.add(rewards, ended, ~reset.dead)
-            observations, _ = reset.after(observations, info, done)
+            with EnvironmentErrors():
+                observations, _ = reset.after(observations, info, done)
             state = action.state
 
     def play(
@@ -125,7 +129,8 @@ class Playground:
         except Exception as error:
             raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
         try:
-            envs.reset(seed=self.seed)
+            with EnvironmentErrors():
+                envs.reset(seed=self.seed)
             screen(envs, config.env_id)
         except BaseException:
             envs.close()

@@ -73,14 +73,18 @@ def import_tensorflow() -> None:
     It is imported without Keras, unless that is imported already. Garbage collection would find
     almost nothing and take a tenth of the import.
     """
+    if "tensorflow" in sys.modules:
+        return
+    collects = gc.isenabled()
     gc.disable()
     sys.modules.setdefault(_LAST_IMPORT, None)  # type: ignore[arg-type] # Python refuses its import
     try:
         with silence():
             import tensorflow  # noqa: F401
     finally:
-        gc.enable()
-        if sys.modules[_LAST_IMPORT] is None:
+        if collects:
+            gc.enable()
+        if sys.modules.get(_LAST_IMPORT, ...) is None:
             del sys.modules[_LAST_IMPORT]
 
 
@@ -111,6 +115,9 @@ def keep_freed_memory() -> None:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Capture file descriptor 2, where TensorFlow writes; show the text only if the block fails."""
+    if sys.stderr is None:  # descriptor 2 was closed, or is another file by now
+        yield
+        return
     sys.stderr.flush()
     with tempfile.TemporaryFile() as aside:
         kept = os.dup(2)
