@@ -20,18 +20,19 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
-from a3c.errors import EXIT_OK, A3CError, RetryableError, UserError
+from a3c.errors import EXIT_OK, A3CError, PlayError, UserError
 from a3c.play.locate import Source, find_checkpoint, find_run
 from a3c.play.window import Window, missing_display
-from a3c.process import console, heartbeat, process_records
+from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
+from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import leave_on_signals
 from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
@@ -111,7 +112,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.record:
             check_record(arguments)
         return play(find_checkpoint(arguments.source, arguments.which), arguments)
+    except OSError as error:
+        return console.refuse_system(PROG, error)
     except A3CError as error:
+        if arguments.follow and isinstance(error, PlayError):  # for the evaluator's log
+            logging.error("the environment failed", exc_info=error.__cause__)
         return console.refuse(PROG, error)
 
 
@@ -213,24 +218,9 @@ def watch(source: Source, ground: Playground, arguments: argparse.Namespace) -> 
 
 
 def follow(run: RunDir, arguments: argparse.Namespace) -> int:
-    """Run as the evaluator: until the run ends, play each new checkpoint and keep the best.
-
-    A run has one evaluator; another one can only watch.
-    """
+    """Run as the evaluator: until the run ends, play each new checkpoint and keep the best."""
     logging.getLogger().setLevel(logging.INFO)
-    with contextlib.ExitStack() as stack:
-        records = True
-        try:
-            lock = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            records, has = False, f"--follow: {run.path} has an evaluator already"
-            if heartbeat.VARIABLE in os.environ:  # a keeper's: it takes over when that one ends
-                raise RetryableError(has) from None
-            if not arguments.watch:
-                raise UserError(f"{has}: give --watch too, to see its games only") from None
-        except OSError:  # nothing can be written
-            pass
+    with only_evaluator(run):
         adopt_environment(1)
         others = len(process_records.read_records(run.path))
         with start_in_order(run.path / "processes", first=False, processes=1 + others):
@@ -238,8 +228,35 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
         from a3c.play.following import Evaluator
 
         ground = playground(rundir.read_config(run), arguments)
-        Evaluator(run, ground, arguments.episodes, arguments.watch, records).follow()
+        Evaluator(run, ground, arguments.episodes, arguments.watch).follow()
     return EXIT_OK
+
+
+@contextlib.contextmanager
+def only_evaluator(run: RunDir) -> Iterator[None]:
+    """Hold the lock of the run's scores: a second evaluator is refused, that of a keeper waits."""
+    heartbeat = Heartbeat.from_environment()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # where nothing can be written, no score is either
+            lock = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))
+            while not is_locked(lock):
+                if not heartbeat.is_wanted:
+                    raise UserError(
+                        f"--follow: {run.path} has an evaluator already: leave it out, and give "
+                        "--watch to see games"
+                    )
+                heartbeat.beat()
+                time.sleep(1.0)
+        yield
+
+
+def is_locked(file: IO[str]) -> bool:
+    """Lock a file until it is closed; returns whether that was possible."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:

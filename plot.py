@@ -88,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if of_network:
             for path in draw_network(arguments, of_network):
                 print(path)
+    except OSError as error:
+        return console.refuse_system(PROG, error)
     except A3CError as error:
         return console.refuse(PROG, error)
     return EXIT_OK

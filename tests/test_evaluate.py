@@ -318,9 +318,9 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
-def follow(run: RunDir, *arguments: str) -> int:
+def follow(run: RunDir) -> int:
     with mock.patch.dict(os.environ):
-        return evaluate.main([str(run.path), "--follow", "--episodes", "1", *arguments])
+        return evaluate.main([str(run.path), "--follow", "--episodes", "1"])
 
 
 def test_following_a_stopped_run_by_hand_plays_what_there_is(
@@ -332,17 +332,24 @@ def test_following_a_stopped_run_by_hand_plays_what_there_is(
     assert [row["env_steps"] for row in read_rows(stopped.metrics("evaluator-0"))][-1] == 7
 
 
-def test_a_second_evaluator_of_a_run_only_watches(
-    stopped: RunDir, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+def test_a_second_evaluator_of_a_run_is_refused_and_that_of_a_keeper_waits(
+    stopped: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level("INFO")
+    beats = tmp_path / "heartbeat"
     with (stopped.path / "processes" / ".evaluator").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         assert follow(stopped) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith("has an evaluator already: give --watch too, to see its games only")
-        with mock.patch.dict(os.environ, {heartbeat.VARIABLE: "of a keeper"}):
-            assert follow(stopped) == 75
-        assert follow(stopped, "--watch") == 0
-    assert "env step 7: mean" in caplog.text
-    assert not {"metrics", "events", "best"} & {path.name for path in stopped.path.iterdir()}
+        assert "has an evaluator already: leave it out, and give --watch to see games" in line
+
+        def let_go(_: float) -> None:
+            assert beats.exists()
+            fcntl.flock(first, fcntl.LOCK_UN)
+
+        with (
+            mock.patch.dict(os.environ, {heartbeat.VARIABLE: str(beats)}),
+            mock.patch("evaluate.time.sleep", let_go),
+            evaluate.only_evaluator(stopped),
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)

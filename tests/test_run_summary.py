@@ -299,9 +299,11 @@ def test_the_remedies_in_a_live_run_name_what_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = cartpole(tmp_path, workers=2)
-    made.process("worker-1", "stopped")
+    for name in ("worker-0", "worker-1"):
+        made.process(name, "stopped")
     with rundir.hold(made.run.path):
         for *words, said in (
+            ("restart", "worker-0", "worker-0 has no keeper any more: use --resume"),
             ("restart", "worker-1", "worker-1 has no keeper any more: give `add`"),
             ("add", "0", "add 0: give a number of workers from 1"),
         ):

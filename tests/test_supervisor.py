@@ -291,7 +291,7 @@ def test_a_run_whose_directory_was_deleted_says_so_once(
     run.config.unlink()
     supervisor.poll()
     supervisor.poll()
-    assert caplog.text.count("config.json is gone: only Ctrl-C here ends this run now") == 1
+    assert caplog.text.count("config.json is gone: nothing can be saved; end this run") == 1
 
 
 def test_a_keeper_for_which_there_is_no_process_is_tried_again(

@@ -238,24 +238,31 @@ sweep.REPOSITORY = Path(sys.argv[1])
 sys.exit(sweep.run(sweep.Sweep(lists={"seed": [1, 2]}), Path(sys.argv[1], "out"), (), 1))
 """
 TRIAL = """
-import pathlib, signal, sys, time
+import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def interrupted(*_):
+    print("interrupted", flush=True)
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+signal.signal(signal.SIGINT, interrupted)
 print("at work", flush=True)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_the_trial_too_and_no_other_one_starts(
     tmp_path: Path, python: Python, number: signal.Signals
 ) -> None:
-    """SIGHUP comes when the terminal is closed."""
+    """SIGHUP comes when the terminal is closed; a second Ctrl-C reaches the trial as such."""
     (tmp_path / "launch_cluster.py").write_text(TRIAL)
     sweeping = python(ASLEEP, tmp_path)
     said = tmp_path / "out" / "000.log"
     wait_until(lambda: said.exists() and said.read_text(), "the first trial")
     (trial,) = (int(line) for line in trials_of(sweeping.pid))
     sweeping.send_signal(number)
+    if number == signal.SIGINT:
+        wait_until(lambda: "interrupted" in said.read_text(), "the first Ctrl-C")
+        sweeping.send_signal(number)
     assert sweeping.wait(timeout=60) == 128 + number
     assert is_gone(trial)
     assert {path.name for path in said.parent.iterdir()} == {"000.log", "sweep.csv"}

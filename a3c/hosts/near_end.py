@@ -29,7 +29,6 @@ from a3c.hosts.elsewhere import Elsewhere
 from a3c.keeper.spec import Process
 from a3c.process import console
 from a3c.process.process_records import ProcessRecord, from_json
-from a3c.process.signals import not_ignored
 from a3c.run.rundir import RunDir
 
 TICK_S = 0.25
@@ -49,7 +48,7 @@ class Follower:
         self._status = -1
 
     def run(self) -> int:
-        for number in not_ignored(signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._note()
         failures = 0
@@ -190,11 +189,11 @@ def main() -> int:
     run = RunDir(Path(sys.argv[1]))
     try:
         plan = Plan.load(run)
+        known = {process.name: process for process in (*plan.processes, *plan.reserved)}
+        return Follower(run, known[sys.argv[2]], plan).run()
     except UserError as error:
         print_line(str(error))
         return EXIT_USAGE
-    known = {process.name: process for process in (*plan.processes, *plan.reserved)}
-    return Follower(run, known[sys.argv[2]], plan).run()
 
 
 if __name__ == "__main__":

@@ -250,8 +250,10 @@ def summarise(
     try:
         rundir.write_json(run.summary, summary)
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "make room" if is_full else "make its folder writable"
+        remedies = {errno.ENOENT: "its folder is gone"} | dict.fromkeys(
+            (errno.ENOSPC, errno.EDQUOT), "make room"
+        )
+        remedy = remedies.get(error.errno or 0, "make its folder writable")
         log.error("%s can't be written (%s): %s", run.summary, error.strerror, remedy)
     return summary
 

@@ -346,7 +346,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             if self._has_config and not self._run.config.exists():
                 self._has_config = False
-                log.warning("%s is gone: only Ctrl-C here ends this run now", self._run.config)
+                log.warning("%s is gone: nothing can be saved; end this run", self._run.config)
 
 
 def requests(run: RunDir) -> Path:

@@ -32,19 +32,20 @@ from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
 from a3c.process.console import count, program, table
 from a3c.process.process_records import read_json
+from a3c.process.signals import not_ignored
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
 from a3c.watch.snapshot import roughly
 
 log = logging.getLogger(__name__)
 
-KEYS: dict[str, tuple[type, str]] = {  # with the type of each and words for it
-    "preset": (str, "the name of one"),
-    "trials": (int, "1 to 10000"),
-    "draw_seed": (int, "a whole number of at least 0"),
-    "optuna": (bool, "true or false"),
-    "fixed": (dict, "a table of settings, for example seed = 1"),
-    "vary": (dict, "a table of settings, for example seed = [1, 2, 3]"),
+KEYS: dict[str, tuple[type, range | None, str]] = {  # with what is allowed, and words for it
+    "preset": (str, None, "the name of one"),
+    "trials": (int, range(1, 10_001), "1 to 10000"),
+    "draw_seed": (int, range(2**32), "0 to 4294967295"),
+    "optuna": (bool, None, "true or false"),
+    "fixed": (dict, None, "a table of settings, for example seed = 1"),
+    "vary": (dict, None, "a table of settings, for example seed = [1, 2, 3]"),
 }
 RANGE = ("low", "high", "log")
 RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
@@ -98,12 +99,11 @@ def read(path: Path) -> Sweep:
     tables = command_line.parse_file(path, source)
     if not isinstance(tables, dict):  # a JSON file can hold a list
         raise UserError(f"{source}: give a TOML file with [fixed] and [vary]")
-    limits = {"trials": range(1, 10_001), "draw_seed": range(2**32)}
     for key, value in tables.items():
         if key not in KEYS:
             raise UserError(f"{source}: unknown key {key!r}: {command_line.suggest(key, KEYS)}")
-        kind, allowed = KEYS[key]
-        if type(value) is not kind or (key in limits and value not in limits[key]):
+        kind, limits, allowed = KEYS[key]
+        if type(value) is not kind or (limits and value not in limits):
             raise UserError(f"{source}: {key} = {shown(value)} is refused: give {allowed}")
     preset, optuna = tables.get("preset", "auto"), tables.get("optuna", False)
     trials, seed = tables.get("trials", 1), tables.get("draw_seed", 1)
@@ -175,7 +175,8 @@ class Trainer:
         self.signal = number
         for process in self._processes:
             if process.poll() is None:
-                process.terminate()
+                # There, the same SIGTERM twice within a second counts once; Ctrl-C doesn't.
+                process.send_signal(number if number == signal.SIGINT else signal.SIGTERM)
 
     def train(self, trial: Trial) -> None:
         """Train a trial unless it has ended; its summary is set if it has then."""
@@ -277,9 +278,8 @@ def run(
     trainer = Trainer(sweep, flags, again, folder_flag)
     settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, trainer.stop)
+    for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, trainer.stop)
     trials: list[Trial] = []
     turn = threading.Lock()
 
@@ -302,6 +302,8 @@ def run(
 
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(work, range(len(settings))))
+    if not trials:  # the signal came before the first one
+        return 128 + trainer.signal
     trials.sort(key=lambda trial: trial.rank)
     with (folder / "sweep.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(trials[0].row))

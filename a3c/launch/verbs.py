@@ -113,12 +113,13 @@ def stop(arguments: argparse.Namespace) -> None:
     rundir.refuse_copy(found)
     records = process_records.read_records(found.path)
     alive = list(filter(process_records.keeper_lives, records))
-    if not alive:
-        _refuse_elsewhere("stop", records)
     if not alive and rundir.is_held(found.path):
+        _refuse_elsewhere("stop", records)
         _end_launcher(found)
     elif not alive:
         ended = elsewhere.end_left(found, now=arguments.now)
+        if not ended:
+            _refuse_elsewhere("stop", records)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return
     chief = [record for record in alive if record.name == CHIEF]
@@ -146,7 +147,9 @@ def _end_launcher(run: RunDir) -> None:
     launcher: Identity | None = process_records.read_json(Identity, run.path / rundir.LOCK)
     what = f"the launcher of {run.name}"
     if launcher is None or not process_records.signal_process(launcher, signal.SIGTERM, what):
-        raise UserError(f"{what} is on another host: give `stop` there")
+        if rundir.is_held(run.path):
+            raise UserError(f"{what} can't be ended from here: give `stop` where it runs")
+        return  # it has ended since
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while rundir.is_held(run.path):
         if time.monotonic() >= deadline:
@@ -170,9 +173,10 @@ def restart(arguments: argparse.Namespace) -> None:
         names = ", ".join(by_name) or "none yet"
         raise UserError(f"{found.name} has no process {name!r}: it has {names}")
     if not process_records.signal_keeper(by_name[name], signal.SIGUSR1):
-        _refuse_elsewhere("restart", [by_name[name]])
-        is_worker = by_name[name].role == "worker" and rundir.is_held(found.path)
-        remedy = "give `add`" if is_worker else "use --resume"
+        record = by_name[name]
+        _refuse_elsewhere("restart", [record])
+        can_add = record.role == "worker" and record.task and record.state in ENDED_STATES
+        remedy = "give `add`" if can_add and rundir.is_held(found.path) else "use --resume"
         raise UserError(f"{name} has no keeper any more: {remedy}")
     print(f"{name} starts again")
 

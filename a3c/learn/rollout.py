@@ -298,10 +298,12 @@ class Player:
         return final
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
-        """Lives by game, `[B]`; unchanged where a game reports none (Gymnasium then puts 0)."""
+        """Lives by game, `[B]`; unchanged where a game reports none."""
         if not self._episodic_life:
             return self._lives
-        return np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
+        with self._environment_errors:
+            lives = np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
+            return lives.astype(int)
 
     def _count_episodes(self, rewards: np.ndarray, done: np.ndarray) -> None:
         dead = self._autoreset.dead

@@ -65,9 +65,10 @@ def _names(paths: list[str]) -> list[str]:
     lets two weights of a layer have the same name; ours differ.
     """
     known: dict[str, str] = {}
-    counts: Counter[str] = Counter()
+    layers: Counter[str] = Counter()
+    weights: Counter[str] = Counter()
 
-    def numbered(name: str) -> str:
+    def numbered(name: str, counts: Counter[str]) -> str:
         counts[name] += 1
         return f"{name}_{counts[name] - 1}" if counts[name] > 1 else name
 
@@ -77,9 +78,9 @@ def _names(paths: list[str]) -> list[str]:
     for path in paths:
         layer, _, weight = path.rpartition("/")
         if layer not in known:
-            known[layer] = numbered(re.sub(r"_\d+(?=/|$)", "", layer))
+            known[layer] = numbered(re.sub(r"_\d+(?=/|$)", "", layer), layers)
         if found := unnamed.search(path):
             place = numbers.index(int(found[1] or 0))
             weight = f"variable_{place}" if place else "variable"
-        names.append(numbered(f"{known[layer]}/{weight}"))
+        names.append(numbered(f"{known[layer]}/{weight}", weights))
     return names

@@ -1,9 +1,7 @@
 """The evaluator of a run: plays every new checkpoint, logs its score and keeps the best."""
 
 import logging
-import os
 import time
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from a3c.play import locate
 from a3c.play.playground import MAX_ENVS, Games, Playground, load, summarise
 from a3c.play.show import record, side_show
 from a3c.play.window import Window
-from a3c.process import heartbeat
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.run import checkpoint
@@ -36,14 +33,9 @@ _LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
 class Evaluator:
     """Plays the newest checkpoint of a run repeatedly, and shows a game if it has a screen."""
 
-    def __init__(
-        self, run: RunDir, ground: Playground, episodes: int, watch: bool, records: bool = True
-    ) -> None:
-        """With `records` false another evaluator of the run keeps scores, best and video."""
+    def __init__(self, run: RunDir, ground: Playground, episodes: int, watch: bool) -> None:
         self._run, self._ground, self._episodes = run, ground, episodes
-        self._sinks: Sequence[JsonlSink | TensorBoardSink] = ()
-        if records:
-            self._sinks = JsonlSink(run.metrics(NAME)), TensorBoardSink(run.path / "events" / NAME)
+        self._sinks = JsonlSink(run.metrics(NAME)), TensorBoardSink(run.path / "events" / NAME)
         self._heartbeat = Heartbeat.from_environment()
         self._envs = ground.envs(min(episodes, MAX_ENVS))
         beat_with_steps(self._envs, self._heartbeat.beat)
@@ -63,10 +55,10 @@ class Evaluator:
         steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
         for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
             sink.restart(max(steps, default=1) - 1)
-        status, is_kept = Reader(self._run), heartbeat.VARIABLE in os.environ
+        status = Reader(self._run)
         try:
             while True:
-                found = None if is_kept else status.read()
+                found = None if self._heartbeat.is_wanted else status.read()
                 if self._evaluate_newest():
                     break
                 if found and found.has_ended:
@@ -90,7 +82,7 @@ class Evaluator:
                 is_new = int(path.name) != self._seen
                 manifest = self._evaluate(path) if is_new else checkpoint.read_manifest(path)
                 over = is_over(manifest, self._ground.config.run)
-                if over and manifest.reason == "solved" and self._sinks:
+                if over and manifest.reason == "solved":
                     self._record(manifest.step)
                 return over
         return False
@@ -103,7 +95,7 @@ class Evaluator:
         for _ in self._ground.decisions(self._envs, self._agent, games):
             self._poll()
         summary = summarise(games.episodes)
-        if self._sinks and (self._best is None or summary.mean > self._best.mean):
+        if self._best is None or summary.mean > self._best.mean:
             try:
                 self._best = locate.keep_best(self._run, manifest, variables, summary)
             except (OSError, tf.errors.OpError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -63,12 +64,14 @@ def refuse_system(prog: str, error: OSError) -> int:
         Path.cwd()
     except FileNotFoundError:
         return refuse(prog, UserError("the current folder is gone: cd elsewhere"))
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+        raise error
     try:
         sys.stdout.write("\n")  # what failed before may be out of the buffer
         sys.stdout.flush()
-    except OSError:
+    except OSError as refused:
         discard(sys.stdout)
-        why = f"stdout can't be written ({error.strerror}): make room, or send it elsewhere"
+        why = f"stdout can't be written ({refused.strerror}): make room, or send it elsewhere"
         return refuse(prog, UserError(why))
     raise error
 

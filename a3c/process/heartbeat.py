@@ -24,6 +24,11 @@ class Heartbeat:
     def from_environment(cls) -> Heartbeat:
         return cls(os.environ.get(VARIABLE))
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a keeper watches this process."""
+        return self._path is not None
+
     def beat(self) -> None:
         """Report that the loop is alive; disk errors are ignored."""
         now = time.monotonic()
