@@ -49,7 +49,6 @@ from a3c.process.process_records import (
     this_host,
     write_record,
 )
-from a3c.process.signals import not_ignored
 
 _TICK_S = 0.25
 _RECORD_INTERVAL_S = 1.0
@@ -102,8 +101,9 @@ class Keeper:
             for fd in (wake, sink):
                 os.set_blocking(fd, False)
             signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
-            for signum in not_ignored(*_SIGNALS):
-                signal.signal(signum, lambda *_: None)
+            for signum in _SIGNALS:
+                if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
+                    signal.signal(signum, lambda *_: None)
             self._write_first_record()
             while self._exit_status is None:
                 self._wait_and_handle(wake)
