@@ -174,3 +174,22 @@ def test_panes_are_in_the_folder_of_the_launcher_whatever_its_name(
     wanted = sorted(map(str, tmp_path.iterdir()))
     form = "#{pane_current_path}"
     wait_until(lambda: sorted(listed(server, form)) == wanted, "all panes there", 20.0)
+
+
+def test_ctrl_c_while_the_cockpit_starts_does_not_end_it(
+    server: libtmux.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nothing would supervise the run; the cockpit handles Ctrl-C a second later."""
+    script, run = tmp_path / "cockpit.py", RunDir(tmp_path, "run")
+    (tmp_path / "processes").mkdir()
+    script.write_text("import time\nprint('starts', flush=True)\ntime.sleep(2)\nprint('goes on')")
+    monkeypatch.setattr(libtmux, "Server", lambda: server)
+    tmux.start(Plan(str(tmp_path), (a_process(run, "ps-0", "sleep", "600"),)), run, script)
+
+    def shown() -> str:
+        return "\n".join(server.cmd("capture-pane", "-p", "-t", "=a3c-run:cockpit.0").stdout)
+
+    wait_until(lambda: "starts" in shown(), "the cockpit's start", 20.0)
+    server.cmd("send-keys", "-t", "=a3c-run:cockpit.0", "C-c")
+    wait_until(lambda: "goes on" in shown() or "Pane is dead" in shown(), "its end", 20.0)
+    assert "goes on" in shown()

@@ -52,7 +52,9 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
         role: [pane_of(process, run) for process in plan.of_role(role)]
         for role in ("ps", "worker", "evaluator", "tensorboard")
     }
-    cockpit = Pane("cockpit", (sys.executable, str(script), "cockpit", str(run.path)))
+    # Ctrl-C before the cockpit handles it would kill it, and nothing would supervise the run.
+    unhurt = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+    cockpit = Pane("cockpit", (*unhurt, sys.executable, str(script), "cockpit", str(run.path)))
     windows = {"cockpit": [cockpit, *panes.pop("ps")]}
     workers = panes.pop("worker")
     for number, first in enumerate(range(0, len(workers), PANES_A_WINDOW), start=1):
