@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
@@ -238,8 +237,8 @@ def only_evaluator(run: RunDir) -> Iterator[None]:
     heartbeat = Heartbeat.from_environment()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # where nothing can be written, no score is either
-            lock = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))
-            while not is_locked(lock):
+            file = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))
+            while not rundir.lock(file.fileno()):
                 if not heartbeat.is_wanted:
                     raise UserError(
                         f"--follow: {run.path} has an evaluator already: leave it out, and give "
@@ -248,15 +247,6 @@ def only_evaluator(run: RunDir) -> Iterator[None]:
                 heartbeat.beat()
                 time.sleep(1.0)
         yield
-
-
-def is_locked(file: IO[str]) -> bool:
-    """Lock a file until it is closed; returns whether that was possible."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:

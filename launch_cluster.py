@@ -23,7 +23,7 @@ from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.launch import hosts, preflight, run_summary, sweep, verbs
-from a3c.launch.supervisor import ChildKeepers
+from a3c.launch.supervisor import ChildKeepers, Interruption
 from a3c.play import locate
 from a3c.process import console
 from a3c.run import callbacks, checkpoint, rundir
@@ -176,7 +176,8 @@ def start(arguments: list[str]) -> int:
             log.info("changed since then: %s", ", ".join(changes))
         if not in_tmux:
             keepers = ChildKeepers(run, planned.processes)
-            return run_summary.supervise(planned, keepers, run, config)
+            with Interruption() as interruption:
+                return run_summary.supervise(planned, keepers, run, config, interruption)
     from a3c.launch import tmux
 
     return tmux.start(planned, run, script=Path(__file__).resolve())

@@ -1,7 +1,6 @@
 """evaluate.py on real checkpoints: scores, videos, following a run."""
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -335,21 +334,20 @@ def test_following_a_stopped_run_by_hand_plays_what_there_is(
 def test_a_second_evaluator_of_a_run_is_refused_and_that_of_a_keeper_waits(
     stopped: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beats = tmp_path / "heartbeat"
-    with (stopped.path / "processes" / ".evaluator").open("w") as first:
-        fcntl.flock(first, fcntl.LOCK_EX)
+    beats, path = tmp_path / "heartbeat", stopped.path / "processes" / ".evaluator"
+    with path.open("w") as first, path.open("w") as another:
+        assert rundir.lock(first.fileno())
         assert follow(stopped) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "has an evaluator already: leave it out, and give --watch to see games" in line
 
         def let_go(_: float) -> None:
             assert beats.exists()
-            fcntl.flock(first, fcntl.LOCK_UN)
+            first.close()
 
         with (
             mock.patch.dict(os.environ, {heartbeat.VARIABLE: str(beats)}),
             mock.patch("evaluate.time.sleep", let_go),
             evaluate.only_evaluator(stopped),
-            pytest.raises(BlockingIOError),
         ):
-            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert not rundir.lock(another.fileno())

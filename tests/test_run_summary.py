@@ -87,7 +87,9 @@ def test_after_a_signal_right_after_training_the_summary_is_still_written(
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
     plan = Plan(str(made.run.path), ())
     keepers: Any = None
-    assert run_summary.supervise(plan, keepers, made.run, made.config) == 128 + signal.SIGTERM
+    with Interruption() as interruption:
+        code = run_summary.supervise(plan, keepers, made.run, made.config, interruption)
+    assert code == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
 
 
@@ -253,14 +255,14 @@ import pathlib, sys
 from types import SimpleNamespace
 from a3c.cluster.plan import Plan
 from a3c.launch import run_summary
-from a3c.launch.supervisor import Outcome
+from a3c.launch.supervisor import Interruption, Outcome
 from a3c.run import rundir
 run = rundir.RunDir(pathlib.Path(sys.argv[1]))
 run_summary.REPOSITORY = run.path.parent
 run_summary.Supervisor = lambda *_, **__: SimpleNamespace(run=lambda: Outcome(0))
 config = rundir.read_config(run)
-with rundir.hold(run.path):
-    sys.exit(run_summary.supervise(Plan(str(run.path), ()), None, run, config))
+with rundir.hold(run.path), Interruption() as interruption:
+    sys.exit(run_summary.supervise(Plan(str(run.path), ()), None, run, config, interruption))
 """
 
 

@@ -64,30 +64,24 @@ def sharing(config: Config) -> str:
 
 
 def supervise(
-    plan: Plan,
-    keepers: Keepers,
-    run: RunDir,
-    config: Config,
-    interruption: Interruption | None = None,
+    plan: Plan, keepers: Keepers, run: RunDir, config: Config, interruption: Interruption
 ) -> int:
     """Supervise and show a run, evaluate it, write its summary, and return its exit code.
 
-    `interruption` is one that the caller has entered.
+    The caller has entered `interruption`.
     """
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-    with contextlib.ExitStack() as stack:
-        interruption = interruption or stack.enter_context(Interruption())
-        with showing(run) as poll:
-            outcome = Supervisor(plan, keepers, run, interruption, on_poll=poll).run()
-        for stream in terminals:
-            if not stream.isatty():  # it was closed, and every write would fail
-                discard(stream)
-        try:
-            if ended := elsewhere.end_left(run, now=True):  # such as after a second Ctrl-C
-                log.info("ended elsewhere: %s", ", ".join(ended))
-        except UserError as error:
-            log.error("%s", error)
-        return conclude(run, config, outcome, interruption)
+    with showing(run) as poll:
+        outcome = Supervisor(plan, keepers, run, interruption, on_poll=poll).run()
+    for stream in terminals:
+        if not stream.isatty():  # it was closed, and every write would fail
+            discard(stream)
+    try:
+        if ended := elsewhere.end_left(run, now=True):  # such as after a second Ctrl-C
+            log.info("ended elsewhere: %s", ", ".join(ended))
+    except UserError as error:
+        log.error("%s", error)
+    return conclude(run, config, outcome, interruption)
 
 
 @contextlib.contextmanager
@@ -250,9 +244,8 @@ def summarise(
     try:
         rundir.write_json(run.summary, summary)
     except OSError as error:
-        remedies = {errno.ENOENT: "its folder is gone"} | dict.fromkeys(
-            (errno.ENOSPC, errno.EDQUOT), "make room"
-        )
+        full, gone = "make room", "its folder is gone"
+        remedies = {errno.ENOSPC: full, errno.EDQUOT: full, errno.ENOENT: gone}
         remedy = remedies.get(error.errno or 0, "make its folder writable")
         log.error("%s can't be written (%s): %s", run.summary, error.strerror, remedy)
     return summary

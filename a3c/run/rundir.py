@@ -220,12 +220,10 @@ def hold(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCKED)
-        except BlockingIOError:
+        if not lock(descriptor):
             raise UserError(
                 f"run directory {path} is in use by a running launcher: stop that one first"
-            ) from None
+            )
         if this := identify(os.getpid()):
             with contextlib.suppress(OSError):  # disk full: then `stop` can't name the launcher
                 os.ftruncate(descriptor, 0)
@@ -233,6 +231,15 @@ def hold(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool:
+    """Lock a file until it is closed; False if another process has locked it."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCKED)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_held(path: Path) -> bool:
