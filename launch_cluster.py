@@ -37,7 +37,7 @@ DESCRIPTION = "\n".join(
     [
         "Train an A3C cluster, or look after one that was started:",
         *(f"  {name:12}{verb.help}" for name, verb in verbs.VERBS.items() if verb.help),
-        f"  {'keep':10}supervise some processes of a run on many hosts; `keep --help`",
+        f"  {'keep':12}supervise some processes of a run on many hosts; `keep --help`",
     ]
 )
 LAYOUT: dict[str, Any] = {"usage": USAGE, "formatter_class": argparse.RawDescriptionHelpFormatter}

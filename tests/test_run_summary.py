@@ -153,9 +153,10 @@ def test_without_progress_each_wait_is_logged_once(tmp_path: Path, said: list[st
     speaker.poll()
     speaker.poll()
     assert said == ["worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"]
-    made.process("worker-1", output_tail=(line, "13:00:03 worker-1 waiting for worker-0 to begin"))
+    other = "13:00:03 worker-1 waiting for the ps and the chief to start"
+    made.process("worker-1", output_tail=(line, other))
     speaker.poll()
-    assert said[1:] == ["worker-1 waiting for worker-0 to begin"]
+    assert said[1:] == ["worker-1 waiting for the ps and the chief to start"]
 
 
 def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[str]) -> None:

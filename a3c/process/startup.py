@@ -59,7 +59,7 @@ def _wait_until_unlocked(file: IO[str]) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not said:
-                log.info("waiting until the ps and the chief have started")
+                log.info("waiting for the ps and the chief to start")
                 said = True
             time.sleep(WAIT_S)
         else:
