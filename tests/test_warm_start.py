@@ -58,9 +58,7 @@ def test_each_kind_of_statistics_is_taken_where_both_runs_keep_it(
     source = write_values(tmp_path, values, manifest_of(there, 5))
     found, _ = checkpoint.start_from(source, FRESH, sizes, here.env)
     expected = [
-        rows * getattr(there.env, name)
-        for name, rows in whole.items()
-        if getattr(here.env, name)
+        rows * getattr(there.env, name) for name, rows in whole.items() if getattr(here.env, name)
     ]
     np.testing.assert_array_equal(found["observation_statistics"], np.concatenate(expected))
 
