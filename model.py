@@ -178,8 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             agent = own_network.check(network, observation_space, config)
             if config.run.start_from:
                 source = Path(config.run.start_from)
-                fresh, size = agent.parameters(), agent.statistics_size
-                _, taken = checkpoint.start_from(source, fresh, size)
+                fresh, sizes = agent.parameters(), agent.statistics_sizes
+                _, taken = checkpoint.start_from(source, fresh, sizes, config.env)
                 sys.stdout.write(f"{taken}\n")
             return 0
         rows = diagram.layer_table(network, observation_space)

@@ -90,6 +90,13 @@ def test_policy_loss_of_a_hand_worked_rollout() -> None:
     assert extras["advantage_deviation"] == pytest.approx(2.0)
 
 
+def test_equal_advantages_are_not_scaled_by_their_rounding_error() -> None:
+    arrays = dict.fromkeys(("log_probabilities", "mask"), np.ones((7, 1), np.float32))
+    arrays["advantages"] = np.full((7, 1), 101.3, np.float32)
+    loss, _ = run(partial(losses.policy, normalize=True), arrays)
+    assert loss == pytest.approx(0.0, abs=1e-3)
+
+
 def test_clipped_surrogate_of_a_hand_worked_rollout() -> None:
     log = np.log
     loss, extras = run(

@@ -451,6 +451,12 @@ def test_few_returns_or_bad_ones_change_no_rewards() -> None:
     assert normal.return_statistics.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_bad_reward_is_forgotten_with_its_rollout() -> None:
+    games = [[Script((1.0, np.nan, *[1.0] * 98))]]
+    rollouts = play(games, AutoresetMode.SAME_STEP, rollout_length=5, normalize_rewards=True)
+    assert [next(rollouts).return_statistics[0] for _ in range(3)] == [1, 5, 5]
+
+
 class Changed(VectorWrapper[Any, Any, Any, Any, Any]):
     """Gives fewer observations and infos than it should."""
 

@@ -167,6 +167,15 @@ def test_any_number_of_ps_and_either_precision_end_in_the_same_numbers(
     np.testing.assert_array_equal(reply.statistics, 2 * moments)
 
 
+def test_half_precision_takes_gradients_whose_squares_underflow() -> None:
+    """Those of a policy that is almost certain, with a value loss that has its own optimizer."""
+    store = cluster(1).store(small_config(optimizer="sgd", wire_dtype="float16"), 0, player())
+    store.initialize({})
+    gradient = np.linspace(0, 1e-24, store.layout.num_parameters, dtype=np.float32)
+    moved = store.push(push_of(gradient, 1, learning_rate=1e24)).parameters
+    np.testing.assert_allclose(moved, -np.linspace(0, 1, gradient.size), atol=1e-3)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
 def test_no_ps_needs_anything_of_another_process_for_a_push(
     optimizer: str, monkeypatch: pytest.MonkeyPatch
@@ -224,6 +233,15 @@ def test_a_step_is_made_of_the_clipped_mean_over_the_samples_of_all_pushes(
     np.testing.assert_allclose(reply.parameters, before - 0.5 * shrink * mean, atol=tolerance)
     again = first.push(push_of(one, 0, num_samples=4, learning_rate=0.5))
     assert (again.stepped, again.num_updates) == (False, 1)
+
+
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_a_step_is_clipped_although_the_square_of_its_sum_overflows(num_ps: int) -> None:
+    (store, _), before = gathering(num_ps, samples_per_step=640, max_gradient_norm=0.1)
+    gradient = np.full(before.size, 1e17, np.float32)
+    for _ in range(2):
+        reply = store.push(push_of(gradient, 320, num_samples=320, learning_rate=1.0))
+    assert np.linalg.norm(reply.parameters - before) == pytest.approx(0.1, rel=1e-3)
 
 
 def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:

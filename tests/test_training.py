@@ -52,6 +52,13 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
     assert found[1].step == 3
 
 
+def test_rollouts_that_wait_for_their_returns_forgive_no_drops(tmp_path: Path) -> None:
+    poison = [NAN] * 40 + [1.0] * 100
+    chief = work(tmp_path, *poison, max_dropped_rollouts=7, return_steps=2, return_min_samples=3)
+    with pytest.raises(FatalError, match="dropped 7 rollouts in a row"):
+        chief.run()
+
+
 def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_push(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,11 +213,16 @@ class Agent:
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 
     @property
-    def statistics_size(self) -> int:
-        """The length of the vector of running statistics, of observations and then of returns."""
-        env = self._config.env
+    def statistics_sizes(self) -> dict[str, int]:
+        """The lengths of running statistics, in their order, by the settings that keep them."""
         of_observations = observations.statistics_size(self.space)
-        return of_observations * env.normalize_observations + NUM_OF_RETURNS * env.normalize_rewards
+        return {"normalize_observations": of_observations, "normalize_rewards": NUM_OF_RETURNS}
+
+    @property
+    def statistics_size(self) -> int:
+        """The length of the vector of running statistics."""
+        sizes, env = self.statistics_sizes, self._config.env
+        return sum(size for name, size in sizes.items() if getattr(env, name))
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""

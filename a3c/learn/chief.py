@@ -52,8 +52,8 @@ def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manife
         log.info("initialising the ps")
         values = agent.parameters()
         if config.run.start_from is not None:
-            start, size = Path(config.run.start_from), agent.statistics_size
-            values, taken = checkpoint.start_from(start, values, size)
+            start, sizes = Path(config.run.start_from), agent.statistics_sizes
+            values, taken = checkpoint.start_from(start, values, sizes, config.env)
             log.info("%s", taken)
         store.initialize(values)
     else:

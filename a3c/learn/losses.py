@@ -158,4 +158,5 @@ def _mean(samples: Any, mask: Any) -> Any:
 
 def _moments(samples: Any, mask: Any) -> tuple[Any, Any]:
     mean = _mean(samples, mask)
+    mean += _mean(samples - mean, mask)  # the rounding error, else equal samples seem to differ
     return mean, tf.sqrt(_mean((samples - mean) ** 2, mask))

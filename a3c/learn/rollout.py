@@ -218,7 +218,8 @@ class Player:
                 totals = discounted_so_far(
                     self._raw_rewards, self._ends, self._discounted, learning.gamma
                 )
-                self._discounted = np.where(self._ends[-1], 0.0, totals[-1])
+                is_over = self._ends[-1] | ~np.isfinite(totals[-1])  # or all later ones were NaN
+                self._discounted = np.where(is_over, 0.0, totals[-1])
                 seen = totals[(self._rows["mask"] > 0) & np.isfinite(totals)]
                 statistics = np.array([seen.size, seen.sum(), np.square(seen).sum()])
                 rewards /= np.float32(return_deviation(self._return_statistics() + statistics))

@@ -195,7 +195,9 @@ class Worker:
         self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
         self._write_row_if_due()
 
-        self._dropped_in_a_row = 0 if update.pushed else self._dropped_in_a_row + 1
+        # With `return_steps` a rollout may only wait for its returns.
+        is_learned = update.pushed and update.num_pushes > 0
+        self._dropped_in_a_row = 0 if is_learned else self._dropped_in_a_row + (not update.pushed)
         if not update.pushed:
             loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
             log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a3c.config import RunConfig
+from a3c.config import EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.process.process_records import from_json
@@ -311,15 +311,19 @@ def misfit(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...
 
 
 def start_from(
-    source: Path, fresh: Mapping[str, np.ndarray], statistics_size: int
+    source: Path, fresh: Mapping[str, np.ndarray], sizes: Mapping[str, int], env: EnvConfig
 ) -> tuple[dict[str, np.ndarray], str]:
     """The weights of `--start-from`, and a line that says what was taken from `source`.
 
     The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
-    and the env steps begin afresh. Raises UserError if anything else has another shape.
+    and the env steps begin afresh. Raises UserError if anything else has another shape. `sizes` are
+    the lengths of running statistics, in their order, by the settings that keep them; those that
+    both runs keep are taken.
     """
+    import numpy as np
+
     try:
-        values = load_variables(source)
+        values, its_env = load_variables(source), read_manifest(source).config.get("env")
     except DamagedCheckpointError as error:
         raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
     shapes = {name: value.shape for name, value in fresh.items()}
@@ -332,8 +336,13 @@ def start_from(
             "give the network and observations that it was trained with"
         )
     found = dict(fresh) | {name: values[name] for name in taken}
-    if statistics_size and not misfit(values, {STATISTICS: (statistics_size,)}):
-        found[STATISTICS] = values[STATISTICS]
+    kept = [name for name in sizes if isinstance(its_env, dict) and its_env.get(name)]
+    known: dict[str, np.ndarray] = {}
+    if not misfit(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
+        ends = np.cumsum([sizes[name] for name in kept])
+        known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
+    if parts := [known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(env, name)]:
+        found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
     return found, f"starting from the weights of {source}{new}"
 

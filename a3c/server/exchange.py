@@ -9,7 +9,8 @@ replies with its shards. The first ps also holds the counters. A worker calls al
 through that ps's own master, which takes one round trip. No ps waits for another.
 
 With `wire_dtype` float16, vectors travel in half precision, which holds magnitudes from 6e-8 to
-65504. So a gradient is divided by a unit that makes its norm 1024; the header holds the unit.
+65504. So a gradient is divided by a unit that makes its largest number 1024; the header holds the
+unit.
 
 A call to a lost ps may hang; `Store` then ends the process. After a broken connection gRPC
 repeats the call, and a ps that already received it refuses it: no gradient counts twice.
@@ -29,8 +30,8 @@ from a3c.server.layout import Layout, Shard
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
 _NUMBERS = 9  # header entries before the squared norms and the observation moments
-_PACKED_NORM = 1024.0
-_SMALLEST_NORM = 1e-30
+_PACKED = 1024.0  # the largest number of a gradient in half precision
+_SMALLEST = 1e-30
 _Values = list[np.ndarray]
 
 
@@ -109,7 +110,8 @@ class Exchange:
     def push(self, push: Push) -> Reply:
         packed, unit = push.gradient, 1.0
         if self._wire_dtype == "float16":
-            unit = max(float(np.linalg.norm(packed)), _SMALLEST_NORM) / _PACKED_NORM
+            largest = float(np.abs(packed).max())  # unlike a norm, it can't underflow
+            unit = max(largest, _SMALLEST) / _PACKED
             packed = (packed / np.float32(unit)).astype(np.float16)
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
         first = np.concatenate([numbers, push.advantage_update, [push.is_of_value]])
@@ -259,16 +261,16 @@ class Exchange:
         header: Any,
     ) -> Any:
         """Make one step with the clipped mean of the gathered gradients; returns 1 after it."""
-        numbers = tf.cast(gathered, tf.float32)
-        steps = []
+        count, steps = tf.cast(gathered[0], tf.float32), []
         for group, limit in enumerate(self._limits):
             members = [shard for shard in shards if self._group(shard) == group]
-            squares = [2 * tf.nn.l2_loss(sums[shard.name].read_value()) for shard in members]
-            all_norms, own_norms = numbers[1 + 2 * group], numbers[2 + 2 * group]
-            whole = tf.math.divide_no_nan(sum(squares) * all_norms, own_norms)
-            scale = optimizers.clipped(tf.sqrt(whole) / numbers[0], limit)
+            # Of the mean, because the square of the sum's norm may overflow where no push's does.
+            squares = [2 * tf.nn.l2_loss(sums[each.name].read_value() / count) for each in members]
+            all_norms, own_norms = gathered[1 + 2 * group], gathered[2 + 2 * group]
+            ratio = tf.cast(tf.math.divide_no_nan(all_norms, own_norms), tf.float32)
+            scale = optimizers.clipped(tf.sqrt(sum(squares, 0.0)) * tf.sqrt(ratio), limit)
             steps += [
-                self._step(shard, sums[shard.name].read_value() * (scale / numbers[0]), header)
+                self._step(shard, sums[shard.name].read_value() * (scale / count), header)
                 for shard in members
             ]
         with tf.control_dependencies(steps):
