@@ -149,10 +149,9 @@ def start(arguments: list[str]) -> int:
     if chosen.seeds:
         return _train_seeds(arguments, chosen, path)
     if chosen.mode == "compose":
-        return _compose(config, path.name, chosen)
-    if config.run.start_from and not chosen.resume:
-        source = locate.find_checkpoint(config.run.start_from).path
-        config = _with_run(config, start_from=str(source))
+        return _compose(config, path.resolve().name, chosen)
+    if not chosen.resume:
+        config = locate.with_source(config)
     idle = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)

@@ -81,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     arguments = parse(argv)
     of_network = [name for name in LOOKS if name in arguments.what]
+    adopt_environment(1)
     try:
         if set(arguments.what) - set(of_network):
             for path in draw(arguments):
@@ -129,7 +130,6 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
         raise UserError(f"--what {names[0]} looks into one network: give one run or checkpoint")
     source = find_checkpoint(arguments.runs[0] if arguments.runs else None)
     folder = arguments.output or (source.run.path / "plots" if source.run else Path("plots"))
-    adopt_environment(1)
     import_tensorflow()
     import envs
     import model

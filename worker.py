@@ -126,13 +126,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         cluster, task = place(arguments, config)
         if config.cluster.max_workers is None:  # then all workers are present from the start
             config = config.with_cluster(workers=len(cluster.workers))
+        run_dir = arguments.run_dir.absolute()
+        if config.run.start_from and task.is_chief:
+            from a3c.play import locate
+            from a3c.run import checkpoint
+
+            if not checkpoint.steps(run_dir / "checkpoints"):
+                config = locate.with_source(config)
         logging.basicConfig(
             level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"
         )
         settings = config.cluster
         adopt_environment(settings.threads(task.job), gpu=settings.uses_gpu(task.job))
         try:
-            return run(cluster, task, config, arguments.run_dir.absolute())
+            return run(cluster, task, config, run_dir)
         except Exception as error:
             _hint_at_isolation(error)
             raise

@@ -56,6 +56,14 @@ def test_what_the_encoding_lacks_is_a_question_mark_and_odd_file_names_stay(
     assert data.getvalue() == b"4 ? 2?\xff"
 
 
+def test_a_path_in_a_command_is_never_taken_for_a_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert console.from_here(Path("-run")) == console.from_here(tmp_path / "-run") == "./-run"
+    assert console.from_here(Path("runs/-run")) == "runs/-run"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -161,6 +161,16 @@ def test_a_compose_file_has_any_name_in_it() -> None:
     assert entrypoint[-1] == f"/runs/{name}".replace("$", "$$")
 
 
+def test_a_compose_file_has_the_real_name_of_the_folder_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pong" / "logs").mkdir(parents=True)
+    for here, path in (("pong", "."), ("pong/logs", "..")):
+        monkeypatch.chdir(tmp_path / here)
+        text = printed("--mode", "compose", "--env-id", "CartPole-v1", "--run-dir", path)
+        assert yaml.safe_load(text)["x-process"]["entrypoint"][-1] == "/runs/pong"
+
+
 def test_the_compose_file_here_is_the_same_plan(same_plan: SamePlan) -> None:
     text = (DOCKER / "compose.yaml").read_text()
     commands = from_compose(with_env(text, WORKERS=str(WORKERS), ENV_ID="ALE/Pong-v5"))

@@ -1,6 +1,9 @@
 """plot.py: the pictures of runs, and its messages where data are missing."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from a3c.plot.curves import (
 from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
-from tests.clusters import config
+from tests.clusters import REPOSITORY, config
 from tests.fake_runs import FakeRun
 
 
@@ -77,6 +80,21 @@ def test_all_pictures_are_drawn_at_the_printed_paths_but_those_that_lack_data(
     assert missing.out.splitlines() == said[1:]
     assert main([str(run), "--what", "return"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_any_name_of_a_run_is_drawn_as_it_is(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / name, games=9) for name in ("_a", r"x$\foo$", "日")]
+    flags = ("--what", "throughput", "--format", "svg", "--output", str(tmp_path))
+    assert main([*map(str, runs), *flags]) == 0
+    text = (tmp_path / "throughput.svg").read_text()
+    assert all(text.count(f"<!-- {name} -->") == 2 for name in (" _a", r"x$\foo$", "日"))
+
+
+def test_pictures_need_no_backend_that_a_notebook_names(tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "plot.py"), str(fake_run(tmp_path / "run"))]
+    environment = {**os.environ, "MPLBACKEND": "of-another-python"}
+    subprocess.run([*command, "--what", "return"], env=environment, check=True)
+    assert is_drawn(tmp_path / "run" / "plots" / "return.png")
 
 
 def test_numbers_of_info_have_a_picture_where_there_are_any(

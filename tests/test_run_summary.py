@@ -73,6 +73,17 @@ def test_confirming_games_are_played_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert summary_of(made, "solved", "evaluation") == (True, SCORES)
 
 
+def test_no_curve_is_drawn_without_a_game(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = cartpole(tmp_path, max_env_steps=900, evaluation_episodes=0)
+    made.checkpoint(900, 1.0, reason="max_env_steps", episodes=0)
+    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without a plot.py
+    assert conclude(made) == EXIT_OK
+    assert summary_of(made, "state", "episodes") == ("done", 0)
+    assert "failed" not in caplog.text
+
+
 def test_after_a_signal_right_after_training_the_summary_is_still_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

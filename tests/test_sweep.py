@@ -274,9 +274,12 @@ def trials_of(pid: int) -> list[str]:
     return " ".join((task / "children").read_text() for task in tasks).split()
 
 
-def test_a_first_trial_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    process = launch("--seeds", "0", "--env-id", "CartPole-v7", "--run-dir", str(folder))
+def test_a_first_trial_that_is_refused_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("-new")  # which no command takes for a flag
+    process = launch("--seeds", "0", "--env-id", "CartPole-v7", f"--run-dir={folder}")
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert said.splitlines()[-1].startswith("launch_cluster.py: 000: env_id 'CartPole-v7'"), said

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import launch_cluster
+import worker
+from a3c.config import Config
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import FakeRun, configure, manifest_of
@@ -86,6 +88,22 @@ def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(tmp_path: Path) -
     line = f"starting from the weights of {REPOSITORY}/zoo/cartpole"
     assert line in log
     assert line in said
+
+
+def test_a_run_without_the_launcher_starts_from_the_same_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ["--ps-hosts", "127.0.0.1:1", "--worker-hosts", "127.0.0.1:2"]
+    flags = [*hosts, "--run-dir", str(tmp_path / "run"), "--start-from", "zoo/cartpole"]
+    source = f"{REPOSITORY}/zoo/cartpole"
+    monkeypatch.chdir(tmp_path)
+    assert launch_cluster.main(["keep", "worker-0", *flags, "--dry-run"]) == 0
+    assert f"--start-from={source}" in capsys.readouterr().out
+    configs: list[Config] = []
+    monkeypatch.setattr(worker, "adopt_environment", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "run", lambda _, __, config, ___: configs.append(config) or 0)
+    assert worker.main(["--job", "worker", "--task", "0", *flags]) == 0
+    assert configs[0].run.start_from == source
 
 
 @pytest.mark.parametrize(

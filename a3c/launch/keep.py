@@ -32,9 +32,10 @@ from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.launch import run_summary
 from a3c.launch.supervisor import POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
+from a3c.play import locate
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
-from a3c.run import rundir
+from a3c.run import checkpoint, rundir
 from a3c.run.rundir import REPOSITORY, RunDir
 
 log = logging.getLogger("a3c")
@@ -113,6 +114,8 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
     sizes: dict[str, Any] = {"ps": len(cluster.ps), workers: len(cluster.workers)}
     config = validate(config.with_cluster(**sizes))
     run = RunDir(chosen.run_dir.absolute())
+    if CHIEF in names and not checkpoint.steps(run.checkpoints):
+        config = locate.with_source(config)  # only the chief loads it
     board = (chosen.board_host, BOARD_PORT)
     return config, planning.make(config, run, cluster, evaluator=True, board=board), names
 

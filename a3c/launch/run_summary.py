@@ -174,7 +174,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
         evaluation = json.loads(said) if said else None
     summary = summarise(run, outcome.state, newest, evaluation, config.run.stop_at_return)
     pictures = ""
-    if done and not asked:
+    if done and not asked and summary["episodes"]:
         pictures = _run_script(interruption, "plot.py", str(run.path), "--what", "return")
     log.info("%s", closing(run, summary, pictures.splitlines()))
     return 128 + interruption.signal if interruption.signal else outcome.exit_code

@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -91,6 +91,14 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
             f"or go on with `{resume}`"
         )
     return Source(*newest, run)
+
+
+def with_source(config: Config) -> Config:
+    """The configuration of a new run with the path of the checkpoint that `--start-from` names."""
+    if config.run.start_from is None:
+        return config
+    source = str(find_checkpoint(config.run.start_from).path)
+    return replace(config, run=replace(config.run, start_from=source))
 
 
 def find_run(name: str | None) -> RunDir:

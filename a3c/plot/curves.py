@@ -7,6 +7,7 @@ own processes.
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,8 @@ class History:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        """The directory's name; matplotlib would leave a label that begins with `_` out."""
+        return re.sub(r"\A_", " _", self.path.name)
 
     @property
     def workers(self) -> list[str]:

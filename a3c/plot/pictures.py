@@ -1,10 +1,12 @@
 """The common style of all pictures: page, axes, colours, numbers, and the file."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +24,8 @@ DPI = 100
 SIZE = (12.0, 7.0)  # inches
 HEADER = 0.92  # inches
 _LETTER = 0.105  # mean width of a subtitle's letter in inches
+
+matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run begins no formula
 
 
 def short(value: float, _position: object = None) -> str:
@@ -105,7 +109,9 @@ def save(figure: Figure, path: Path, dpi: float = DPI) -> Path:
     """Write a PNG or SVG file, as its name says; UserError if it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn, as for 日
+            figure.savefig(path, dpi=dpi)
     except OSError as error:
         raise UserError(
             f"picture {path} can't be written ({error.strerror}): choose another --output"

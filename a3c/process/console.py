@@ -106,9 +106,13 @@ def command(name: str) -> str:
 
 
 def from_here(path: Path) -> str:
-    """The path relative to the current folder if it is inside it, else the whole path."""
+    """The path relative to the current folder if it is inside it, else the whole path.
+
+    It never begins with a dash, since a command would take it for a flag.
+    """
     whole, here = path.absolute(), Path.cwd()
-    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)
+    shown = str(whole.relative_to(here) if whole.is_relative_to(here) else path)
+    return f"./{shown}" if shown.startswith("-") else shown
 
 
 def count(number: int, one: str, more: str = "") -> str:
