@@ -101,7 +101,12 @@ def test_a_run_without_the_launcher_starts_from_the_same_names(
     assert f"--start-from={source}" in capsys.readouterr().out
     configs: list[Config] = []
     monkeypatch.setattr(worker, "adopt_environment", lambda *_, **__: None)
-    monkeypatch.setattr(worker, "run", lambda _, __, config, ___: configs.append(config) or 0)
+
+    def run_with(_cluster: object, _task: object, config: Config, _run_dir: Path) -> int:
+        configs.append(config)
+        return 0
+
+    monkeypatch.setattr(worker, "run", run_with)
     assert worker.main(["--job", "worker", "--task", "0", *flags]) == 0
     assert configs[0].run.start_from == source
 
