@@ -2,13 +2,13 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import launch_cluster
 import worker
-from a3c.config import Config
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import FakeRun, configure, manifest_of
@@ -74,11 +74,11 @@ def test_a_run_without_the_launcher_starts_from_the_same_names(
     monkeypatch.chdir(tmp_path)
     assert launch_cluster.main(["keep", "worker-0", *flags, "--dry-run"]) == 0
     assert f"--start-from={source}" in capsys.readouterr().out
-    configs: list[Config] = []
+    started = mock.Mock(return_value=0)
     monkeypatch.setattr(worker, "adopt_environment", lambda *_, **__: None)
-    monkeypatch.setattr(worker, "run", lambda _, __, config, ___: configs.append(config) or 0)
+    monkeypatch.setattr(worker, "run", started)
     assert worker.main(["--job", "worker", "--task", "0", *flags]) == 0
-    assert configs[0].run.start_from == source
+    assert started.call_args.args[2].run.start_from == source
 
 
 @pytest.mark.parametrize(
