@@ -90,6 +90,13 @@ def test_any_name_of_a_run_is_drawn_as_it_is(tmp_path: Path) -> None:
     assert all(text.count(f"<!-- {name} -->") == 2 for name in (" _a", r"x$\foo$", "日"))
 
 
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / part, games=9) for part in ("a/x/0", "b/x/0", "b/1")]
+    found = [history.name for history in curves.load_all([*map(str, runs), str(runs[0])])]
+    assert found == ["a/x/0", "b/x/0", f"{tmp_path.name}/b/1"]
+    assert [history.name for history in curves.load_all([str(runs[0])])] == ["0"]
+
+
 def test_pictures_need_no_backend_that_a_notebook_names(tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "plot.py"), str(fake_run(tmp_path / "run"))]
     environment = {**os.environ, "MPLBACKEND": "of-another-python"}

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import launch_cluster
 import worker
-from a3c.config import Config
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
 from tests.fake_runs import FakeRun, configure, manifest_of
@@ -23,51 +23,26 @@ FRESH = {
 }
 
 
-SIZES = {"normalize_observations": 7, "normalize_rewards": 3}
-
-
 def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
     """A checkpoint of the same network with all weights 1, and statistics of three observations."""
     shapes = {name: value.shape for name, value in FRESH.items()}
     shapes |= {name.replace("_", "/"): shape for name, shape in changes.items()}
     values: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     values |= {"observation_statistics": np.ones(7)}
-    return write_values(folder, values, manifest_of(configure(normalize_observations=True), 5))
+    return write_values(folder, values, manifest_of(configure(), 5))
 
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
     source = saved(tmp_path)
-    env = configure(normalize_observations=True).env
-    values, line = checkpoint.start_from(source, FRESH, SIZES, env)
+    values, line = checkpoint.start_from(source, FRESH, 7)
     assert set(values) == {*FRESH, "observation_statistics"}
     assert all((value == 1).all() for value in values.values())
     assert line == f"starting from the weights of {source}"
-    values, _ = checkpoint.start_from(source, FRESH, SIZES, configure().env)
-    assert "observation_statistics" not in values
-
-
-@pytest.mark.parametrize("had", [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("size", [3, 7])  # of an image as of returns, and of another size
-def test_each_kind_of_statistics_is_taken_where_both_runs_keep_it(
-    tmp_path: Path, had: tuple[bool, ...], wanted: tuple[bool, ...], size: int
-) -> None:
-    sizes = dict(zip(SIZES, (size, 3), strict=True))
-    whole = {name: np.full(n, 1.0 + k) for k, (name, n) in enumerate(sizes.items())}
-    there, here = (configure(**dict(zip(SIZES, each, strict=True))) for each in (had, wanted))
-    parts = [rows for name, rows in whole.items() if getattr(there.env, name)]
-    values = FRESH | {"observation_statistics": np.concatenate(parts)}
-    source = write_values(tmp_path, values, manifest_of(there, 5))
-    found, _ = checkpoint.start_from(source, FRESH, sizes, here.env)
-    expected = [
-        rows * getattr(there.env, name) for name, rows in whole.items() if getattr(here.env, name)
-    ]
-    np.testing.assert_array_equal(found["observation_statistics"], np.concatenate(expected))
+    assert "observation_statistics" not in checkpoint.start_from(source, FRESH, 0)[0]
 
 
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
-    source = saved(tmp_path, policy_weights=(2, 6))
-    values, line = checkpoint.start_from(source, FRESH, SIZES, configure().env)
+    values, line = checkpoint.start_from(saved(tmp_path, policy_weights=(2, 6)), FRESH, 0)
     assert line.endswith("with a new policy head, because the actions differ")
     assert not values["policy/weights"].any()
     assert not values["policy/biases"].any()
@@ -99,16 +74,11 @@ def test_a_run_without_the_launcher_starts_from_the_same_names(
     monkeypatch.chdir(tmp_path)
     assert launch_cluster.main(["keep", "worker-0", *flags, "--dry-run"]) == 0
     assert f"--start-from={source}" in capsys.readouterr().out
-    configs: list[Config] = []
+    started = mock.Mock(return_value=0)
     monkeypatch.setattr(worker, "adopt_environment", lambda *_, **__: None)
-
-    def run_with(_cluster: object, _task: object, config: Config, _run_dir: Path) -> int:
-        configs.append(config)
-        return 0
-
-    monkeypatch.setattr(worker, "run", run_with)
+    monkeypatch.setattr(worker, "run", started)
     assert worker.main(["--job", "worker", "--task", "0", *flags]) == 0
-    assert configs[0].run.start_from == source
+    assert started.call_args.args[2].run.start_from == source
 
 
 @pytest.mark.parametrize(

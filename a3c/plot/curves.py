@@ -5,11 +5,12 @@ own processes.
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,11 +75,12 @@ class History:
     path: Path
     config: dict[str, Any] | None
     tables: dict[str, list[Row]]
+    num_parts: int = 1  # of the path, that are its name
 
     @property
     def name(self) -> str:
-        """The directory's name; matplotlib would leave a label that begins with `_` out."""
-        return re.sub(r"\A_", " _", self.path.name)
+        """The end of its path; matplotlib would leave a label that begins with `_` out."""
+        return re.sub(r"\A_", " _", "/".join(self.path.parts[-self.num_parts :]))
 
     @property
     def workers(self) -> list[str]:
@@ -133,9 +135,15 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
 
 
 def load_all(names: Sequence[str]) -> list[History]:
-    """The histories of the named runs or directories, each once; by default of the newest run."""
+    """The histories of the named runs or directories, each once; by default of the newest run.
+
+    Directories of one name, as of two sweeps, have their parents in their names.
+    """
     paths = [find(name) for name in names] if names else [rundir.find(None).path]
-    return [load(path) for path in dict.fromkeys(paths)]
+    found = [load(path) for path in dict.fromkeys(paths)]
+    ends = ({history.path.parts[-n:] for history in found} for n in itertools.count(1))
+    num_parts = next(n for n, end in enumerate(ends, start=1) if len(end) == len(found))
+    return [replace(history, num_parts=num_parts) for history in found]
 
 
 def find(name: str) -> Path:
