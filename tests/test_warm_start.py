@@ -23,26 +23,51 @@ FRESH = {
 }
 
 
+SIZES = {"normalize_observations": 7, "normalize_rewards": 3}
+
+
 def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
     """A checkpoint of the same network with all weights 1, and statistics of three observations."""
     shapes = {name: value.shape for name, value in FRESH.items()}
     shapes |= {name.replace("_", "/"): shape for name, shape in changes.items()}
     values: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     values |= {"observation_statistics": np.ones(7)}
-    return write_values(folder, values, manifest_of(configure(), 5))
+    return write_values(folder, values, manifest_of(configure(normalize_observations=True), 5))
 
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
     source = saved(tmp_path)
-    values, line = checkpoint.start_from(source, FRESH, 7)
+    env = configure(normalize_observations=True).env
+    values, line = checkpoint.start_from(source, FRESH, SIZES, env)
     assert set(values) == {*FRESH, "observation_statistics"}
     assert all((value == 1).all() for value in values.values())
     assert line == f"starting from the weights of {source}"
-    assert "observation_statistics" not in checkpoint.start_from(source, FRESH, 0)[0]
+    values, _ = checkpoint.start_from(source, FRESH, SIZES, configure().env)
+    assert "observation_statistics" not in values
+
+
+@pytest.mark.parametrize("had", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("size", [3, 7])  # of an image as of returns, and of another size
+def test_each_kind_of_statistics_is_taken_where_both_runs_keep_it(
+    tmp_path: Path, had: tuple[bool, ...], wanted: tuple[bool, ...], size: int
+) -> None:
+    sizes = dict(zip(SIZES, (size, 3), strict=True))
+    whole = {name: np.full(n, 1.0 + k) for k, (name, n) in enumerate(sizes.items())}
+    there, here = (configure(**dict(zip(SIZES, each, strict=True))) for each in (had, wanted))
+    parts = [rows for name, rows in whole.items() if getattr(there.env, name)]
+    values = FRESH | {"observation_statistics": np.concatenate(parts)}
+    source = write_values(tmp_path, values, manifest_of(there, 5))
+    found, _ = checkpoint.start_from(source, FRESH, sizes, here.env)
+    expected = [
+        rows * getattr(there.env, name) for name, rows in whole.items() if getattr(here.env, name)
+    ]
+    np.testing.assert_array_equal(found["observation_statistics"], np.concatenate(expected))
 
 
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
-    values, line = checkpoint.start_from(saved(tmp_path, policy_weights=(2, 6)), FRESH, 0)
+    source = saved(tmp_path, policy_weights=(2, 6))
+    values, line = checkpoint.start_from(source, FRESH, SIZES, configure().env)
     assert line.endswith("with a new policy head, because the actions differ")
     assert not values["policy/weights"].any()
     assert not values["policy/biases"].any()
