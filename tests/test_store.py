@@ -301,3 +301,25 @@ def test_what_is_gathered_is_not_saved_and_not_restored() -> None:
     assert not first.pull().advantage_moments.any()
     assert not second.push(push_of(ones, 1)).stepped
     assert second.push(push_of(ones, 1)).stepped
+
+
+def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["RunGraph (Worker) request was received twice. step_id: 1"] * 2
+
+    def call(*_arguments: Any, **_options: Any) -> list[int]:
+        if words:
+            raise tf.errors.AbortedError(
+                None, None, f"From /job:ps/task:0:\nThe same {words.pop()}"
+            )
+        return [7]
+
+    monkeypatch.setattr(tf.compat.v1.Session, "run", call)
+    monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", lambda *_: call)
+    with tf.Graph().as_default():
+        session = sessions.LastingSession()
+        assert session.run([]) == [7]
+        words.append("RunGraph (Worker) request was received twice. step_id: 2")
+        assert sessions.prepare(session, [])() == [7]
+        words.append("RunCallable (Master) request was received twice")
+        with pytest.raises(tf.errors.AbortedError, match="Master"):
+            session.run([])

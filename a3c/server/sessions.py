@@ -17,6 +17,12 @@ from a3c.process.signals import leave_now
 
 log = logging.getLogger(__name__)
 
+# A ps refuses a call whose number is among its last 100,000. TensorFlow draws the number in a new
+# thread for each call, by a generator with a seed of 32 bits, so one call in 43,000 is refused by
+# mistake, before anything of it runs. A call that gRPC repeats after its connection broke is refused
+# with "(Master)" instead.
+_REFUSED = "The same RunGraph (Worker) request was received twice"
+
 _CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
 
 # TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
@@ -48,6 +54,9 @@ class LastingSession(tf.compat.v1.Session):
 
     callables: ClassVar[list[Any]] = []
 
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        return repeated(super().run, *arguments, **options)
+
     def __del__(self) -> None:
         """Do nothing; TensorFlow's own method would close the session."""
 
@@ -74,7 +83,17 @@ def prepare(
     run = session._make_callable_from_options(options)
     if isinstance(session, LastingSession):
         session.callables.append(run)
-    return lambda *values: run(*map(np.asarray, values, dtypes))
+    return lambda *values: repeated(run, *map(np.asarray, values, dtypes))
+
+
+def repeated(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The result of a call, which is made again if the ps refuses it as one that it knows."""
+    while True:
+        try:
+            return call(*arguments, **options)
+        except tf.errors.AbortedError as error:
+            if _REFUSED not in error.message:
+                raise
 
 
 # --- a lost ps ------------------------------------------------------------------------------------
