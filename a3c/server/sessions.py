@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 # A ps refuses a call whose number is among its last 100,000. TensorFlow draws the number in a new
 # thread for each call, by a generator with a seed of 32 bits, so one call in 43,000 is refused by
-# mistake, before anything of it runs. A call that gRPC repeats after its connection broke is refused
-# with "(Master)" instead.
+# mistake, before anything of it runs. A call that gRPC repeats after its connection broke is
+# refused with "(Master)" instead.
 _REFUSED = "The same RunGraph (Worker) request was received twice"
 
 _CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
