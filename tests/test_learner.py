@@ -255,6 +255,17 @@ def test_annealed_settings_are_those_of_the_env_step_at_which_an_update_begins(
 # --- how updates travel -------------------------------------------------------------------------
 
 
+def test_a_rollout_without_samples_makes_no_step(sides: Sides) -> None:
+    side = sides.one(NORMALISED)
+    side.learner.update(random_rollout(7))
+    before, rollout = side.named(), random_rollout(8)
+    update = side.learner.update(rollout._replace(mask=np.zeros_like(rollout.mask)))
+    assert update.pushed
+    assert update.num_pushes == 0
+    after = side.named()
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
 def test_every_epoch_learns_from_all_but_counts_steps_and_statistics_once(sides: Sides) -> None:
     settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2}
     side = sides.one(small_config(**settings, normalize_observations=True, normalize_rewards=True))

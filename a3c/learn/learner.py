@@ -72,6 +72,8 @@ class Learner:
         self._unsent = np.zeros_like(statistics) if len(whole.returns) else statistics
         for epoch in range(learning.epochs if len(whole.returns) else 0):
             for batch in minibatches(whole, parts, self._rng):
+                if not batch.mask.any():  # all games were reset: a push would step without samples
+                    continue
                 gradient = self._agent.gradient(
                     batch, annealed.entropy_weight, annealed.ratio_limit
                 )
