@@ -1,13 +1,14 @@
-"""A race to solve Pong: ours and its peers train from scratch in turns on the same cores.
+"""A race on Pong or Breakout: ours and its peers train from scratch in turns on the same cores.
 
     python -m benchmarks.race --seed 1 --output benchmarks/results/race.csv
+    python -m benchmarks.race --game breakout       # to a mean of 30, against three of the peers
     python -m benchmarks.race --only a3c-cluster --variant=--no-normalize-advantages --whole
 
 All programs are alive, and all but one are frozen, so a slow hour of the machine affects all
-programs equally. A program's time is the sum of its own turns, including its start. When a program
-has solved the game, the round is completed, so that all have had the same time; with `--whole` the
-others continue until they end. Run it on an otherwise idle machine; it takes as many times as long
-as there are programs. Every program uses its published settings.
+programs equally. A program's time is the sum of its own turns, including its start. When the mean
+of a program's last 100 games has reached the goal, the round is completed, so that all have had the
+same time; with `--whole` the others continue until they end. Run it on an otherwise idle machine;
+it takes as many times as long as there are programs. Every program uses its published settings.
 """
 
 if not __package__:
@@ -43,6 +44,7 @@ from benchmarks.peers.rows import pack
 from benchmarks.turns import MAX_FROZEN_S, Tree
 
 POLL_S = 0.2
+GOALS = {"pong": 18.0, "breakout": 30.0}  # by the presets, means of 100 games
 START_S = 30.0  # of the first turn; a program isn't frozen while it starts
 FOREVER_S = 10**9
 # A frozen program sends no heartbeats, and its own supervisor must not treat it as dead.
@@ -57,17 +59,17 @@ class Contestant(NamedTuple):
     program: str = ""
     settings: Settings = {}  # noqa: RUF012 - never changed
     flags: tuple[str, ...] = ()
+    any_game: bool = False  # otherwise it plays only Pong; its settings get the game
 
 
+A2C: Settings = {"algorithm": "a2c", "threads": 1, "vec_env": "subproc"}
+PPO: Settings = {"algorithm": "ppo", "threads": 2, "vec_env": "subproc"}
+CLEANRL: Settings = {"threads": 2, "vec_env": "envpool"}
 CONTESTANTS = (
-    Contestant(OURS),
-    Contestant(
-        "sb3-a2c", "sb3", "sb3_pong", {"algorithm": "a2c", "threads": 1, "vec_env": "subproc"}
-    ),
-    Contestant(
-        "sb3-ppo", "sb3", "sb3_pong", {"algorithm": "ppo", "threads": 2, "vec_env": "subproc"}
-    ),
-    Contestant("cleanrl-ppo", "cleanrl", "cleanrl_pong", {"threads": 2, "vec_env": "envpool"}),
+    Contestant(OURS, any_game=True),
+    Contestant("sb3-a2c", "sb3", "sb3_race", A2C, any_game=True),
+    Contestant("sb3-ppo", "sb3", "sb3_race", PPO, any_game=True),
+    Contestant("cleanrl-ppo", "cleanrl", "cleanrl_race", CLEANRL, any_game=True),
     Contestant("sample-factory", "sample-factory", "sample_factory_pong"),
     Contestant("rllib-impala", "rllib", "rllib_pong", {"runners": 2}),
     Contestant("pytorch-a3c", "pytorch-a3c", "pytorch_a3c_pong", {"processes": 16}),
@@ -141,19 +143,19 @@ class Racer:
         self._cpu_s = max(self._cpu_s, self._tree.cpu_seconds())
 
     def solved(self) -> bool:
-        """Whether it has ended with a mean return that reaches the goal."""
+        """Whether it has ended with a mean of 100 games that reaches the goal."""
         return self.ended and self.row().solved
 
     def row(self) -> Row:
         """Its result so far, in its own running time; also writes its curve."""
         one, arguments = self._contestant, self._arguments
         if one.program:
-            versions, settings = f"benchmarks/peers/{one.venv}.txt", one.settings
+            versions, settings = f"benchmarks/peers/{one.venv}.txt", self._settings
             rows = peer_rows(self._raw)
         else:
             versions = our_versions(self._run) if self._run.config.exists() else ""
             flags = [*one.flags, *arguments.flags]
-            settings = {"preset": "pong", "workers": arguments.workers, "flags": flags}
+            settings = {"preset": arguments.game, "workers": arguments.workers, "flags": flags}
             rows = our_rows(self._run, self._began)
         own = [(round(self._turns.seconds(self._began + at), 1), *rest) for at, *rest in rows]
         self._curve.parent.mkdir(parents=True, exist_ok=True)
@@ -182,23 +184,29 @@ class Racer:
             self._tree.close()
         self._scratch.cleanup()
 
+    @property
+    def _settings(self) -> Settings:
+        """A peer's settings."""
+        game = {"game": self._arguments.game.title()} if self._contestant.any_game else {}
+        return game | self._contestant.settings
+
     def _start(self) -> subprocess.Popen[Any]:
         one, arguments = self._contestant, self._arguments
         common: dict[str, Any] = {"seed": self._seed}
         if one.program:
-            module = f"benchmarks.peers.programs.{one.program}"
-            command = [str(venvs.python(one.venv, arguments.venvs)), "-m", module]
-            common |= {"settings": pack(one.settings), "curve": self._raw, "began": self._began}
+            command = venvs.command(one.venv, arguments.venvs, one.program)
+            common |= {"settings": pack(self._settings), "curve": self._raw, "began": self._began}
             command += flags_of(common | {"goal": arguments.goal, "max_s": FOREVER_S})
         else:
             command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
             common |= {"workers": arguments.workers, "stop_at_return": arguments.goal}
-            fixed = {"preset": "pong", "evaluation_episodes": 0, "run_dir": self._run.path}
+            common |= {"stop_window": WINDOW, "evaluation_episodes": 0}
+            fixed = {"preset": arguments.game, "run_dir": self._run.path}
             command += [*flags_of(fixed | common), *PATIENT, *one.flags, *arguments.flags]
         return subprocess.Popen(
             command,
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, **(venvs.ENVIRONMENT if one.program else {})},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -209,7 +217,8 @@ def main() -> int:
     """Run the race, keep its rows, and draw them."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
-    chosen = [one for one in CONTESTANTS if not arguments.only or one.name in arguments.only]
+    chosen = [one for one in CONTESTANTS if one.any_game or arguments.game == "pong"]
+    chosen = [one for one in chosen if not arguments.only or one.name in arguments.only]
     chosen += [variant(flags) for flags in arguments.variant]
     for venv in {one.venv for one in chosen if one.venv}:
         venvs.make(venv, arguments.venvs)
@@ -223,7 +232,7 @@ def main() -> int:
             output = arguments.output
             curves = {row.program: curve(curve_path(output, row.program, row.seed)) for row in rows}
             if seen := [row for row in rows if curves[row.program]]:
-                made = figure(seen, curves, arguments.goal)
+                made = figure(arguments, seen, curves)
                 print(f"\npicture: {pictures.save(made, output.with_suffix('.png'))}")
     return 0
 
@@ -231,6 +240,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser("benchmarks.race", description=__doc__.splitlines()[0])
+    parser.add_argument("--game", choices=GOALS, default="pong")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--turn", type=float, default=20.0, help="seconds of each turn, at most")
     parser.add_argument("--whole", action="store_true", help="go on when one has solved it")
@@ -240,11 +250,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-minutes", type=float, default=60.0, help="of each one's own time")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
-    parser.add_argument("--goal", type=float, default=18.0)
+    parser.add_argument("--goal", type=float, help="18 for Pong and 30 for Breakout by default")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="of ours")
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
     parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.goal = GOALS[arguments.game] if arguments.goal is None else arguments.goal
+    return arguments
 
 
 @contextmanager
@@ -262,7 +274,7 @@ def variant(flags: str) -> Contestant:
     """A contestant of ours with other flags."""
     words = shlex.split(flags)
     name = "-".join([OURS, *(word.lstrip("-") for word in words)])
-    return Contestant(name, flags=tuple(words))
+    return Contestant(name, flags=tuple(words), any_game=True)
 
 
 def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
@@ -352,12 +364,15 @@ def curve(path: Path) -> Curve:
     return [(float(row["wall_s"]) / 60, float(row["mean_return_100"])) for row in rows]
 
 
-def figure(rows: Sequence[Row], curves: Mapping[str, Curve], goal: float) -> Figure:
+def figure(
+    arguments: argparse.Namespace, rows: Sequence[Row], curves: Mapping[str, Curve]
+) -> Figure:
     """A line for each program, with a label at its last point."""
     subtitle = f"seed {rows[0].seed} · turns on the same cores · {rows[0].machine}"
-    made = pictures.page("Pong: mean return of the last 100 games", subtitle)
+    title = f"{arguments.game.title()}: mean return of the last 100 games"
+    made = pictures.page(title, subtitle)
     axes = made.subplots()
-    axes.axhline(goal, color=FAINT, linestyle=":", linewidth=1.5)
+    axes.axhline(arguments.goal, color=FAINT, linestyle=":", linewidth=1.5)
     for i, row in enumerate(rows):
         minutes, means = zip(*curves[row.program], strict=True)
         label = f"{row.program}: {row.mean_return_100:.1f} after {row.env_steps:,} env steps"

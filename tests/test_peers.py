@@ -1,16 +1,19 @@
+import os
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from a3c.run.rundir import REPOSITORY
 from benchmarks import turns
 from benchmarks.peers import rows as table
+from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
 from benchmarks.turns import Contestant
-from tests.runs import wait_until
+from tests.runs import call, wait_until
 
 
 def row(peer: str, speed: float, pair: int = 1) -> Row:
@@ -53,6 +56,18 @@ def test_a_cluster_counts_once_all_workers_do_and_stops_while_frozen(
         wait_until(lambda: turns.last_row(counts) != still, "a new row")
     finally:
         one.close()
+
+
+def test_a_program_of_a_peer_needs_nothing_of_ours(tmp_path: Path) -> None:
+    python = venvs.python("peer", tmp_path)
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without any library
+    python.chmod(0o755)
+    command = venvs.command("peer", tmp_path, "progress")
+    ended = call(*command, cwd=REPOSITORY, env={**os.environ, **venvs.ENVIRONMENT})
+    assert ended.returncode == 0, ended.stderr
+    programs = (venvs.HERE / "programs").glob("*.py")
+    assert not [path.name for path in programs if "from benchmarks" in path.read_text()]
 
 
 def test_ratio_is_of_medians_and_its_range_of_pairs() -> None:

@@ -4,5 +4,6 @@
 
 `catalogue.py` lists the peers; `venvs.py` makes their virtual environments from the pinned versions
 in `<peer>.txt`; `programs/` has the programs that run there, which import nothing of ours except
-each other; `measure.py` starts a peer or ours; `rows.py` has the table, its medians and picture.
+each other: nothing else of ours works without TensorFlow. `measure.py` starts a peer or ours;
+`rows.py` has the table, its medians and picture.
 """

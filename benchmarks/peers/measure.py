@@ -52,11 +52,15 @@ class Program:
 
     def _theirs(self, root: Path) -> Contestant:
         name = self._peer.name
-        module = f"benchmarks.peers.programs.{self._peer.program}"
-        command = [str(venvs.python(name, root)), "-m", module]
+        command = venvs.command(name, root, self._peer.program)
         command += ["--settings", pack(self._settings), "--counts", str(self._counts)]
         said = self._folder / f"{name}.txt"
-        return Contestant(name, command, [self._counts], threads=None, output=said)
+        return Contestant(
+            *(name, command, [self._counts]),
+            environment=venvs.ENVIRONMENT,
+            threads=None,
+            output=said,
+        )
 
     @property
     def _counts(self) -> Path:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ENVIRONMENT = {"PYTHONPATH": str(HERE)}  # of a program, which must not import `benchmarks`
 STAMP = ".made-from.txt"
 PIP_TIMEOUT_S = 1800.0
 
@@ -21,6 +22,11 @@ def requirements(name: str) -> Path:
 def python(name: str, root: Path) -> Path:
     """The path of its interpreter, which may not exist yet."""
     return root.absolute() / name / "bin" / "python"
+
+
+def command(name: str, root: Path, program: str) -> list[str]:
+    """What starts one of `programs/` there."""
+    return [str(python(name, root)), "-m", f"programs.{program}"]
 
 
 def is_made(name: str, root: Path) -> bool:

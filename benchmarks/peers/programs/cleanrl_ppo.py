@@ -1,6 +1,6 @@
 """CleanRL's PPO for Atari, reimplemented on the libraries that it uses.
 
-With one epoch and one minibatch it is the A2C that it is compared as; `cleanrl_pong.py` plays it
+With one epoch and one minibatch it is the A2C that it is compared as; `cleanrl_race.py` runs it
 with its published settings. CleanRL has a script on gymnasium's SyncVectorEnv and one on envpool:
 `vec_env` is one of these.
 """
@@ -13,9 +13,9 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
-from benchmarks.peers.programs.counter import parse
-from benchmarks.peers.programs.games import NUM_ACTIONS, make_pong
-from benchmarks.peers.programs.torch_networks import PAPER, ActorCritic
+from .counter import parse
+from .games import NUM_ACTIONS, make_pong
+from .torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("torch", "gymnasium", "ale-py", "envpool", "numpy")
 
@@ -53,13 +53,18 @@ class Rollout(NamedTuple):
 Returns = list[float]
 
 
-def make_envs(vec_env: str, num_envs: int, seed: int) -> Any:
+def make_envs(vec_env: str, num_envs: int, seed: int, game: str = "Pong") -> Any:
     """Vector environments: `SyncVectorEnv` in this process, or envpool with its threads."""
     if vec_env == "envpool":
         import envpool
 
         return envpool.make(
-            "Pong-v5", env_type="gymnasium", num_envs=num_envs, reward_clip=True, seed=seed
+            f"{game}-v5",
+            env_type="gymnasium",
+            num_envs=num_envs,
+            episodic_life=True,
+            reward_clip=True,
+            seed=seed,
         )
     return SyncVectorEnv([make_pong] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -81,12 +86,13 @@ def rollouts(
                 policy = torch.distributions.Categorical(logits=logits)
                 actions = policy.sample()
                 log_probs = policy.log_prob(actions)
-            observations, rewards, terminations, truncations, _ = envs.step(actions.numpy())
-            scores += rewards  # Pong's are -1, 0 and 1: clipped or not is the same
+            observations, rewards, terminations, truncations, info = envs.step(actions.numpy())
+            scores += info.get("reward", rewards)  # envpool's info has it before clipping
             parts.append((seen, actions, log_probs, values, torch.as_tensor(rewards).float(), ends))
             ends = terminations | truncations
-            finished += scores[ends].tolist()
-            scores[ends] = 0.0
+            over = ends & ((info["lives"] == 0) | truncations) if "lives" in info else ends
+            finished += scores[over].tolist()
+            scores[over] = 0.0
         stacked = (
             torch.stack([torch.as_tensor(x) for x in part]) for part in zip(*parts, strict=True)
         )

@@ -1,4 +1,4 @@
-"""The games of a program that learns Pong: its curve, and whether Pong is solved."""
+"""The games of a program that learns in a race: its curve, and whether the goal is reached."""
 
 import argparse
 import csv

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
-from benchmarks.peers.programs.counter import parse
-from benchmarks.peers.programs.games import NUM_ACTIONS, make_pong
-from benchmarks.peers.programs.torch_networks import PAPER, ActorCritic
+from .counter import parse
+from .games import NUM_ACTIONS, make_pong
+from .torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("torch", "gymnasium", "ale-py", "numpy")
 GAMMA, LAMBDA, ENTROPY, VALUE = 0.99, 1.0, 0.01, 0.5

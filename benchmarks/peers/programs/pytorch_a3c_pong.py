@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import multiprocessing, nn
 
-from benchmarks.peers.programs.games import NUM_ACTIONS, make_plain
-from benchmarks.peers.programs.progress import parse
-from benchmarks.peers.programs.pytorch_a3c import POLL_S, Rollout, learn, loss
-from benchmarks.peers.programs.pytorch_a3c import shared_adam as adam
+from .games import NUM_ACTIONS, make_plain
+from .progress import parse
+from .pytorch_a3c import POLL_S, Rollout, learn, loss
+from .pytorch_a3c import shared_adam as adam
 
 SIDE, UNITS, FILTERS = 42, 256, 32
 DECAY = 0.9999  # of the moments of frames

@@ -11,9 +11,9 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.tune.registry import register_env
 
-from benchmarks.peers.programs.counter import parse
-from benchmarks.peers.programs.games import make_pong
-from benchmarks.peers.programs.torch_networks import PAPER, ActorCritic
+from .counter import parse
+from .games import make_pong
+from .torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("ray", "torch", "gymnasium", "ale-py", "numpy")
 REPORT_S = 0.5  # how often `train` comes back

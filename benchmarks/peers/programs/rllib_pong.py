@@ -11,9 +11,9 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
 from ray.tune.registry import register_env
 
-from benchmarks.peers.programs.games import make_plain
-from benchmarks.peers.programs.progress import parse
-from benchmarks.peers.programs.rllib_impala import REPORT_S, train_on
+from .games import make_plain
+from .progress import parse
+from .rllib_impala import REPORT_S, train_on
 
 
 class Scored(gymnasium.Wrapper[Any, Any, Any, Any]):

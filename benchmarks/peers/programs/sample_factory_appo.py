@@ -14,7 +14,7 @@ from sample_factory.envs.env_wrappers import NumpyObsWrapper
 from sample_factory.train import make_runner
 from sf_examples.atari.atari_params import atari_override_defaults
 
-from benchmarks.peers.programs.counter import Counter, parse
+from .counter import Counter, parse
 
 PACKAGES = ("sample-factory", "torch", "gymnasium", "ale-py", "numpy")
 FIXED = {  # what makes it the same task and network; the rest is its published Atari configuration

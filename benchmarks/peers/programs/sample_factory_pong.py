@@ -7,8 +7,8 @@ from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.algo.utils.misc import EPISODIC
 from sample_factory.envs.env_utils import register_env
 
-from benchmarks.peers.programs.progress import Progress, parse
-from benchmarks.peers.programs.sample_factory_appo import configured, make_pong
+from .progress import Progress, parse
+from .sample_factory_appo import configured, make_pong
 
 FIXED = {  # none of these affects learning
     "env": "pong",

@@ -11,11 +11,12 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
-from benchmarks.peers.programs.counter import Counter, parse
-from benchmarks.peers.programs.torch_networks import PAPER, UNITS, trunk
+from .counter import Counter, parse
+from .torch_networks import PAPER, UNITS, trunk
 
-# Together what the tutorials and the zoo call PongNoFrameskip-v4, which ale-py no longer registers.
-GAME, KEYWORDS = "ALE/Pong-v5", {"frameskip": 1, "repeat_action_probability": 0.0}
+# With these, `ALE/Pong-v5` is what the tutorials and the zoo call PongNoFrameskip-v4, which ale-py
+# no longer registers.
+KEYWORDS = {"frameskip": 1, "repeat_action_probability": 0.0}
 PACKAGES = ("stable-baselines3", "torch", "gymnasium", "ale-py", "numpy")
 
 
@@ -45,11 +46,11 @@ class Watch(BaseCallback):
         return True
 
 
-def make_envs(num_envs: int, vec_env: str, seed: int = 0) -> VecEnv:
+def make_envs(num_envs: int, vec_env: str, seed: int = 0, game: str = "Pong") -> VecEnv:
     """Games in a process each (`subproc`), or all in this one (`dummy`)."""
     gymnasium.register_envs(ale_py)
     made = make_atari_env(
-        GAME,
+        f"ALE/{game}-v5",
         n_envs=num_envs,
         seed=seed,
         env_kwargs=KEYWORDS,

@@ -1,4 +1,4 @@
-"""Pong by stable-baselines3's A2C and PPO with the Atari settings of its zoo (`rl-zoo3`)."""
+"""An Atari game by stable-baselines3's A2C and PPO with the settings of its zoo (`rl-zoo3`)."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
-from benchmarks.peers.programs.progress import Progress, parse
-from benchmarks.peers.programs.sb3_a2c import make_envs
+from .progress import Progress, parse
+from .sb3_a2c import make_envs
 
 ENV_STEPS = 10_000_000  # over which the zoo's schedules run
 
 
 class Judge(BaseCallback):
-    """Passes the raw scores of whole games on, and ends training when Pong is solved."""
+    """Passes the raw scores of whole games on, and ends training at the goal."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
@@ -25,16 +25,16 @@ class Judge(BaseCallback):
         return not self._progress.over(self.num_timesteps, ended)
 
 
-def make_model(algorithm: str, seed: int, threads: int, vec_env: str) -> Any:
+def make_model(game: str, algorithm: str, seed: int, threads: int, vec_env: str) -> Any:
     """The zoo's `a2c.yml` and `ppo.yml`, section `atari`."""
     torch.set_num_threads(threads)
     common = {"policy": "CnnPolicy", "ent_coef": 0.01, "seed": seed, "device": "cpu"}
     if algorithm == "a2c":
         policy = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}}
-        envs = make_envs(16, vec_env, seed)
+        envs = make_envs(16, vec_env, seed, game)
         return A2C(env=envs, vf_coef=0.25, policy_kwargs=policy, **common)
     return PPO(
-        env=make_envs(8, vec_env, seed),
+        env=make_envs(8, vec_env, seed, game),
         n_steps=128,
         n_epochs=4,
         batch_size=256,
@@ -46,9 +46,9 @@ def make_model(algorithm: str, seed: int, threads: int, vec_env: str) -> Any:
 
 
 def main() -> None:
-    """Train until Pong is solved or the time is over."""
+    """Train until the goal is reached or the time is over."""
     settings, seed, progress = parse()
-    model = make_model(settings["algorithm"], seed, settings["threads"], settings["vec_env"])
+    model = make_model(**settings, seed=seed)
     model.learn(ENV_STEPS, callback=Judge(progress), log_interval=10**9)
     model.env.close()  # waits for its processes, whose CPU time counts
 
