@@ -4,6 +4,7 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.machine")
 
 import csv
+import io
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from a3c.process.atomic_file import write_atomically
 from a3c.run import rundir
 
 T = TypeVar("T")
@@ -47,14 +49,14 @@ def cpu_model() -> str:
 
 
 def write(path: Path, rows: Iterable[Any]) -> None:
-    """Write named tuples as CSV, after a comment with the command."""
+    """Write named tuples as CSV, after a comment with the command; without rows, do nothing."""
     rows = list(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        file.write(f"# {command()}\n")
-        writer = csv.writer(file)
-        writer.writerow(rows[0]._fields)
-        writer.writerows(rows)
+    if rows:
+        text = io.StringIO(newline="")
+        text.write(f"# {command()}\n")
+        csv.writer(text).writerows([rows[0]._fields, *rows])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.getvalue())
 
 
 def append(path: Path, rows: Iterable[Any]) -> None:

@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 
 from a3c.plot import pictures
 from a3c.plot.pictures import FAINT
+from a3c.process import signals
 from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
@@ -43,7 +44,7 @@ from benchmarks.peers.programs.progress import CURVE, WINDOW
 from benchmarks.peers.rows import pack
 from benchmarks.turns import MAX_FROZEN_S, Tree
 
-POLL_S = 0.2
+POLL_S = 0.5
 GOALS = {"pong": 18.0, "breakout": 30.0}  # by the presets, means of 100 games
 START_S = 30.0  # of the first turn; a program isn't frozen while it starts
 FOREVER_S = 10**9
@@ -120,6 +121,7 @@ class Racer:
         self._scratch = tempfile.TemporaryDirectory(prefix="a3c-race-")
         self._run = RunDir(Path(self._scratch.name) / "run")
         self._raw = Path(self._scratch.name) / "curve.csv"
+        self._output = Path(self._scratch.name) / "output.txt"
         self._where = machine.here()
         self._turns, self._began = Turns(), 0.0
         self._tree: Tree | None = None
@@ -137,10 +139,10 @@ class Racer:
             self._tree = Tree(self._start())
         self._tree.thaw()
         while not self.ended and time.time() < begin + seconds:
+            self._cpu_s = max(self._cpu_s, self._tree.cpu_seconds())  # 0 once it has ended
             time.sleep(POLL_S)
         self._tree.freeze()
         self._turns.add(begin, time.time())
-        self._cpu_s = max(self._cpu_s, self._tree.cpu_seconds())
 
     def solved(self) -> bool:
         """Whether it has ended with a mean of 100 games that reaches the goal."""
@@ -162,7 +164,11 @@ class Racer:
         with self._curve.open("w", newline="") as file:
             csv.writer(file).writerows([CURVE, *own])
         wall_s, env_steps, games, mean = own[-1] if own else (0.0, 0, 0, "")
-        solved = float(mean or "nan") >= arguments.goal and int(games) >= WINDOW
+        mean = float("nan" if mean == "" else mean)
+        solved = mean >= arguments.goal and int(games) >= WINDOW
+        note = "solved" if solved else "not solved by then"
+        if self.ended and not solved:
+            note = " ".join(["failed:", *self._output.read_text().splitlines()[-1:]])
         return Row(
             *self._where,
             self.name,
@@ -174,8 +180,8 @@ class Racer:
             round(self._cpu_s, 1),
             int(env_steps),
             int(games),
-            float(mean or "nan"),
-            "solved" if solved else "failed" if self.ended else "not solved by then",
+            mean,
+            note,
         )
 
     def close(self) -> None:
@@ -203,26 +209,28 @@ class Racer:
             common |= {"stop_window": WINDOW, "evaluation_episodes": 0}
             fixed = {"preset": arguments.game, "run_dir": self._run.path}
             command += [*flags_of(fixed | common), *PATIENT, *one.flags, *arguments.flags]
-        return subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            env={**os.environ, **(venvs.ENVIRONMENT if one.program else {})},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with self._output.open("w") as output:
+            return subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env={**os.environ, **(venvs.ENVIRONMENT if one.program else {})},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
 
 def main() -> int:
     """Run the race, keep its rows, and draw them."""
     arguments = parse()
-    signal.signal(signal.SIGTERM, machine.end_by_signal)
-    chosen = [one for one in CONTESTANTS if one.any_game or arguments.game == "pong"]
-    chosen = [one for one in chosen if not arguments.only or one.name in arguments.only]
-    chosen += [variant(flags) for flags in arguments.variant]
-    for venv in {one.venv for one in chosen if one.venv}:
-        venvs.make(venv, arguments.venvs)
-    with racers(chosen, arguments) as field:
+    for number in signals.not_ignored(signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, machine.end_by_signal)
+    for venv in {one.venv for one in arguments.contestants if one.venv}:
+        try:
+            venvs.make(venv, arguments.venvs)
+        except venvs.VenvError as error:
+            sys.exit(f"{venv} can't be installed here: {error}")
+    with racers(arguments) as field:
         try:
             race(field, arguments)
         finally:
@@ -234,7 +242,7 @@ def main() -> int:
             if seen := [row for row in rows if curves[row.program]]:
                 made = figure(arguments, seen, curves)
                 print(f"\npicture: {pictures.save(made, output.with_suffix('.png'))}")
-    return 0
+    return int(any(row.note.startswith("failed:") for row in rows))
 
 
 def parse() -> argparse.Namespace:
@@ -256,13 +264,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
     arguments = parser.parse_args()
     arguments.goal = GOALS[arguments.game] if arguments.goal is None else arguments.goal
+    arguments.contestants = [variant(flags) for flags in arguments.variant]
+    for one in CONTESTANTS:
+        if not arguments.only or one.name in arguments.only:
+            if one.any_game or arguments.game == "pong":
+                arguments.contestants.append(one)
+            elif arguments.only:
+                parser.error(f"{one.name} plays only Pong: leave it out of --only")
     return arguments
 
 
 @contextmanager
-def racers(chosen: Sequence[Contestant], arguments: argparse.Namespace) -> Iterator[list[Racer]]:
+def racers(arguments: argparse.Namespace) -> Iterator[list[Racer]]:
     """The racers; all of them are ended on exit."""
-    field = [Racer(one, arguments.seed, arguments) for one in chosen]
+    field = [Racer(one, arguments.seed, arguments) for one in arguments.contestants]
     try:
         yield field
     finally:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from a3c.process import signals
 from a3c.process.environment import process_environment
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
@@ -55,9 +56,9 @@ class Tree:
             self._signal(signal.SIGSTOP)
         self._frozen_since = time.monotonic()
 
-    def breathe(self) -> None:
-        """Briefly thaw processes that have been frozen for long."""
-        if time.monotonic() - self._frozen_since > MAX_FROZEN_S:
+    def breathe(self, ahead_s: float = 0.0) -> None:
+        """Briefly thaw processes that would be frozen for long `ahead_s` from now."""
+        if time.monotonic() + ahead_s - self._frozen_since > MAX_FROZEN_S:
             self.thaw()
             time.sleep(BREATH_S)
             self.freeze()
@@ -178,7 +179,13 @@ def cluster(
     command += ["--stop-at-return", "1e9", "--max-env-steps", str(10**12), *flags]
     counts = [run / "metrics" / "worker-0.jsonl"]
     workers = int(flags[flags.index("--workers") + 1]) if "--workers" in flags else 0
-    return Contestant(name, command, counts, tree=tree, environment=environment, workers=workers)
+    return Contestant(
+        *(name, command, counts),
+        tree=tree,
+        environment=environment,
+        output=scratch / f"{name}.txt",
+        workers=workers,
+    )
 
 
 def side_by_side(commands: Iterable[Sequence[str]]) -> list[str]:
@@ -189,7 +196,7 @@ def side_by_side(commands: Iterable[Sequence[str]]) -> list[str]:
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for the contestants' files; SIGTERM and SIGHUP end all contestants."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in signals.not_ignored(signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, machine.end_by_signal)
     with tempfile.TemporaryDirectory(prefix="a3c-turns-") as folder:
         yield Path(folder)
@@ -241,7 +248,7 @@ def take_turns(
             one.freeze()
             on_turn(pair, one, rate)
             for other in contestants:
-                other.breathe()
+                other.breathe(SETTLE_S + seconds + 1.2 * LOG_INTERVAL_S)  # the next turn
 
 
 def watch(one: Contestant, seconds: float) -> float:

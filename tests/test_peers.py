@@ -1,19 +1,22 @@
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from a3c.run.rundir import REPOSITORY
-from benchmarks import turns
+from benchmarks import machine, turns
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
 from benchmarks.turns import Contestant
-from tests.runs import call, wait_until
+from tests.runs import call, is_gone, wait_until
 
 
 def row(peer: str, speed: float, pair: int = 1) -> Row:
@@ -68,6 +71,81 @@ def test_a_program_of_a_peer_needs_nothing_of_ours(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     programs = (venvs.HERE / "programs").glob("*.py")
     assert not [path.name for path in programs if "from benchmarks" in path.read_text()]
+
+
+def race(*flags: str, output: Path) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.race", "--output", str(output), *flags]
+
+
+def test_a_race_names_the_reason_of_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    ended = call(
+        *race("--only", OURS, "--turn", "5", "--", "--no-such-flag", "1", output=path),
+        cwd=REPOSITORY,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "--no-such-flag" in machine.read(path)[0]["note"]
+    none = call(*race("--game", "breakout", "--only", "rllib-impala", output=path), cwd=REPOSITORY)
+    assert none.returncode == 2
+    assert "rllib-impala plays only Pong" in none.stderr
+    assert len(machine.read(path)) == 1
+
+
+def test_a_race_ends_with_its_terminal(tmp_path: Path) -> None:
+    command = race("--only", OURS, "--", "--preset", "cartpole", output=tmp_path / "t.csv")
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as process:
+        family = psutil.Process(process.pid)
+        wait_until(lambda: len(family.children(recursive=True)) >= 3, "three processes")
+        left = family.children(recursive=True)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30.0) == 128 + signal.SIGHUP
+    wait_until(lambda: all(is_gone(one.pid) for one in left), "the end of all", 10.0)
+
+
+def test_a_table_of_no_rows_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    machine.append(path, [])
+    assert not path.exists()
+    machine.append(path, [row(OURS, 1.0)])
+    machine.write(path, [])
+    assert len(machine.read(path)) == 1
+
+
+class Sleeper(Contestant):
+    """Notes how long it was frozen at a time."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.name, self._clock, self._stopped_at, self.longest_s = "", clock, 0.0, 0.0
+
+    def _signal(self, number: int) -> None:
+        if number == signal.SIGSTOP:
+            self._stopped_at = self._clock[0]
+        else:
+            self.longest_s = max(self.longest_s, self._clock[0] - self._stopped_at)
+
+    def rate(self, begin: float, end: float) -> float:
+        return 0.0
+
+
+def test_no_program_is_frozen_for_the_minute_after_which_tensorflow_may_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+
+    class Time:
+        time = monotonic = staticmethod(lambda: clock[0])
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            clock[0] += seconds
+
+    monkeypatch.setattr(turns, "time", Time)
+    programs = [Sleeper(clock) for _ in range(6)]
+    for program in programs:
+        program.freeze()
+    turns.take_turns(programs, 3, 30.0, lambda *_: None)
+    assert 30.0 < max(program.longest_s for program in programs) < 60.0
 
 
 def test_ratio_is_of_medians_and_its_range_of_pairs() -> None:
