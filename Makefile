@@ -74,7 +74,8 @@ format: setup ## rewrite the code in the house format
 lock: ## take the newest versions that pyproject.toml allows into requirements.lock
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --no-cache-dir '.[dev]'
-	{ echo "# Versions only: made by 'make lock' from the ranges in pyproject.toml."; \
+	{ echo "# Versions only: made by 'make lock' from the ranges in pyproject.toml," \
+	    "with $$($(PYTHON) -c 'import sys; print("Python %d.%d" % sys.version_info[:2])') on $$(uname)."; \
 	  .venv-lock/bin/python -m pip freeze --exclude a3c-cluster | grep == ; } > requirements.lock
 	rm -rf .venv-lock
 

@@ -11,12 +11,16 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks")
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from a3c.process.signals import not_ignored
 from a3c.run.rundir import REPOSITORY
+from benchmarks import machine
 
 BENCHMARKS = {
     "floor": ("floor.csv",),
@@ -35,6 +39,8 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="seconds of each, to see that it runs")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"), help="for the results")
     arguments = parser.parse_args()
+    for number in not_ignored(signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, machine.end_by_signal)
     failed = []
     for name in arguments.only:
         output, *flags = BENCHMARKS[name]
@@ -43,12 +49,22 @@ def main() -> int:
         began = time.monotonic()
         command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
         command += ["--output", str(arguments.folder / output)]
-        if subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
+        if run(command):
             failed.append(name)
         print(f"== {name} took {time.monotonic() - began:.0f} s\n", flush=True)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
+
+
+def run(command: Sequence[str]) -> int:
+    """Run a program in a session of its own; a signal to this process ends it once, in order."""
+    with subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True) as process:
+        try:
+            return process.wait()
+        finally:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

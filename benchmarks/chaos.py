@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.run import rundir
+from benchmarks import machine
 from benchmarks.witness import Witness
 from tests.faults import wire
 from tests.faults.spread import Spread, spread
@@ -124,6 +125,7 @@ class Chaos:
 def main() -> int:
     """Start the cluster, inject faults, end it, and judge."""
     arguments = parse()
+    signal.signal(signal.SIGTERM, machine.end_by_signal)
     if wire.why_not():
         sys.exit(f"chaos.py: {wire.why_not()}")
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)

@@ -6,12 +6,16 @@ python -m benchmarks.floor_process COUNTS.jsonl FLAGS...
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.floor_process")
 
+import sys
+
+if __name__ == "__main__" and (len(sys.argv) < 2 or sys.argv[1].startswith("-")):
+    raise SystemExit(__doc__)
+
 from a3c.process.startup import import_tensorflow
 
 import_tensorflow()
 
 import os  # noqa: E402
-import sys  # noqa: E402
 from collections.abc import Iterator, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402

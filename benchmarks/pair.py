@@ -13,12 +13,15 @@ if not __package__:
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from a3c.errors import UserError
+from a3c.process import console
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
 
@@ -43,8 +46,8 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     where = machine.here()
     flags = [*(arguments.flags or ["--preset", "pong"]), "--workers", str(os.cpu_count() or 1)]
     words = shlex.split(arguments.with_it)
-    changed = [word for word in words if not _is_variable(word)]
-    environment = dict(word.split("=", 1) for word in words if _is_variable(word))
+    changed = [word for word in words if not is_variable(word)]
+    environment = dict(word.split("=", 1) for word in words if is_variable(word))
     with turns.scratch() as folder:
         tree = _checkout(arguments.before, folder) if arguments.before else REPOSITORY
         sides = (
@@ -59,8 +62,9 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     ]
 
 
-def _is_variable(word: str) -> bool:
-    return word.partition("=")[0].isupper()
+def is_variable(word: str) -> bool:
+    """Whether it is NAME=VALUE, for the environment."""
+    return re.match("[A-Z_][A-Z0-9_]*=", word) is not None
 
 
 def _checkout(commit: str, folder: Path) -> Path:
@@ -68,8 +72,10 @@ def _checkout(commit: str, folder: Path) -> Path:
     tree = folder / "before"
     tree.mkdir()
     git = ["git", "-C", str(REPOSITORY), "archive", commit]
-    with subprocess.Popen(git, stdout=subprocess.PIPE) as archive:
-        subprocess.run(["tar", "-x", "-C", str(tree)], stdin=archive.stdout, check=True)
+    archive = subprocess.run(git, capture_output=True, check=False)
+    if archive.returncode:
+        raise UserError(f"--before {commit} is refused: {archive.stderr.decode().strip()}")
+    subprocess.run(["tar", "-x", "-C", str(tree)], input=archive.stdout, check=True)
     return tree
 
 
@@ -94,4 +100,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(console.refuse("benchmarks.pair", error))

@@ -9,12 +9,18 @@ of TensorFlow runs.
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.pusher")
 
+import sys
+
+if __name__ == "__main__" and (
+    len(sys.argv) < 4 or any(word.startswith("-") for word in sys.argv[1:4])
+):
+    raise SystemExit(__doc__)
+
 from a3c.process.startup import import_tensorflow
 
 import_tensorflow()
 
 import os  # noqa: E402
-import sys  # noqa: E402
 import time  # noqa: E402
 from pathlib import Path  # noqa: E402
 

@@ -42,6 +42,7 @@ from a3c.process.environment import adopt_environment  # noqa: E402
 from a3c.run import checkpoint, rundir  # noqa: E402, F401
 from a3c.run.rows import read_rows  # noqa: E402
 from benchmarks import machine  # noqa: E402
+from benchmarks.asynchrony import seeds_of  # noqa: E402
 
 
 class Run(NamedTuple):
@@ -220,11 +221,7 @@ def summary(rows: Sequence[dict[str, str]]) -> list[str]:
 
 def seeds(text: str) -> list[int]:
     """Seeds from `1-10` or `1,2,5`."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+    return [seed for part in text.split(",") for seed in seeds_of(part)]
 
 
 def main() -> None:

@@ -7,8 +7,8 @@
 
 A run is one game with one seed. The launcher trains the next unfinished run of the plan; then 100
 whole games are played with its weights: raw scores, sampled actions unless the preset has
-`evaluation_greedy`. Ctrl-C, SIGTERM and --minutes end the cluster in order, with a last checkpoint;
-a second Ctrl-C ends it at once.
+`evaluation_greedy`. Ctrl-C, SIGTERM, a closed terminal and --minutes end the cluster in order, with
+a last checkpoint; a second Ctrl-C ends it at once.
 
 Run folders (--folder) are large and stay on this machine. The results (--output) are small and made
 for Git: a curve and a compact checkpoint per run, and `index.csv` with a row per session of
@@ -42,6 +42,7 @@ from a3c.config import command_line
 from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.environment import adopt_environment
+from a3c.process.signals import not_ignored
 from a3c.process.startup import import_tensorflow
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, Manifest
@@ -131,11 +132,13 @@ class Stop:
         self._deadline = time.monotonic() + 60.0 * minutes
         self.signal = 0
         self.process: subprocess.Popen[Any] | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.signal = number
+        if number == signal.SIGHUP:  # the terminal is closed
+            console.discard(sys.stdout)
         if self.process:
             self.process.terminate()
 

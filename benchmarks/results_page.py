@@ -127,7 +127,10 @@ def read_curves(folder: Path, rows: Rows) -> dict[str, list[Series]]:
     """The curves of each environment: env steps in millions, mean return."""
     found: dict[str, list[Series]] = {}
     for run, sessions in by_run(rows).items():
-        points = machine.read(folder / f"{run}.csv")
+        path = folder / f"{run}.csv"
+        if not path.exists():  # no game has ended yet
+            continue
+        points = machine.read(path)
         steps = np.array([int(p["env_steps"]) / 1e6 for p in points])
         means = np.array([float(p["mean_return_100"]) for p in points])
         found.setdefault(sessions[0]["env_id"], []).append(series(steps, means))

@@ -2,9 +2,9 @@
 # Show on a real engine what docker/README.md promises: docker/test.sh, as root, on Debian.
 #
 # An engine is installed and started if none runs, and stopped afterwards. A base image is made
-# by debootstrap if BASE_IMAGE can't be pulled. What is kept for the next time: wheels in docker/wheels,
-# layers in A3C_DOCKER_CACHE. COMPOSE="docker compose" tests with that instead of docker-compose, and
-# USE_IMAGE=a3c-cluster takes an image as it is.
+# by debootstrap if BASE_IMAGE can't be pulled. Wheels and layers are kept for the next time, in
+# A3C_DOCKER_CACHE; wheels of your own in docker/wheels are used as they are. COMPOSE="docker compose"
+# tests with that instead of docker-compose, and USE_IMAGE=a3c-cluster takes an image as it is.
 set -eEuo pipefail
 cd "$(dirname "$0")/.."
 [ -n "${PYTHON:-}" ] || make --silent setup # .venv, on a fresh clone
@@ -18,7 +18,7 @@ WORK=$(mktemp -d)
 export DOCKER_BUILDKIT=0 DOCKER_CLI_HINTS=false
 export COMPOSE_HTTP_TIMEOUT=300 # docker-compose gives up after 60 s, too soon on a busy machine
 export COMPOSE_PROJECT_NAME="a3ctest$$" IMAGE="${USE_IMAGE:-a3c-cluster:test$$}" WORKERS=3 RUN=cartpole
-export ENV_ID=CartPole-v1 ARGS
+export ENV_ID=CartPole-v1 PRESET=auto ARGS # docker/.env, which compose reads, may have others
 SERVICES="ps-0 worker-0 worker-1 worker-2 worker-3 worker-7 evaluator-0 tensorboard-0"
 engine=
 
@@ -46,7 +46,12 @@ clean_up() {
         kill "$engine" || true
         wait "$engine" || true
     fi
+    remove_wheels
     rm -rf "$WORK"
+}
+
+remove_wheels() { # those that this script, or an interrupted one before, has put there
+    [ ! -e docker/wheels/.made-for ] || rm -rf docker/wheels
 }
 
 # --- an engine, a base, an image ------------------------------------------------------------------
@@ -99,16 +104,23 @@ take_base() {
 }
 
 take_wheels() { # so that the build needs no index, and no certificates of this machine
-    local version
+    local version kept="$CACHE/wheels"
+    remove_wheels
+    if compgen -G 'docker/wheels/*.whl' >/dev/null; then
+        return
+    fi
     version=$(docker run --rm --entrypoint python3 "$BASE" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     sed 's/^tensorflow==/tensorflow-cpu==/' requirements.lock >"$WORK/wanted.txt"
     echo "# $version" >>"$WORK/wanted.txt"
-    cmp -s "$WORK/wanted.txt" docker/wheels/.made-for && return
-    rm -f docker/wheels/*.whl
-    # shellcheck disable=SC2086
-    $PIP download --quiet --only-binary :all: --python-version "$version" --dest docker/wheels \
-        --requirement "$WORK/wanted.txt" 2>"$WORK/pip.log" || { cat "$WORK/pip.log"; fail "no wheels"; }
-    cp "$WORK/wanted.txt" docker/wheels/.made-for
+    if ! cmp -s "$WORK/wanted.txt" "$kept/.made-for"; then
+        rm -rf "$kept"
+        # shellcheck disable=SC2086
+        $PIP download --quiet --only-binary :all: --python-version "$version" --dest "$kept" \
+            --requirement "$WORK/wanted.txt" 2>"$WORK/pip.log" || { cat "$WORK/pip.log"; fail "no wheels"; }
+        cp "$WORK/wanted.txt" "$kept/.made-for"
+    fi
+    mkdir -p docker/wheels
+    cp "$kept/.made-for" "$kept"/*.whl docker/wheels # the mark first, for remove_wheels
 }
 
 build() {

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from a3c.run.rundir import REPOSITORY
-from benchmarks import machine, turns
+from benchmarks import machine, pair, turns
+from tests.faults import wire
 from tests.runs import call, is_gone, wait_until
 
 SHORT = {  # flags that cut it short, and columns of numbers
@@ -51,11 +52,15 @@ def test_a_short_benchmark_writes_numbers(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["ps_capacity", "real_clusters --preset cartpole", "asynchrony --at-once 3 --workers 2"],
+    [
+        "ps_capacity --output {}",
+        "real_clusters --preset cartpole --output {}",
+        "asynchrony --at-once 3 --workers 2 --output {}",
+        "__main__ --only ps_capacity --folder {}",
+    ],
 )
 def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", *f"benchmarks.{line}".split()]
-    command += ["--output", str(tmp_path / "t.csv")]
+    command = [sys.executable, "-m", *f"benchmarks.{line}".format(tmp_path / "t").split()]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as benchmark:
         family = psutil.Process(benchmark.pid)
@@ -64,6 +69,62 @@ def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path:
         benchmark.terminate()
         assert benchmark.wait(30.0) == 128 + signal.SIGTERM
     wait_until(lambda: all(is_gone(process.pid) for process in left), "the end of all", 10.0)
+
+
+@pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
+def test_chaos_that_is_ended_leaves_no_disk_and_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.chaos", "--workers", "1"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=quiet) as chaos:
+        family = psutil.Process(chaos.pid)
+        wait_until(lambda: len(family.children(recursive=True)) >= 4, "two processes on two hosts")
+        left = family.children(recursive=True)
+        chaos.terminate()
+        assert chaos.wait(60.0) == 128 + signal.SIGTERM
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    assert not [*tmp_path.iterdir()]
+    wait_until(lambda: all(is_gone(process.pid) for process in left), "the end of all", 10.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("floor_process", "floor_process COUNTS.jsonl FLAGS"),
+        ("floor_process --help", "floor_process COUNTS.jsonl FLAGS"),
+        ("pusher 9 9", "pusher PARAMETERS PAUSE_MS COUNTS-0.jsonl"),
+        ("pusher --help", "pusher PARAMETERS PAUSE_MS COUNTS-0.jsonl"),
+    ],
+)
+def test_processes_of_benchmarks_say_their_arguments(words: str, said: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-X", "importtime", "-m", *f"benchmarks.{words}".split()]
+    ended = call(*command, cwd=tmp_path, env=environment, timeout=60)
+    assert ended.returncode == 1
+    assert f"python -m benchmarks.{said}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "tensorflow" not in ended.stderr  # among what was imported
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("real_clusters --preset cartpole --seeds 1,3-1", "3-1 names no seeds: give"),
+        ("pair --before nosuch", "--before nosuch is refused: fatal: not a valid object name"),
+    ],
+)
+def test_a_mistake_is_refused_in_one_line(words: str, said: str) -> None:
+    ended = call(sys.executable, "-m", *f"benchmarks.{words}".split(), cwd=REPOSITORY)
+    assert ended.returncode == 2, ended.stderr
+    assert said in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_variable_of_a_pair_has_a_name_and_a_value() -> None:
+    words = [*shlex.split(pair.__doc__ or ""), "--learning-rate", "1E-4", "--x=1", "OMP_2=1=2"]
+    found = [word for word in words if pair.is_variable(word.removeprefix("--with="))]
+    assert found == ["--with=TF_ENABLE_ONEDNN_OPTS=0", "OMP_2=1=2"]
 
 
 def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path) -> None:

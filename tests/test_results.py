@@ -1,5 +1,6 @@
 """A plan of long runs that continues after stops, without its run folders and on other machines."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -92,6 +93,24 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     assert len(stopped.sessions()) == 2  # nothing was left to do
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_stops_a_run_except_under_nohup(ignored: bool, tmp_path: Path) -> None:
+    lines = (
+        "import os, signal, sys; from benchmarks import results",
+        "stop = results.Stop(0.05 if len(sys.argv) > 1 else 9.0)",  # 3 s under nohup
+        "os.kill(os.getpid(), signal.SIGHUP)",
+        "with open('log', 'ab') as log: results.follow(['sleep', '99'], log, stop)",
+        "print('unheard', flush=True)",
+        "sys.exit(stop.signal)",
+    )
+    command = [sys.executable, "-c", "\n".join(lines), *(["ignored"] if ignored else [])]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = ["nohup", *command] if ignored else command
+    done = runs.call(*command, cwd=tmp_path, env=environment)
+    expected = (0, "unheard\n") if ignored else (signal.SIGHUP, "")
+    assert (done.returncode, done.stdout) == expected, done.stderr
+
+
 def test_the_page_and_its_picture_are_made_from_the_index_and_the_curves(tmp_path: Path) -> None:
     where = ("2026-01-01 00:00:00", "abc", "2 cores", 0.5)
     rows = [
@@ -100,7 +119,8 @@ def test_the_page_and_its_picture_are_made_from_the_index_and_the_curves(tmp_pat
         )
         for n, mean in ((1, 20.0), (2, 21.0))
     ]
-    machine.write(tmp_path / "index.csv", rows)
+    short = rows[0]._replace(run="pong-3", seed=3, env_steps=99, games="", mean="")  # has no curve
+    machine.write(tmp_path / "index.csv", [*rows, short])
     for row in rows:
         points = [results.Point(n * 20_000, n * 9.0, n / 2 + row.seed) for n in range(1, 20)]
         machine.write(tmp_path / f"{row.run}.csv", points)
@@ -112,4 +132,5 @@ def test_the_page_and_its_picture_are_made_from_the_index_and_the_curves(tmp_pat
     assert "| Pong | 17.3 | 21 | – | 20.9 | 20.5 | 20.5 (20.0 to 21.0) | 2 |" in table
     assert table.count(results_page.NOT_YET) == 6
     assert "| pong-2 | 10,000,000 | – | 21.0 ± 1.0 |" in table
+    assert "| pong-3 | 99 | – | – |" in table
     assert picture.stat().st_size > 10_000

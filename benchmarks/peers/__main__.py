@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
-    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before each of them")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds, once for each program")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/peers.csv"))
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
     parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS])
