@@ -32,8 +32,8 @@
   X(predict_weights, 0) /* load the weights expected so many steps later */ \
   X(play_ms, 1) X(learn_ms, 0.3) X(push_ms, 1) /* an env step, a sample, a push */ \
   X(jitter, 0.3) /* standard deviation of the logarithm of each duration */ \
-  X(pull, 1) /* load the newest weights before learning */ \
-  X(values_again, 1) /* then compute values with them again; 2: before each epoch */ \
+  X(pull, 0) /* load the newest weights before learning */ \
+  X(values_again, 0) /* then compute values with them again; 2: before each epoch */ \
   X(together, 0) /* all workers wait for each other before they play and before they learn */ \
   X(alone, 0) /* env steps that the first worker plays before the others start */ \
   X(report_delay, 0) /* env steps between a game's end and its report */ \
@@ -538,8 +538,12 @@ static void learn(Worker *w) {
     sum += w->advantage[row], squares += w->advantage[row] * w->advantage[row];
     rows[n++] = row;
   }
+  if (!n) { /* all games were reset: a push would step without samples */
+    w->pushed++;
+    return;
+  }
   double mean = 0, scale = 1;
-  if (c.normalize_advantages && n) {
+  if (c.normalize_advantages) {
     mean = sum / n;
     scale = 1 / (sqrt(fmax(squares / n - mean * mean, 0)) + 1e-6);
   }
@@ -549,9 +553,10 @@ static void learn(Worker *w) {
   for (int i = 0; i < n; i++) {
     int row = rows[i];
     float *q = policy + i * num_actions, advantage = (w->advantage[row] - mean) * scale;
-    float ratio = expf(log_probability(q, log_dev, w->action[row], d, de) - w->log_p[row]);
+    float log_p = log_probability(q, log_dev, w->action[row], d, de);
+    float ratio = c.ratio_limit ? expf(log_p - w->log_p[row]) : 1;
     int is_clipped = advantage > 0 ? ratio > 1 + c.ratio_limit : ratio < 1 - c.ratio_limit;
-    float weight = is_clipped && c.ratio_limit ? 0 : advantage * ratio;
+    float weight = is_clipped ? 0 : advantage * ratio;
     for (int k = 0; k < num_actions; k++)
       dpolicy[i * num_actions + k] = -(weight * d[k] + c.entropy_weight * de[k]) / n;
     if (is_gaussian) ddeviation -= (weight * d[1] + c.entropy_weight * de[1]) / n;
@@ -641,6 +646,7 @@ static void replay(void) {
     get(w->obs, size * num_obs), get(w->next, c.envs * num_obs);
     get(w->action, size), get(w->reward, size), get(w->discount, size);
     get(w->log_p, size), get(w->trains, size);
+    estimate_again(w); /* the values of play */
     begin_to_learn(w);
     while (w->pushed < c.minibatches * c.epochs) learn(w);
   }

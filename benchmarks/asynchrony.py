@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from a3c.config import Config, command_line
+from a3c.errors import A3CError, UserError
+from a3c.process import console
 from a3c.process.startup import import_tensorflow
 from a3c.run import checkpoint
 from benchmarks import asynchrony_in_c, machine
@@ -211,11 +213,17 @@ def make(case: Case, flags: Sequence[str]) -> Row:
 def _make_and_send(case: Case, flags: Sequence[str], to: Connection) -> None:
     signal.signal(signal.SIGTERM, machine.end_by_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-    to.send(make(case, flags))
+    try:
+        to.send(make(case, flags))
+    except UserError as error:
+        to.send(error)
 
 
 def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Iterator[Row | Case]:
-    """The rows of runs as they end, a process for each run; the case instead if a run failed."""
+    """The rows of runs as they end, a process for each run; the case instead if a run failed.
+
+    Raises the UserError of a run, and ends the others.
+    """
     waiting = list(reversed(cases))
     running: dict[Connection, tuple[Case, multiprocessing.Process]] = {}
     try:
@@ -234,9 +242,12 @@ def make_all(cases: Sequence[Case], flags: Sequence[str], at_once: int) -> Itera
                 assert isinstance(pipe, Connection)
                 case, process = running[pipe]
                 try:
-                    yield pipe.recv()
+                    made = pipe.recv()
                 except EOFError:
-                    yield case
+                    made = case
+                if isinstance(made, UserError):
+                    raise made
+                yield made
                 process.join()
                 del running[pipe]
                 pipe.close()
@@ -368,4 +379,7 @@ def _line(made: Row | Case) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except A3CError as error:
+        sys.exit(console.refuse("benchmarks.asynchrony", error))

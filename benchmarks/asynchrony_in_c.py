@@ -3,7 +3,8 @@
     python -m benchmarks.asynchrony_in_c --preset cartpole --workers 16 --seed 101
 
 Prints one line of JSON. This needs a C compiler, `cc`. It knows CartPole, Acrobot and Pendulum with
-networks of two layers of 64 units. All settings of the launcher are flags here too; `--set
+networks of two layers of 64 units. All settings of the launcher are flags here too; those of the
+environment, the network and learning that the C program doesn't know are refused. `--set
 NAME=NUMBER` changes those of the C program, such as `--set alone=4000`: see SETTINGS there.
 """
 
@@ -22,16 +23,23 @@ from pathlib import Path
 from typing import Any
 
 from a3c.config import Config, command_line
-from a3c.errors import UserError
+from a3c.errors import A3CError, UserError
+from a3c.process import console
 
 SOURCE = Path(__file__).with_name("asynchrony.c")
 TASKS = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")  # as numbered in the program
-HIDDEN = (64, 64)
 _SAME = (  # settings of both by the same name
     *("epochs", "ratio_limit", "gamma", "gae_lambda", "advantage_horizon", "normalize_advantages"),
     *("reward_scale", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("max_gradient_norm", "value_loss_weight", "entropy_weight"),
 )
+_KNOWN = {  # settings of environment, network and learning; all others must have their defaults
+    *_SAME,
+    *("env_id", "envs", "envs_per_worker", "network", "separate_value", "initial_log_deviation"),
+    *("rollout_length", "shortest_rollout", "samples_per_step", "smallest_push", "minibatches"),
+    *("learning_rate_schedule", "learning_rate_final", "anneal_start", "anneal_steps"),
+    "predict_weights",
+}
 
 
 def program() -> Path:
@@ -45,13 +53,29 @@ def program() -> Path:
     return binary
 
 
+def _refuse_unknown(config: Config) -> None:
+    """Raise UserError if a setting would have no effect in the C program."""
+    unknown = {
+        name: value
+        for section in ("env", "network", "learning")
+        for name, value in vars(getattr(config, section)).items()
+        if name not in _KNOWN and value != getattr(getattr(Config(), section), name)
+    }
+    if config.env.env_id not in TASKS:
+        unknown = {"env_id": config.env.env_id}
+    elif config.network.network not in ("auto", "mlp"):
+        unknown["network"] = config.network.network
+    if unknown:
+        flags = " ".join(command_line.flags_of(unknown))
+        raise UserError(
+            f"asynchrony_in_c doesn't know {flags}: leave this out, or use asynchrony_simulated"
+        )
+
+
 def settings(config: Config) -> dict[str, float]:
     """The settings of the C program by a configuration."""
+    _refuse_unknown(config)
     learning, share = config.learning, config.share
-    if config.env.env_id not in TASKS or config.network.hidden_sizes != HIDDEN:
-        raise UserError(f"asynchrony_in_c knows {', '.join(TASKS)} with hidden sizes 64, 64 only")
-    if learning.optimizer != "adam":
-        raise UserError("asynchrony_in_c knows Adam only")
     is_linear = learning.learning_rate_schedule == "linear"
     final = learning.learning_rate_final if is_linear else learning.learning_rate
     start, end = config.windows["anneal"]
@@ -67,6 +91,8 @@ def settings(config: Config) -> dict[str, float]:
         "minibatches": min(share.minibatches, share.samples),
         "samples_per_step": config.samples_per_step,
         "predict_weights": config.predicts_weights,
+        "pull": bool(learning.ratio_limit),
+        "values_again": bool(learning.ratio_limit),  # also without predict_weights, unlike Learner
         "separate_value": config.network.separate_value,
         "initial_log_deviation": config.network.initial_log_deviation,
         "learning_rate_final": final,
@@ -105,4 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except A3CError as error:
+        sys.exit(console.refuse("benchmarks.asynchrony_in_c", error))

@@ -69,11 +69,12 @@ def main() -> int:
 def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
     """Take turns of the floor and of a cluster of one shape."""
     workers = os.cpu_count() or 1
+    both = [*flags, "--workers", str(workers)]  # the number determines each worker's share
     where = machine.here()
     with turns.scratch() as folder:
         sides = (
-            floor(flags, workers, folder),
-            turns.cluster("cluster", [*flags, "--workers", str(workers)], folder),
+            floor(both, workers, folder),
+            turns.cluster("cluster", both, folder),
         )
         seconds = arguments.seconds or TURN_S[shape]
         pairs = turns.compare(sides, arguments.pairs, seconds, shape)

@@ -3,8 +3,9 @@
     python -m benchmarks.scale_model --check     # first compare with real runs on this machine
     python -m benchmarks.scale_model             # only the tables and the picture
 
-The simulation is in scale_queues.py; costs come from ps-capacity.csv and floor.csv in
-benchmarks/results. Trust its ratios and the position of the knee, not the third digit.
+The simulation is in scale_queues.py; the costs of a ps and of a worker's pushes come from
+ps-capacity.csv and ps-capacity-small.csv in benchmarks/results, and `--env-steps-per-s` is the
+speed of play. Trust its ratios and the position of the knee, not the third digit.
 """
 
 if not __package__:
@@ -73,10 +74,10 @@ class Point(NamedTuple):
     limit: str
 
 
-def costs_of(
-    parameters: int, play_ms: float, tables: Sequence[str] = ("ps-capacity.csv",)
-) -> Costs:
+def costs_of(parameters: int, play_ms: float, tables: Sequence[str] | None = None) -> Costs:
     """Costs measured by ps_capacity.py, interpolated linearly between network sizes."""
+    if tables is None:
+        tables = SMALL if parameters < 100_000 else ("ps-capacity.csv",)
     rows = [
         row
         for row in itertools.chain(*(machine.read(RESULTS / name) for name in tables))

@@ -54,13 +54,17 @@ class _Line:
 
     def __init__(self) -> None:
         self._free_at = 0.0
-        self.busy_s = 0.0
+        self._busy_s = 0.0
 
     def serve(self, at: float, seconds: float) -> float:
         """When an arrival at time `at` has been served."""
         self._free_at = max(self._free_at, at) + seconds
-        self.busy_s += seconds
+        self._busy_s += seconds
         return self._free_at
+
+    def load(self, until: float) -> float:
+        """The busy share of the time up to `until`, which lies after all arrivals."""
+        return (self._busy_s - max(0.0, self._free_at - until)) / until
 
 
 class _Ps:
@@ -102,10 +106,9 @@ class Simulation:
             self._take(heapq.heappop(self._events))
         kept, ends = UPDATES // 4, sorted(self._ends)
         rate = (UPDATES - kept - 1) / (ends[-1] - ends[kept])
-        cores = [one.core.busy_s for one in self._ps]
-        links = [line.busy_s for one in self._ps for line in (one.up, one.down)]
-        staleness = statistics.mean(self._stale[kept:])
-        return Outcome(rate, staleness, max(cores) / ends[-1], max(links) / ends[-1])
+        ps_load = max(one.core.load(ends[-1]) for one in self._ps)
+        link_load = max(line.load(ends[-1]) for one in self._ps for line in (one.up, one.down))
+        return Outcome(rate, statistics.mean(self._stale[kept:]), ps_load, link_load)
 
     def _play(self, worker: int, at: float) -> None:
         mean = self._costs.play_ms / 1000

@@ -26,7 +26,7 @@ from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, machine
 from benchmarks.asynchrony import REAL, Row
 from benchmarks.machine import RESULTS
-from benchmarks.scale_model import LOOPBACK_MBIT_S, PARAMETERS, SMALL, costs_of
+from benchmarks.scale_model import LOOPBACK_MBIT_S, PARAMETERS, costs_of
 from benchmarks.scale_queues import Shape, Simulation
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -58,7 +58,7 @@ class Point(NamedTuple):
 def pushes_per_s(workers: int, ps: int, hosts: int, link: float, env_steps_per_s: float) -> float:
     """Pushes a second of all workers; a gatherer waits for the ps before it gathers again."""
     play_ms = 1000 * SAMPLES / EPOCHS / env_steps_per_s
-    costs = costs_of(PARAMETERS["pong"], play_ms, SMALL)
+    costs = costs_of(PARAMETERS["pong"], play_ms)
     if not hosts:
         return Simulation(Shape(workers, ps, link), costs).run().updates_per_s
     of_host = workers // hosts

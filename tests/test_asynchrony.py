@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from a3c.config import Config
 from a3c.config.command_line import parse_config
 from a3c.errors import UserError
 from a3c.learn.rollout import Rollout
@@ -136,12 +137,32 @@ def log_probabilities(rollout: Rollout) -> np.ndarray:
     return np.take_along_axis(logs, actions[..., None], axis=-1)
 
 
+def learnt_in_c(settings: Config, given: list[np.ndarray], rollouts: int) -> np.ndarray:
+    """The weights that the program in C learns from first weights and rollouts."""
+    numbers = {**asynchrony_in_c.settings(settings), "replay": rollouts}
+    done = subprocess.run(
+        [asynchrony_in_c.program(), *(f"{name}={value:.17g}" for name, value in numbers.items())],
+        input=np.concatenate(given).astype(np.float32).tobytes(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return np.frombuffer(done.stdout, np.float32)
+
+
 @needs_cc
-@pytest.mark.parametrize("preset", ["cartpole", "acrobot", "pendulum"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--preset=cartpole"],
+        ["--preset=acrobot"],
+        ["--preset=pendulum"],
+        ["--preset=cartpole", "--ratio-limit=0", "--epochs=1"],
+    ],
+)
 def test_the_program_in_c_learns_what_the_cluster_learns_from_the_same_rollouts(
-    preset: str,
+    flags: list[str],
 ) -> None:
-    settings, _ = parse_config([f"--preset={preset}", "--workers=3", "--minibatches=1"], "", "")
+    settings, _ = parse_config([*flags, "--workers=3", "--minibatches=1"], "", "")
     simulation = Simulation(settings)
     plays = [(learner, player.rollouts()) for learner, player in simulation.workers]
     given = [in_c(simulation.parameters())]
@@ -150,25 +171,73 @@ def test_the_program_in_c_learns_what_the_cluster_learns_from_the_same_rollouts(
         # All play before the first of them learns, so the others learn from older weights' games.
         for learner, rollout in [(learner, next(rollouts)) for learner, rollouts in plays]:
             parts = [rollout.observations, rollout.after, rollout.actions, rollout.rewards]
-            parts += [rollout.discounts, log_probabilities(rollout), rollout.mask]
+            # Without a ratio limit the probabilities of play have no effect.
+            played = log_probabilities(rollout) * bool(settings.learning.ratio_limit)
+            parts += [rollout.discounts, played, rollout.mask]
             given += [np.ravel(part).astype(np.float32) for part in parts]
             learner.update(rollout)
-    numbers = {**asynchrony_in_c.settings(settings), "replay": rounds * len(plays)}
-    learnt = subprocess.run(
-        [asynchrony_in_c.program(), *(f"{name}={value:.17g}" for name, value in numbers.items())],
-        input=np.concatenate(given).tobytes(),
-        stdout=subprocess.PIPE,
-        check=True,
-    )
+    learnt = learnt_in_c(settings, given, rounds * len(plays))
     expected = in_c(simulation.parameters())
-    learnt_by_c = np.frombuffer(learnt.stdout, np.float32)
     assert np.abs(expected - given[0]).max() > 0.01
-    np.testing.assert_allclose(learnt_by_c, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(learnt, expected, rtol=0, atol=1e-5)
 
 
-def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(UserError):
-        asynchrony_in_c.simulated(["--preset=cartpole", "--optimizer=sgd"])
+@needs_cc
+def test_a_rollout_without_samples_makes_no_step_in_c() -> None:
+    flags = ["--preset=cartpole", "--workers=1", "--samples-per-step=0", "--minibatches=1"]
+    settings, _ = parse_config(flags, "", "")
+    share, weights = settings.share, np.full(asynchrony_pictures.PARAMETERS["cartpole"], 0.01)
+    rollout = np.zeros(share.samples * (4 + 5) + share.envs * 4)  # a mask of zeros, too
+    assert (learnt_in_c(settings, [weights, rollout], 1) == weights.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--env-id=CartPole-v0",
+        "--optimizer=sgd",
+        "--network=mlp-lstm",
+        "--hidden-sizes=32",
+        "--activation=relu",
+        "--kl-limit=0.02",
+        "--value-clip=1",
+        "--entropy-weight-final=0",
+        "--epsilon-greedy=0.1",
+        "--normalize-observations",
+        "--critic-learning-rate-scale=2",
+        "--reward-clip=1",
+        "--learning-rate-range 1e-4 1e-2",
+    ],
+)
+def test_the_program_in_c_refuses_what_it_does_not_know(flag: str) -> None:
+    settings, _ = parse_config(["--preset=cartpole", *flag.split()], "", "")
+    with pytest.raises(UserError, match=flag.split("=")[0].split()[0]):
+        asynchrony_in_c.settings(settings)
+
+
+@pytest.mark.parametrize("task", ["cartpole", "acrobot", "pendulum"])
+@pytest.mark.parametrize("remedy", asynchrony.REMEDIES)
+def test_the_program_in_c_knows_the_presets_and_remedies(task: str, remedy: str) -> None:
+    flags = asynchrony.remedy_flags(remedy, task, 16)
+    settings, _ = parse_config([f"--preset={task}", "--workers=16", *flags], "", "")
+    asynchrony_in_c.settings(settings)
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    "line",
+    ["asynchrony_in_c --preset pong", "asynchrony --kind simulated-in-c --tasks memory --output"],
+)
+def test_what_the_program_in_c_does_not_know_is_refused_in_one_line(
+    line: str, tmp_path: Path
+) -> None:
+    name, *flags = line.split()
+    if flags[-1] == "--output":
+        flags.append(str(tmp_path / "t.csv"))
+    done = call(sys.executable, "-m", f"benchmarks.{name}", *flags, cwd=REPOSITORY)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"benchmarks.{name}: ")
 
 
 # --- the judge ------------------------------------------------------------------------------------

@@ -1,8 +1,15 @@
 """The scale model against results that are worked out by hand."""
 
+import argparse
+import contextlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from benchmarks import scale_solve
+from benchmarks import floor, scale_model, scale_solve, turns
 from benchmarks.scale_queues import Costs, Shape, Simulation
 
 COSTS = Costs(play_ms=80.0, worker_ms=5.0, ps_ms=5.0, ps_fixed_ms=1.0, wire_bytes=2.5e6)
@@ -37,3 +44,35 @@ def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_
     assert wall[1, 0, 256, same] < 1.05 * wall[1, 0, 64, same]
     assert wall[1, 0, 256, worse] > 3 * wall[1, 0, 64, worse]
     assert (1, 0, 32, worse) not in wall
+
+
+def test_no_part_of_a_cluster_is_busy_for_longer_than_the_run() -> None:
+    for link in (FAST, 1000.0):
+        found = Simulation(Shape(1024, 1, link), COSTS).run()
+        assert 0.9 < max(found.ps_load, found.link_load) <= 1
+        assert min(found.ps_load, found.link_load) <= 1
+
+
+def test_the_cost_of_a_small_network_was_measured_with_small_networks() -> None:
+    pong = scale_model.costs_of(scale_model.PARAMETERS["pong"], 40.0)
+    assert pong.ps_ms == pytest.approx((0.31 + 0.363) / 2)
+    assert pong.ps_fixed_ms == pytest.approx(0.27, abs=0.01)
+
+
+def test_the_floor_and_the_cluster_have_the_same_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def note(_name: str, command: Sequence[str], *_: object, **__: Any) -> None:
+        commands.append(shlex.split(command[-1]) if command[0] == "sh" else list(command))
+
+    monkeypatch.setattr(turns, "Contestant", note)
+    monkeypatch.setattr(floor, "Contestant", note)
+    monkeypatch.setattr(turns, "scratch", lambda: contextlib.nullcontext(tmp_path))
+    monkeypatch.setattr(turns, "compare", lambda *_: [(1, 1.0, 1.0)])
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    rows = floor.measure("classic", ["--gamma", "0.9"], argparse.Namespace(seconds=1.0, pairs=1))
+    assert rows[0].flags == "--gamma 0.9"
+    assert [words.count("--workers") for words in commands] == [3, 1]
+    assert all(words[words.index("--workers") + 1] == "3" for words in commands)
