@@ -38,7 +38,7 @@ from benchmarks.asynchrony import (
     preset,
 )
 from benchmarks.asynchrony import read as read_rows
-from benchmarks.scale_model import SMALL, costs_of
+from benchmarks.scale_model import costs_of
 from benchmarks.scale_queues import Shape, Simulation
 
 PARAMETERS = {  # of the presets' networks
@@ -188,7 +188,7 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
 def _projected(one: Summary, cpu_ms: float) -> Projected:
     config = preset(one.task, one.workers)
     steps_a_push = config.share.push / config.learning.epochs
-    costs = costs_of(PARAMETERS[one.task], cpu_ms * steps_a_push, SMALL)
+    costs = costs_of(PARAMETERS[one.task], cpu_ms * steps_a_push)
     outcome = Simulation(Shape(one.workers, 1, LINK_MBIT_S), costs).run()
     rate = steps_a_push * outcome.updates_per_s
     return Projected(

@@ -34,7 +34,6 @@ WORKERS = tuple(2**i for i in range(11))
 PS = (1, 2, 4, 8, 16)
 LINKS = (1_000.0, 10_000.0)  # Mbit/s
 PARAMETERS = {"pong": 30_084, "paper": 677_172}
-SMALL = ("ps-capacity.csv", "ps-capacity-small.csv")  # with networks below 100,000 parameters
 CHECKED_WORKERS = (1, 2, 4, 8)
 PAUSE_MS = 40.0
 WARM_UP_S = 2.0
@@ -74,10 +73,11 @@ class Point(NamedTuple):
     limit: str
 
 
-def costs_of(parameters: int, play_ms: float, tables: Sequence[str] | None = None) -> Costs:
+def costs_of(parameters: int, play_ms: float) -> Costs:
     """Costs measured by ps_capacity.py, interpolated linearly between network sizes."""
-    if tables is None:
-        tables = SMALL if parameters < 100_000 else ("ps-capacity.csv",)
+    tables = ["ps-capacity.csv"]
+    if parameters < 100_000:
+        tables.append("ps-capacity-small.csv")
     rows = [
         row
         for row in itertools.chain(*(machine.read(RESULTS / name) for name in tables))
