@@ -68,15 +68,19 @@ def batch_of(of: Agent, observations: np.ndarray, **arrays: Any) -> Batch:
     return Batch(**{**usual, **given})
 
 
+def serve(cluster: Cluster, task: Task) -> tf.distribute.Server:
+    spec = tf.train.ClusterSpec(cluster.as_dict())
+    return tf.distribute.Server(spec, job_name=task.job, task_index=task.index)
+
+
 class InProcessCluster:
     """A ps and workers whose servers are all in this process; they end with it."""
 
     def __init__(self, num_ps: int = 1, num_workers: int = 2) -> None:
         ports = [f"127.0.0.1:{port}" for port in addresses.free_ports(num_ps + num_workers)]
         self.cluster = Cluster(tuple(ports[:num_ps]), tuple(ports[num_ps:]))
-        spec = tf.train.ClusterSpec(self.cluster.as_dict())
         self.servers = {
-            (job, i): tf.distribute.Server(spec, job_name=job, task_index=i)
+            (job, i): serve(self.cluster, Task(job, i))
             for job in addresses.JOBS
             for i in range(len(self.cluster.addresses(job)))
         }

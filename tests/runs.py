@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -142,6 +143,21 @@ def is_gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def assert_ends_with_its_family(
+    command: Sequence[str], number: signal.Signals, size: int = 3, **settings: Any
+) -> None:
+    """Assert that a signal ends a program, with its code, and all processes that it has started."""
+    quiet: dict[str, Any] = {"cwd": REPOSITORY, "stdout": subprocess.DEVNULL}
+    quiet["stderr"] = subprocess.DEVNULL
+    with subprocess.Popen(command, **{**quiet, **settings}) as process:
+        family = psutil.Process(process.pid)
+        wait_until(lambda: len(family.children(recursive=True)) >= size, f"{size} processes")
+        left = family.children(recursive=True)
+        process.send_signal(number)
+        assert process.wait(60.0) == 128 + number
+    wait_until(lambda: all(is_gone(one.pid) for one in left), "the end of all", 10.0)
 
 
 def children(pid: int) -> list[int]:

@@ -3,17 +3,15 @@
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, pair, turns
 from tests.faults import wire
-from tests.runs import call, is_gone, wait_until
+from tests.runs import assert_ends_with_its_family, call
 
 SHORT = {  # flags that cut it short, and columns of numbers
     "floor": ("--smoke", ["efficiency"]),
@@ -53,7 +51,6 @@ def test_a_short_benchmark_writes_numbers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "ps_capacity --output {}",
         "real_clusters --preset cartpole --output {}",
         "asynchrony --at-once 3 --workers 2 --output {}",
         "__main__ --only ps_capacity --folder {}",
@@ -61,30 +58,16 @@ def test_a_short_benchmark_writes_numbers(name: str, tmp_path: Path) -> None:
 )
 def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", *f"benchmarks.{line}".format(tmp_path / "t").split()]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as benchmark:
-        family = psutil.Process(benchmark.pid)
-        wait_until(lambda: len(family.children(recursive=True)) >= 3, "three processes")
-        left = family.children(recursive=True)
-        benchmark.terminate()
-        assert benchmark.wait(30.0) == 128 + signal.SIGTERM
-    wait_until(lambda: all(is_gone(process.pid) for process in left), "the end of all", 10.0)
+    assert_ends_with_its_family(command, signal.SIGTERM)
 
 
 @pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
 def test_chaos_that_is_ended_leaves_no_disk_and_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.chaos", "--workers", "1"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=quiet) as chaos:
-        family = psutil.Process(chaos.pid)
-        wait_until(lambda: len(family.children(recursive=True)) >= 4, "two processes on two hosts")
-        left = family.children(recursive=True)
-        chaos.terminate()
-        assert chaos.wait(60.0) == 128 + signal.SIGTERM
+    assert_ends_with_its_family(command, signal.SIGTERM, size=4, env=environment, stderr=None)
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
     assert not [*tmp_path.iterdir()]
-    wait_until(lambda: all(is_gone(process.pid) for process in left), "the end of all", 10.0)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import pytest
 
 import a3c
 import launch_cluster
-from a3c.errors import UserError
-from a3c.net import layers
 from a3c.process import console
 from a3c.run.rundir import REPOSITORY
 
@@ -25,11 +23,6 @@ def test_the_version_is_that_of_the_project(
         launch_cluster.main([*verb, "--version"])
     assert left.value.code == 0
     assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
-
-
-def test_an_unknown_activation_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match="activation 'gelu' is unknown: give one of tanh, relu"):
-        layers.dense(None, 1, "layer", activation="gelu")  # type: ignore[arg-type]
 
 
 DRY_RUN = ("--mode", "child", "--isolation", "off", "--dry-run", "--env-id")

@@ -105,10 +105,6 @@ def tf_config(task: Any, **jobs: Any) -> str:
     return json.dumps({"cluster": {"ps": PS, "worker": WORKERS, **jobs}, "task": task})
 
 
-def worker_config(index: Any, **jobs: Any) -> str:
-    return tf_config({"type": "worker", "index": index}, **jobs)
-
-
 def read(text: str) -> tuple[Cluster, Task]:
     return from_tf_config(text, trusted_network=False)
 
@@ -133,7 +129,7 @@ def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> Non
     made, chief = read(tf_config({"type": head, "index": 0}, **jobs))
     assert made.workers == ("127.0.0.1:9", *WORKERS)
     assert (chief, chief.is_chief) == (Task("worker", 0), True)
-    assert read(worker_config(0, **jobs))[1] == Task("worker", 1)
+    assert read(tf_config({"type": "worker", "index": 0}, **jobs))[1] == Task("worker", 1)
     assert read(tf_config({"type": "ps", "index": 0}, **jobs))[1] == Task("ps", 0)
 
 

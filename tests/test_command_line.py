@@ -1,7 +1,6 @@
 """The layers of a configuration and the command line, as users meet them."""
 
 import json
-import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 import launch_cluster
 import worker
-from a3c.config import SECTIONS, Config, command_line
+from a3c.config import Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.command_line import OPTIONS
 
@@ -86,14 +85,9 @@ def test_numbers_and_times_may_be_written_as_people_do(name: str, text: str, val
 
 @pytest.mark.parametrize("name", command_line.preset_names())
 def test_every_preset_is_valid_and_says_where_it_comes_from(name: str) -> None:
-    file = command_line.PRESETS / f"{name}.toml"
-    tables = tomllib.loads(file.read_text())
-    assert file.read_text().startswith("#")
-    assert set(tables) <= {"for_env_ids", *SECTIONS}
+    assert (command_line.PRESETS / f"{name}.toml").read_text().startswith("#")
     config = command_line.merge([command_line.read_preset(name)])
     assert config != Config()
-    for pattern in tables.get("for_env_ids", []):
-        assert isinstance(pattern, str)
     assert parse("--preset", name) == config
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from a3c.cluster.topology import Cluster, Task, free_ports
 from a3c.errors import RetryableError
 from a3c.server import sessions
 from a3c.server.store import Store
-from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
+from tests.clusters import InProcessCluster, agent, flat, push_of, serve, small_config
 
 SETTINGS = small_config(hidden_sizes=[8000], learning_rate=0.01)  # 56,003 parameters
 LONG = 10_000  # bytes: of vectors, not of what else is said
@@ -104,8 +103,3 @@ def test_a_ps_started_again_while_sessions_are_made_ready_is_a_lost_one(
 
 def port_of(address: str) -> int:
     return int(address.split(":")[1])
-
-
-def serve(cluster: Cluster, task: Task) -> tf.distribute.Server:
-    spec = tf.train.ClusterSpec(cluster.as_dict())
-    return tf.distribute.Server(spec, job_name=task.job, task_index=task.index)

@@ -10,56 +10,45 @@ import pytest
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from a3c.watch import status
+from tests import runs
 from tests.clusters import launcher
 from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
-from tests.runs import (
-    CARTPOLE,
-    DEADLINE_S,
-    ENDLESS,
-    REPOSITORY,
-    finish,
-    is_training,
-    manifest,
-    running,
-    wait_until,
-    wait_until_stopped,
-)
 from tests.terminals import terminal
 from tests.tmux_runs import Tmux, session_of
 
 
 def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    with running(path, *ENDLESS) as process:
-        wait_until(lambda: is_training(path), "training")
+    with runs.running(path, *runs.ENDLESS, "--workers", "1") as process:
+        runs.wait_until(lambda: runs.is_training(path, workers=1), "training")
         network = network_of(record_of(path, "ps-0").pid or 0)
         process.kill()
-        wait_until_stopped(path)
+        runs.wait_until_stopped(path)
     if not NO_NAMESPACE:
         assert_vanishes(network)
 
 
 def test_closing_the_terminal_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    command = launcher(*CARTPOLE, *ENDLESS, "--run-dir", str(path))
+    command = launcher(*runs.CARTPOLE, *runs.ENDLESS, "--run-dir", str(path))
     with terminal(command, tmp_path) as opened:
-        wait_until(lambda: is_training(path), "training")
-        wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
+        runs.wait_until(lambda: runs.is_training(path), "training")
+        runs.wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
         opened.close()
-        opened.process.wait(DEADLINE_S)
-        wait_until_stopped(path)
+        opened.process.wait(runs.DEADLINE_S)
+        runs.wait_until_stopped(path)
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
 
 
 def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
     """The terminal sends SIGINT to the whole foreground group: the order must hold all the same."""
     path = tmp_path / "run"
-    command = launcher(*CARTPOLE, *ENDLESS, "--run-dir", str(path))
+    command = launcher(*runs.CARTPOLE, *runs.ENDLESS, "--run-dir", str(path))
     with terminal(command, tmp_path) as opened:
-        wait_until(lambda: is_training(path), "training")
+        runs.wait_until(lambda: runs.is_training(path), "training")
         opened.type(b"\x03")
-        assert opened.process.wait(DEADLINE_S) == 130
-        wait_until_stopped(path)
+        assert opened.process.wait(runs.DEADLINE_S) == 130
+        runs.wait_until_stopped(path)
         said = opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
         assert "--resume" in said  # how to go on
         assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
@@ -67,19 +56,19 @@ def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
 
 def test_closing_a_terminal_of_tmux_ends_nothing_and_the_cockpits_pane_the_run(tmux: Tmux) -> None:
     path = tmux.start("run", "--workers", "2")
-    wait_until(lambda: is_training(path), "training")
+    runs.wait_until(lambda: runs.is_training(path), "training")
     environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
-    attached = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "attach", "run"]
+    attached = [sys.executable, str(runs.REPOSITORY / "launch_cluster.py"), "attach", "run"]
     with terminal(attached, tmux.work, environment) as opened:
-        wait_until(lambda: tmux("list-clients"), "an attached client")
-        wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
+        runs.wait_until(lambda: tmux("list-clients"), "an attached client")
+        runs.wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
         opened.close()
-        wait_until(lambda: not tmux("list-clients"), "the client's end")
+        runs.wait_until(lambda: not tmux("list-clients"), "the client's end")
     steps = status.read(RunDir(path)).global_step or 0
-    wait_until(lambda: (status.read(RunDir(path)).global_step or 0) > steps, "training on")
+    runs.wait_until(lambda: (status.read(RunDir(path)).global_step or 0) > steps, "training on")
     tmux("kill-pane", "-t", f"={session_of(path)}:cockpit.0")
-    wait_until_stopped(path)
-    wait_until(lambda: (path / "summary.json").exists(), "the summary")
+    runs.wait_until_stopped(path)
+    runs.wait_until(lambda: (path / "summary.json").exists(), "the summary")
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
 
 
@@ -92,14 +81,14 @@ def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(
     limits = ("--ps-timeout", "4", "--heartbeat-timeout", "5")
     settings = ("--workers", "1", "--envs", "1", "--rollout-length", "20")
     monkeypatch.setenv("A3C_TEST_STEP_S", "0.8")
-    with running(path, *slow, *limits, *settings) as process:
+    with runs.running(path, *slow, *limits, *settings) as process:
         beats = path / "processes" / "worker-0.heartbeat"
-        wait_until(lambda: beats.exists() and beats.stat().st_mtime > 1, "the first beat")
+        runs.wait_until(lambda: beats.exists() and beats.stat().st_mtime > 1, "the first beat")
         first = beats.stat().st_mtime
-        wait_until(lambda: beats.stat().st_mtime > first + 7, "beats within a rollout")
+        runs.wait_until(lambda: beats.stat().st_mtime > first + 7, "beats within a rollout")
         process.send_signal(signal.SIGINT)
-        _, said = finish(process)
-    assert manifest(path).reason == "interrupted", said
+        _, said = runs.finish(process)
+    assert runs.manifest(path).reason == "interrupted", said
     (worker,) = (r for r in process_records.read_records(path) if r.name == "worker-0")
     assert worker.restarts == 0
     assert "lost" not in said

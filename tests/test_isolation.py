@@ -9,61 +9,45 @@ import pytest
 from a3c.cluster.topology import split_address
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
-from tests.isolation import (
-    FORBIDDEN,
-    ORDINARY_USER,
-    assert_cut_off,
-    assert_vanishes,
-    connects,
-    needs_namespaces,
-    needs_user_namespaces,
-    network_of,
-    record_of,
-)
-from tests.runs import (
-    CARTPOLE,
-    ENDLESS,
-    ONLY_IN_ENVIRONMENT,
-    assert_private,
-    call,
-    everything_ended,
-    finish,
-    launcher,
-    running,
-    wait_until,
-)
+from tests import isolation, runs
 
 
-@needs_user_namespaces
-@needs_namespaces
+@isolation.needs_user_namespaces
+@isolation.needs_namespaces
 def test_an_ordinary_user_trains_in_isolation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
-    monkeypatch.setenv("SOME_TOKEN", ONLY_IN_ENVIRONMENT)
-    with running(path, "--isolation", "on", *ENDLESS, prefix=ORDINARY_USER) as process:
-        ps = record_of(path, "ps-0")
-        network = network_of(ps.pid or 0)
-        assert network_of(ps.pid or 0, "user") != network_of(process.pid, "user")
-        assert_cut_off(path)
+    monkeypatch.setenv("SOME_TOKEN", runs.ONLY_IN_ENVIRONMENT)
+    with runs.running(
+        path, "--isolation", "on", *runs.ENDLESS, prefix=isolation.ORDINARY_USER
+    ) as process:
+        ps = isolation.record_of(path, "ps-0")
+        network = isolation.network_of(ps.pid or 0)
+        assert isolation.network_of(ps.pid or 0, "user") != isolation.network_of(
+            process.pid, "user"
+        )
+        isolation.assert_cut_off(path)
         process.send_signal(signal.SIGINT)
-        code, said = finish(process)
+        code, said = runs.finish(process)
     assert code == 130, said
     assert "not isolated" not in said
-    assert_private(path)
-    assert everything_ended(path)
-    assert_vanishes(network)
+    runs.assert_private(path)
+    assert runs.everything_ended(path)
+    isolation.assert_vanishes(network)
 
 
 def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    with running(path, "--isolation", "off", "--workers", "1", *ENDLESS) as process:
-        _, port = split_address(record_of(path, "ps-0").address)
-        wait_until(lambda: connects(("127.0.0.1", port)), "a server that anybody reaches")
+    with runs.running(path, "--isolation", "off", "--workers", "1", *runs.ENDLESS) as process:
+        _, port = split_address(isolation.record_of(path, "ps-0").address)
+        runs.wait_until(
+            lambda: isolation.connects(("127.0.0.1", port)), "a server that anybody reaches"
+        )
         found = status.read(RunDir(path), usage=True)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        _, said = finish(process)
+        _, said = runs.finish(process)
     assert [line for line in said.splitlines() if "not isolated" in line and "run code" in line]
     assert f"port {port} is open to whoever reaches" in (path / "logs" / "ps-0.log").read_text()
     assert found.is_isolated is False
@@ -72,12 +56,14 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path
     assert "ps-0" in warning
 
 
-@needs_user_namespaces
+@isolation.needs_user_namespaces
 @pytest.mark.parametrize("wanted", ["on", "auto"])
 def test_where_the_kernel_forbids_it_one_line_says_so(tmp_path: Path, wanted: str) -> None:
     run = tmp_path / "run"
-    command = launcher(*CARTPOLE, "--run-dir", str(run), "--isolation", wanted, "--dry-run")
-    done = call(*FORBIDDEN, *command)
+    command = runs.launcher(
+        *runs.CARTPOLE, "--run-dir", str(run), "--isolation", wanted, "--dry-run"
+    )
+    done = runs.call(*isolation.FORBIDDEN, *command)
     lines = [line for line in done.stderr.splitlines() if "unshare: No space left" in line]
     assert (done.returncode, len(lines)) == ((2, 1) if wanted == "on" else (0, 1)), done.stderr
     assert ("--isolation" in lines[0]) == (wanted == "on")
@@ -100,9 +86,9 @@ for place in ("outside", "inside"):
 """
 
 
-@needs_namespaces
+@isolation.needs_namespaces
 def test_an_environment_that_needs_a_network_is_told_about_isolation() -> None:
-    done = call(sys.executable, "-c", TRIES_TO_CONNECT, cwd=REPOSITORY)
+    done = runs.call(sys.executable, "-c", TRIES_TO_CONNECT, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     outside, _, inside = done.stderr.partition("\ninside\n")
     assert "give --isolation off" in inside

@@ -89,7 +89,9 @@ def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
     np.testing.assert_allclose(outputs, np.maximum(slow, 0), atol=1e-5)
 
 
-def test_a_kernel_larger_than_its_input_is_refused_by_name() -> None:
+def test_an_unknown_activation_and_a_kernel_larger_than_its_input_are_refused() -> None:
+    with pytest.raises(UserError, match="activation 'gelu' is unknown: give one of tanh, relu"):
+        layers.dense(None, 1, "layer", activation="gelu")  # type: ignore[arg-type]
     with (
         tf.Graph().as_default(),
         pytest.raises(UserError, match="layer conv1: a 8x8 kernel does not fit into 7x9 pixels"),

@@ -61,6 +61,8 @@ def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedA
 def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent) -> None:
     with pytest.raises(UserError, match=r"shape \(3,\): give \(4,\) or a batch of it"):
         cartpole.act(np.zeros(3))
+    with pytest.raises(UserError, match=r"give \(4,\) or a batch of it"):
+        cartpole.act([[1.0], [1.0, 2.0]])
     with pytest.raises(UserError, match=r"no agent 'zoo/chess'.*zoo/cartpole"):
         a3c.load("zoo/chess")
     with pytest.raises(UserError, match="which 'last' is refused: give newest or best"):
@@ -181,8 +183,14 @@ def test_exported_agents_act_as_the_loaded_one(tmp_path: Path, env_id: str, netw
 
 
 QUIET = """
-import a3c, multiprocessing, operator, sys
-agent = a3c.load(sys.argv[1])
+import a3c, gc, multiprocessing, operator, os, sys
+from concurrent.futures import ThreadPoolExecutor
+gc.disable()
+before = os.fstat(2)
+with ThreadPoolExecutor(4) as threads:
+    agent, *_ = threads.map(a3c.load, [sys.argv[1]] * 4)
+assert os.path.samestat(before, os.fstat(2))
+assert not gc.isenabled()
 env = agent.make_env()
 observation, _ = env.reset()
 act = operator.methodcaller("act", observation, greedy=True)
@@ -196,7 +204,7 @@ tf.get_logger().warning("the user's own line: this is deprecated")
 """
 
 
-def test_agents_act_in_other_processes_and_a_terminal_stays_clean(tmp_path: Path) -> None:
+def test_agents_load_in_threads_act_in_other_processes_and_say_nothing(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "CUDA_"))}
     untrained(tmp_path / "there", env_id="CartPole-v1", network="mlp-lstm")
     environment |= {"PYTHONPATH": str(REPOSITORY)}
@@ -216,29 +224,6 @@ def test_the_example_notebook_runs(tmp_path: Path) -> None:
     done = call(sys.executable, str(script), cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "score 500" in done.stdout
-
-
-IN_THREADS = """
-import a3c, gc, os, sys
-from concurrent.futures import ThreadPoolExecutor
-gc.disable()
-before = os.fstat(2)
-with ThreadPoolExecutor(4) as threads:
-    print(*threads.map(a3c.load, [sys.argv[1]] * 4))
-assert os.path.samestat(before, os.fstat(2))
-assert not gc.isenabled()
-"""
-
-
-def test_several_threads_load_agents() -> None:
-    zoo = str(REPOSITORY / "zoo/cartpole")
-    done = call(sys.executable, "-c", IN_THREADS, zoo, cwd=REPOSITORY)
-    assert (done.returncode, done.stdout.count("<agent for CartPole-v1")) == (0, 4), done.stderr
-
-
-def test_observations_of_several_lengths_are_refused(cartpole: LoadedAgent) -> None:
-    with pytest.raises(UserError, match=r"give \(4,\) or a batch of it"):
-        cartpole.act([[1.0], [1.0, 2.0]])
 
 
 class Final(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -1,11 +1,9 @@
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from a3c.run.rundir import REPOSITORY
@@ -16,7 +14,7 @@ from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
 from benchmarks.turns import Contestant
-from tests.runs import call, is_gone, wait_until
+from tests.runs import assert_ends_with_its_family, call, wait_until
 
 
 def row(peer: str, speed: float, pair: int = 1) -> Row:
@@ -93,14 +91,7 @@ def test_a_race_names_the_reason_of_a_failure(tmp_path: Path) -> None:
 
 def test_a_race_ends_with_its_terminal(tmp_path: Path) -> None:
     command = race("--only", OURS, "--", "--preset", "cartpole", output=tmp_path / "t.csv")
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=quiet, stderr=quiet) as process:
-        family = psutil.Process(process.pid)
-        wait_until(lambda: len(family.children(recursive=True)) >= 3, "three processes")
-        left = family.children(recursive=True)
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(30.0) == 128 + signal.SIGHUP
-    wait_until(lambda: all(is_gone(one.pid) for one in left), "the end of all", 10.0)
+    assert_ends_with_its_family(command, signal.SIGHUP)
 
 
 def test_a_table_of_no_rows_is_not_written(tmp_path: Path) -> None:

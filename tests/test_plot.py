@@ -14,17 +14,6 @@ from matplotlib.axes import Axes
 
 from a3c import config as settings
 from a3c.plot import charts, curves
-from a3c.plot.curves import (
-    AVERAGES,
-    NothingToDrawError,
-    Series,
-    across_seeds,
-    across_workers,
-    bin_means,
-    group,
-    iqm,
-    smooth,
-)
 from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
@@ -158,19 +147,19 @@ def test_curves_of_a_resumed_run_leave_out_rolled_back_steps(tmp_path: Path) -> 
 
 
 def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
-    points = Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
-    assert smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
-    assert bin_means(points, 2).y.tolist() == [3.0, 7.0]
-    late = Series(np.array([5.0, 15.0]), np.array([0.0, 10.0]))
-    over = across_workers([points, late], 2)  # means of [0, 5) and [5, 10], then late alone
+    points = curves.Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
+    assert curves.smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
+    assert curves.bin_means(points, 2).y.tolist() == [3.0, 7.0]
+    late = curves.Series(np.array([5.0, 15.0]), np.array([0.0, 10.0]))
+    over = curves.across_workers([points, late], 2)  # means of [0, 5) and [5, 10], then late alone
     assert over is not None
     np.testing.assert_array_equal(over, [[0.5, 15.0], [3.0, 10.0], [3.0, 10.0], [3.0, 10.0]])
 
 
 def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
-    long = Series(np.array([0.0, 10.0]), np.array([0.0, 10.0]))
-    short = Series(np.array([0.0, 5.0]), np.array([2.0, 7.0]))
-    over = across_seeds([long, short], 11)
+    long = curves.Series(np.array([0.0, 10.0]), np.array([0.0, 10.0]))
+    short = curves.Series(np.array([0.0, 5.0]), np.array([2.0, 7.0]))
+    over = curves.across_seeds([long, short], 11)
     assert over.x[-1] == 5.0
     np.testing.assert_allclose(over.mean, over.x + 1.0)
     np.testing.assert_allclose((over.low, over.high), (over.x, over.x + 2.0))
@@ -182,10 +171,10 @@ def test_the_interquartile_mean_is_that_of_rliable_for_one_task(runs: int) -> No
     scores = np.random.default_rng(runs).normal(0.0, 5.0, (runs, 1))
     ranked, cut = sorted(scores[:, 0]), int(0.25 * runs)
     kept = [score for place, score in enumerate(ranked) if cut <= place < runs - cut]
-    np.testing.assert_allclose(iqm(scores), [sum(kept) / len(kept)])
+    np.testing.assert_allclose(curves.iqm(scores), [sum(kept) / len(kept)])
 
 
-@pytest.mark.parametrize("average", AVERAGES.values(), ids=AVERAGES)
+@pytest.mark.parametrize("average", curves.AVERAGES.values(), ids=curves.AVERAGES)
 def test_an_interval_covers_what_other_samples_of_runs_give(average: Any) -> None:
     rng = np.random.default_rng(5)
     hits = []
@@ -201,7 +190,9 @@ def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
 
     def grouped(*configs: dict[str, Any] | None) -> list[tuple[str, str]]:
         runs = [curves.History(Path(f"run-{i}"), made, {}) for i, made in enumerate(configs)]
-        return [(label, " ".join(run.name for run in members)) for label, members in group(runs)]
+        return [
+            (label, " ".join(run.name for run in members)) for label, members in curves.group(runs)
+        ]
 
     assert grouped(a, b, c) == [("gamma 0.9", "run-0 run-1"), ("gamma 0.8", "run-2")]
     alone = [("run-0", "run-0 run-1"), ("run-2", "run-2"), ("run-3", "run-3")]
@@ -243,5 +234,5 @@ def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_pa
     made = FakeRun(tmp_path, config(env_id="CartPole-v1"))
     made.rows("evaluator-0", [])
     made.rows("worker-0", [{"time": 1.0, "env_steps": 5}])
-    with pytest.raises(NothingToDrawError, match="has no finished game"):
+    with pytest.raises(curves.NothingToDrawError, match="has no finished game"):
         charts.figure("return", [curves.load(tmp_path)])

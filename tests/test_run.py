@@ -16,18 +16,8 @@ from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
+from tests import runs
 from tests.clusters import config
-from tests.runs import (
-    ONLY_IN_ENVIRONMENT,
-    assert_private,
-    everything_ended,
-    finish,
-    is_training,
-    manifest,
-    run,
-    running,
-    wait_until,
-)
 from tests.snapshots import write
 
 
@@ -35,13 +25,13 @@ def test_a_run_ends_by_itself_has_counted_every_step_once_and_leaves_everything_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
-    monkeypatch.setenv("SOME_TOKEN", ONLY_IN_ENVIRONMENT)
+    monkeypatch.setenv("SOME_TOKEN", runs.ONLY_IN_ENVIRONMENT)
     settings = ("--env-id", "Acrobot-v1", "--rollout-length", "5", "--envs-per-worker", "3")
     three_pushes = ("--samples-per-step", "40", "--epochs", "1", "--stop-at-return", "none")
-    code, said = run(path, "--max-env-steps", "30000", *settings, *three_pushes)
+    code, said = runs.run(path, "--max-env-steps", "30000", *settings, *three_pushes)
     assert code == 0, said
     summary = json.loads((path / "summary.json").read_text())
-    last = manifest(path)
+    last = runs.manifest(path)
     assert summary["state"] == "done"
     assert summary["env_steps"] == last.step >= 30000
     assert last.step == last.num_updates * 45 + last.samples_waiting  # Acrobot has no dead steps
@@ -49,12 +39,12 @@ def test_a_run_ends_by_itself_has_counted_every_step_once_and_leaves_everything_
     records = process_records.read_records(path)
     names = ["ps-0", "worker-0", "worker-1"]
     assert [(r.name, r.state) for r in records] == [(name, "done") for name in names]
-    assert everything_ended(path)
+    assert runs.everything_ended(path)
     assert {p.name for p in (path / "events").iterdir()} == {"worker-0", "worker-1"}
     config = json.loads((path / "config.json").read_text())
     assert config["config"]["env"]["env_id"] == "Acrobot-v1"
     assert config["versions"]["tensorflow"]
-    assert_private(path)
+    runs.assert_private(path)
 
 
 def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
@@ -66,25 +56,25 @@ def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
     )
     (tmp_path / "sitecustomize.py").write_text(hold)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    code, said = run(path, "--ps", "2", "--max-env-steps", "2000")
+    code, said = runs.run(path, "--ps", "2", "--max-env-steps", "2000")
     assert code == 0, said
     records = process_records.read_records(path)
     states = {record.name: (record.state, record.restarts) for record in records}
     done_at_once = dict.fromkeys(("ps-0", "ps-1", "worker-0"), ("done", 0))
     assert states == done_at_once | {"worker-1": ("stopped", 0)}
-    assert manifest(path).step >= 2000
+    assert runs.manifest(path).step >= 2000
     left = RunDir(path).record("worker-0").stat().st_mtime
     assert (path / "summary.json").stat().st_mtime - left < 9.0
     assert json.loads((path / "summary.json").read_text())["state"] == "done"
-    assert everything_ended(path)
+    assert runs.everything_ended(path)
 
 
 def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
     faulty = ("--env-id", "tests.faults.worlds:Faulty-v0", "--preset", "cartpole")
-    with running(path, *faulty, "--max-env-steps", "100000000") as process:
-        wait_until(lambda: is_training(path), "training")
+    with runs.running(path, *faulty, "--max-env-steps", "100000000") as process:
+        runs.wait_until(lambda: runs.is_training(path), "training")
         (tmp_path / "hang.1").touch()  # a worker that only its keeper ends, after a grace of 15 s
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
@@ -92,10 +82,10 @@ def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: pytest.Mo
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         asked = time.monotonic()
-        code, said = finish(process)
+        code, said = runs.finish(process)
         assert code == 130, said
         assert time.monotonic() - asked < 10
-    assert everything_ended(path)
+    assert runs.everything_ended(path)
 
 
 def test_a_resumed_run_keeps_its_settings_except_those_of_a_file_or_flags(
@@ -117,21 +107,23 @@ def test_a_resumed_run_keeps_its_settings_except_those_of_a_file_or_flags(
 def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """A resumed run that has nothing left to play saves what it restored, to the last bit."""
     path = tmp_path / "run"
-    with running(path, "--max-env-steps", "100000000", "--checkpoint-interval", "1") as process:
-        wait_until(lambda: len(checkpoint.steps(path / "checkpoints")) > 1, "two checkpoints")
+    with runs.running(
+        path, "--max-env-steps", "100000000", "--checkpoint-interval", "1"
+    ) as process:
+        runs.wait_until(lambda: len(checkpoint.steps(path / "checkpoints")) > 1, "two checkpoints")
         for record in process_records.read_records(path):
             for pid in (record.keeper.pid, record.pid):
                 with contextlib.suppress(ProcessLookupError):
                     if pid:
                         os.kill(pid, signal.SIGKILL)
         process.kill()
-    wait_until(lambda: everything_ended(path), "the end of all processes")
+    runs.wait_until(lambda: runs.everything_ended(path), "the end of all processes")
     assert status.read(RunDir(path)).state in ("failed", "stopped")
     older, newest = checkpoint.steps(path / "checkpoints")[-2:]
     values = checkpoint.load_variables(newest)
-    code, said = run(path, "--resume", "--max-env-steps", newest.name)
+    code, said = runs.run(path, "--resume", "--max-env-steps", newest.name)
     assert code == 0, said
-    assert manifest(path).reason == "max_env_steps"
+    assert runs.manifest(path).reason == "max_env_steps"
     assert checkpoint.steps(path / "checkpoints")[-1] == newest
     again = checkpoint.load_variables(newest)
     assert values.keys() == again.keys()
@@ -139,14 +131,16 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
     assert any("Adam" in name for name in again)
     data = newest / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-1])
-    before, goal = manifest(path), int(newest.name) + 3000
-    code, said = run(path, "--resume", "--max-env-steps", str(goal), "--stop-at-return", "none")
+    before, goal = runs.manifest(path), int(newest.name) + 3000
+    code, said = runs.run(
+        path, "--resume", "--max-env-steps", str(goal), "--stop-at-return", "none"
+    )
     assert code == 0, said
     assert f"checkpoint {newest} is damaged" in said
     log = (path / "logs" / "worker-0.log").read_text()
     assert f"restored the ps from {older}" in log
     assert f"env step {before.step}" in log
-    after = manifest(path)
+    after = runs.manifest(path)
     assert after.step >= goal
     assert after.wall_s > before.wall_s
     assert after.episodes > before.episodes

@@ -8,14 +8,7 @@ from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Decision
-from a3c.plot.network_pictures import (
-    filters_figure,
-    first_layers,
-    frame_names,
-    image_axes,
-    largest_value_changes,
-    saliency,
-)
+from a3c.plot import network_pictures as pictures
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)
@@ -26,7 +19,7 @@ class Looker:
     """An agent whose policy and value depend on one pixel each."""
 
     def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
-        self._axes = image_axes(space)
+        self._axes = pictures.image_axes(space)
         self._policy, self._value = policy, value
 
     def _at(self, images: np.ndarray, place: tuple[int, int]) -> np.ndarray:
@@ -52,8 +45,8 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     rng = np.random.default_rng(1)
     observation = (rng.random(space.shape) * space.high).astype(space.dtype)
     looker = Looker(space, policy=(10, 30), value=(33, 12))
-    found = saliency(cast(Agent, looker), space, decide(observation))
-    axes = image_axes(space)
+    found = pictures.saliency(cast(Agent, looker), space, decide(observation))
+    axes = pictures.image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
     for part, place in zip(found, ((10, 30), (33, 12)), strict=True):
         assert part.shape == size
@@ -63,7 +56,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
         away = np.hypot(*(np.indices(size).T - place).T) > 0.5 * min(size)
         assert part[away].max() < 0.01 * part.max()
     of_one_shade = np.full(space.shape, space.high.max() / 2).astype(space.dtype)
-    found = saliency(cast(Agent, looker), space, decide(of_one_shade))
+    found = pictures.saliency(cast(Agent, looker), space, decide(of_one_shade))
     assert max(part.max() for part in found) < 1e-9
 
 
@@ -81,8 +74,8 @@ def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> No
             return looker.act(inner, state, starts)
 
     parted = cast(Agent, Parted(COLOUR, (0, 0), (0, 0)))
-    alone = saliency(cast(Agent, looker), COLOUR, decide(image))
-    for part, wanted in zip(saliency(parted, COLOUR, decide(packed)), alone, strict=True):
+    alone = pictures.saliency(cast(Agent, looker), COLOUR, decide(image))
+    for part, wanted in zip(pictures.saliency(parted, COLOUR, decide(packed)), alone, strict=True):
         np.testing.assert_array_equal(part, wanted)
 
 
@@ -90,36 +83,36 @@ def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> N
     values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
     decisions = [decide(np.zeros(1), value) for value in values]
     places = {id(decision): place for place, decision in enumerate(decisions)}
-    found = [places[id(moment)] for moment in largest_value_changes(decisions, 3)]
+    found = [places[id(moment)] for moment in pictures.largest_value_changes(decisions, 3)]
     assert found == [2, 6, 11]
-    assert len(largest_value_changes(decisions[:2], 4)) == 2
+    assert len(pictures.largest_value_changes(decisions[:2], 4)) == 2
 
 
 # --- what is drawn of it --------------------------------------------------------------------------
 
 
 def test_frames_are_named_by_their_age() -> None:
-    assert frame_names(3) == ["2 before", "1 before", "newest frame"]
+    assert pictures.frame_names(3) == ["2 before", "1 before", "newest frame"]
 
 
 def test_the_first_layer_of_each_trunk_is_found() -> None:
     conv, dense = np.zeros((8, 8, 4, 16)), np.zeros((4, 8))
     plain = {"conv1/weights": conv, "conv1/biases": np.zeros(16), "dense/weights": dense}
-    assert [*first_layers(plain)] == ["conv1"]
+    assert [*pictures.first_layers(plain)] == ["conv1"]
     two = {
         "policy_trunk/hidden1/weights": dense,
         "policy_trunk/hidden2/weights": dense,
         "value_trunk/hidden1/weights": dense,
         "policy/weights": dense,
     }
-    assert [*first_layers(two)] == ["policy_trunk/hidden1", "value_trunk/hidden1"]
-    assert first_layers({"odd": dense}) == {}
+    assert [*pictures.first_layers(two)] == ["policy_trunk/hidden1", "value_trunk/hidden1"]
+    assert pictures.first_layers({"odd": dense}) == {}
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 4, 16), (3, 3, 1, 33), (5, 7, 3, 2), (4, 64), (1, 1)])
 def test_every_weight_is_in_the_picture(shape: tuple[int, ...]) -> None:
     weights = np.random.default_rng(1).normal(size=shape)
-    figure = filters_figure({"first": weights}, "title", "subtitle")
+    figure = pictures.filters_figure({"first": weights}, "title", "subtitle")
     drawn = figure.axes[0].images[0].get_array()
     assert drawn is not None
     values = np.ma.masked_invalid(drawn).compressed()

@@ -15,14 +15,6 @@ from a3c.errors import EXIT_FATAL
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import Process
 from a3c.launch import supervisor as module
-from a3c.launch.supervisor import (
-    ChildKeepers,
-    Interruption,
-    Keepers,
-    Outcome,
-    RecordedKeepers,
-    Supervisor,
-)
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ProcessRecord
 from a3c.run.rundir import RunDir
@@ -41,9 +33,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 
 
 @pytest.fixture
-def keepers(run: RunDir) -> Iterator[ChildKeepers]:
+def keepers(run: RunDir) -> Iterator[module.ChildKeepers]:
     """The keepers of a run that sleeps, at work; they are gone at the end."""
-    made = ChildKeepers(run, plan(run).processes)
+    made = module.ChildKeepers(run, plan(run).processes)
     yield made
     for record in process_records.read_records(run.path):
         process_records.terminate(record, now=True)
@@ -56,7 +48,7 @@ def plan(run: RunDir, *names: str) -> Plan:
 
 
 def wait_for_keeper(
-    run: RunDir, other_than: int = 0, supervisor: Supervisor | None = None
+    run: RunDir, other_than: int = 0, supervisor: module.Supervisor | None = None
 ) -> ProcessRecord:
     """The record of a running keeper; meanwhile the supervisor reports no exit code."""
 
@@ -73,8 +65,10 @@ def wait_for_keeper(
     return found
 
 
-def test_a_keeper_is_restarted_until_its_third_kill(keepers: ChildKeepers, run: RunDir) -> None:
-    supervisor = Supervisor(plan(run), keepers, run, Interruption())
+def test_a_keeper_is_restarted_until_its_third_kill(
+    keepers: module.ChildKeepers, run: RunDir
+) -> None:
+    supervisor = module.Supervisor(plan(run), keepers, run, module.Interruption())
     before = wait_for_keeper(run)
     for restarts in (1, 2):
         os.kill(before.keeper.pid, signal.SIGKILL)
@@ -93,7 +87,7 @@ def test_a_keeper_is_restarted_until_its_third_kill(keepers: ChildKeepers, run: 
 
 
 def test_a_keeper_that_another_process_started_is_known_by_its_record(
-    keepers: ChildKeepers, run: RunDir
+    keepers: module.ChildKeepers, run: RunDir
 ) -> None:
     """As in tmux mode: the new keeper needs a moment to write down that it is there."""
     asked: list[int] = []
@@ -102,8 +96,8 @@ def test_a_keeper_that_another_process_started_is_known_by_its_record(
         asked.append(restarts)
         keepers.start_again(process, restarts)
 
-    recorded = RecordedKeepers(run, restart)
-    supervisor = Supervisor(plan(run), recorded, run, Interruption())
+    recorded = module.RecordedKeepers(run, restart)
+    supervisor = module.Supervisor(plan(run), recorded, run, module.Interruption())
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
     wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
@@ -119,7 +113,7 @@ def test_a_keeper_that_another_process_started_is_known_by_its_record(
 def test_thirty_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
     last, sleeper = 0, plan(run).processes[0]
     for cycles in range(30):
-        keepers = ChildKeepers(run, [sleeper])
+        keepers = module.ChildKeepers(run, [sleeper])
         kept = wait_for_keeper(run, last)
         last = kept.keeper.pid
         if cycles % 3 == 0:
@@ -134,10 +128,10 @@ def test_thirty_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> 
     assert left == {f"{NAME}.json"}
 
 
-def supervise(planned: Plan, keepers: Keepers, look: Callable[[], None]) -> Outcome:
-    with Interruption() as interruption:
+def supervise(planned: Plan, keepers: module.Keepers, look: Callable[[], None]) -> module.Outcome:
+    with module.Interruption() as interruption:
         run = RunDir(Path(planned.run_dir))
-        return Supervisor(planned, keepers, run, interruption, on_poll=look).run()
+        return module.Supervisor(planned, keepers, run, interruption, on_poll=look).run()
 
 
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
@@ -149,7 +143,7 @@ def test_a_run_ends_after_one_of_its_processes_was_told_to_end(
     monkeypatch.setattr(module, "PS_LINGER_S", 0.3)
     run = RunDir(tmp_path)
     planned = plan(run, *TRIO)
-    keepers = ChildKeepers(run, planned.processes)
+    keepers = module.ChildKeepers(run, planned.processes)
     looks = 0
 
     def look() -> None:
@@ -161,22 +155,22 @@ def test_a_run_ends_after_one_of_its_processes_was_told_to_end(
         if ended == "worker-1" and looks == 5:
             process_records.terminate(records["worker-0"])
 
-    assert supervise(planned, keepers, look) == Outcome(0)
+    assert supervise(planned, keepers, look) == module.Outcome(0)
     assert everything_ended(tmp_path)
 
 
 def test_a_signal_from_before_it_was_supervised_stops_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    keepers = ChildKeepers(run, plan(run, *TRIO).processes)
-    with Interruption() as interruption:
+    keepers = module.ChildKeepers(run, plan(run, *TRIO).processes)
+    with module.Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGTERM)
-        outcome = Supervisor(plan(run, *TRIO), keepers, run, interruption).run()
-        assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
+        outcome = module.Supervisor(plan(run, *TRIO), keepers, run, interruption).run()
+        assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
         assert not interruption.count  # it was handled
     assert all(keepers.exit_code(name) is not None for name in TRIO)
 
 
-class Scripted(RecordedKeepers):
+class Scripted(module.RecordedKeepers):
     """Keepers that leave with 0 at a given look of the supervisor."""
 
     def __init__(self, run: RunDir, leaves: dict[str, int]) -> None:
@@ -202,7 +196,7 @@ def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(tmp_path
     def look() -> None:
         keepers.looks += 1
 
-    assert supervise(planned, keepers, look) == Outcome(0)
+    assert supervise(planned, keepers, look) == module.Outcome(0)
     assert keepers.told == []
 
 
@@ -226,14 +220,14 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(tmp_pa
 
     def start_late(looks: int) -> None:
         if looks == 2:
-            made.append(ChildKeepers(run, planned.processes))
+            made.append(module.ChildKeepers(run, planned.processes))
 
-    with Interruption() as interruption:
+    with module.Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGTERM)
-        recorded = RecordedKeepers(run, lambda *_: None)
+        recorded = module.RecordedKeepers(run, lambda *_: None)
         look = until(100, start_late)
-        outcome = Supervisor(planned, recorded, run, interruption, on_poll=look).run()
-    assert outcome == Outcome(128 + signal.SIGTERM, stopped=True)
+        outcome = module.Supervisor(planned, recorded, run, interruption, on_poll=look).run()
+    assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
     wait_until(lambda: None not in map(made[0].exit_code, TRIO), "the end of the keepers", 20.0)
     assert everything_ended(tmp_path)
 
@@ -248,11 +242,11 @@ class Deaf(Scripted):
 def test_two_quick_ctrl_c_kill(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     keepers = Deaf(run, dict.fromkeys(TRIO, 9))
-    with Interruption() as interruption:
+    with module.Interruption() as interruption:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
         look = until(9, lambda _: None)
-        Supervisor(plan(run, *TRIO), keepers, run, interruption, on_poll=look).run()
+        module.Supervisor(plan(run, *TRIO), keepers, run, interruption, on_poll=look).run()
     assert set(keepers.told) == set(TRIO)
 
 
@@ -260,7 +254,7 @@ def test_the_same_sigterm_twice_is_one_request_and_sighup_is_none_under_nohup() 
     """`timeout` sends SIGTERM to its command, and then to the group that it is in."""
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interruption() as interruption:
+        with module.Interruption() as interruption:
             for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
                 os.kill(os.getpid(), number)
             assert (interruption.count, interruption.signal) == (1, signal.SIGTERM)
@@ -276,7 +270,7 @@ def test_ctrl_c_while_the_evaluator_plays_the_last_checkpoint_stops_the_run(tmp_
     planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))
     keepers = Scripted(run, dict.fromkeys(TRIO, 0) | {"evaluator-0": 99})
     look = until(9, lambda looks: os.kill(os.getpid(), signal.SIGINT) if looks == 2 else None)
-    assert supervise(planned, keepers, look) == Outcome(130, stopped=True)
+    assert supervise(planned, keepers, look) == module.Outcome(130, stopped=True)
     assert keepers.told == ["evaluator-0"]
 
 
@@ -285,7 +279,7 @@ def test_a_run_whose_directory_was_deleted_says_so_once(
 ) -> None:
     monkeypatch.setattr(module, "RESTART_POLL_S", 0.0)
     run.config.touch()
-    supervisor = Supervisor(plan(run), Scripted(run, {NAME: 9}), run, Interruption())
+    supervisor = module.Supervisor(plan(run), Scripted(run, {NAME: 9}), run, module.Interruption())
     supervisor.poll()
     assert not caplog.text
     run.config.unlink()
@@ -305,8 +299,10 @@ def test_a_keeper_for_which_there_is_no_process_is_tried_again(
         return popen(*arguments, **settings)
 
     monkeypatch.setattr(subprocess, "Popen", fork)
-    keepers = ChildKeepers(run, plan(run).processes)
+    keepers = module.ChildKeepers(run, plan(run).processes)
     assert keepers.exit_code(NAME) == EXIT_FATAL
-    wait_for_keeper(run, supervisor=Supervisor(plan(run), keepers, run, Interruption()))
+    wait_for_keeper(
+        run, supervisor=module.Supervisor(plan(run), keepers, run, module.Interruption())
+    )
     keepers.end(NAME, now=True)
     wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)

@@ -76,6 +76,7 @@ def test_a_ps_that_is_killed_during_a_save_and_once_more_comes_back(cluster: Clu
     cluster.signal("ps-0")
     cluster.switch_off("disk")
     cluster.wait_for_return("ps SIGKILL again as soon as it was restored", second)
+    assert len(cluster.losses()) > first.losses
     assert_lost_no_more_than_the_interval(cluster, first)
     cluster.assert_smooth_curves()
 

@@ -8,14 +8,13 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c.run.rundir import REPOSITORY
 from tests.faults import wire
 from tests.faults.wire import NETWORK, Host, Wires
-from tests.runs import children
+from tests.runs import children, wait_until
 
 OUTSIDE = "198.51.100"
 _HOME = "/opt/home"
@@ -64,10 +63,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 30
-        while not self.link.reaches(self.link.address, 22):
-            assert time.monotonic() < deadline, f"{self.name}: no sshd"
-            time.sleep(0.05)
+        wait_until(lambda: self.link.reaches(self.link.address, 22), f"{self.name}'s sshd", 30.0)
 
     def crash(self) -> None:
         """Kill every process at once, as in a power failure."""
