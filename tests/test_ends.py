@@ -2,19 +2,15 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from a3c.process import process_records
-from a3c.run.rundir import RunDir
-from a3c.watch import status
 from tests import runs
 from tests.clusters import launcher
 from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
 from tests.terminals import terminal
-from tests.tmux_runs import Tmux, session_of
 
 
 def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
@@ -52,24 +48,6 @@ def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
         said = opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
         assert "--resume" in said  # how to go on
         assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
-
-
-def test_closing_a_terminal_of_tmux_ends_nothing_and_the_cockpits_pane_the_run(tmux: Tmux) -> None:
-    path = tmux.start("run", "--workers", "2")
-    runs.wait_until(lambda: runs.is_training(path), "training")
-    environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
-    attached = [sys.executable, str(runs.REPOSITORY / "launch_cluster.py"), "attach", "run"]
-    with terminal(attached, tmux.work, environment) as opened:
-        runs.wait_until(lambda: tmux("list-clients"), "an attached client")
-        runs.wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
-        opened.close()
-        runs.wait_until(lambda: not tmux("list-clients"), "the client's end")
-    steps = status.read(RunDir(path)).global_step or 0
-    runs.wait_until(lambda: (status.read(RunDir(path)).global_step or 0) > steps, "training on")
-    tmux("kill-pane", "-t", f"={session_of(path)}:cockpit.0")
-    runs.wait_until_stopped(path)
-    runs.wait_until(lambda: (path / "summary.json").exists(), "the summary")
-    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
 
 
 def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(

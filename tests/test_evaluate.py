@@ -35,6 +35,7 @@ from tests import videos
 from tests.fake_runs import configure
 from tests.runs import REPOSITORY, call, call_script, launcher, wait_until
 from tests.test_loaded import untrained
+from tests.test_scaling import OF_OTHERS
 from tests.videos import HEADLESS
 
 
@@ -105,7 +106,8 @@ def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
 
 def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
     arguments = ("--episodes", "2", "--json", "--record", str(tmp_path), "--seconds", "3")
-    done = call_script("evaluate.py", str(atari), *arguments)
+    environment = {**os.environ, "TF_CONFIG": OF_OTHERS}
+    done = call_script("evaluate.py", str(atari), *arguments, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     (path,) = tmp_path.iterdir()
@@ -125,7 +127,7 @@ def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_p
 
 def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
     looks = ("--what", "filters", "saliency", "--output", str(tmp_path))
-    done = call_script("plot.py", str(atari), *looks)
+    done = call_script("plot.py", str(atari), *looks, env={**os.environ, "TF_CONFIG": OF_OTHERS})
     assert (done.returncode, done.stderr) == (0, "")
     for name in ("filters", "saliency"):
         pixels = image.imread(tmp_path / f"{name}.png")
@@ -260,7 +262,7 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
 
     try:
         window = wait_until(open_window, "a window")
-        time.sleep(3.0)
+        time.sleep(1.5)
         watching.send_signal(signal.SIGINT)
         said, complaints = watching.communicate(timeout=60)
     finally:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,8 @@ from a3c.learn.rollout import Stopwatch
 from a3c.run import metrics
 from a3c.run.metrics import METRICS, ClusterTracker, Episode, JsonlSink, WorkerTracker
 from a3c.run.rows import read_rows
-from a3c.run.rundir import REPOSITORY
 from a3c.run.tensorboard import TensorBoardSink
-from docs import pages
 from tests.full_disks import little_room
-
-# --- the table and the page about them ------------------------------------------------------------
-
-
-def test_the_page_has_the_tables_that_are_made_from_the_code() -> None:
-    page = (REPOSITORY / "docs" / "metrics.md").read_text()
-    assert pages.with_tables(page) == page, "run `make docs`"
-    assert "| `episode/return` | points | mean raw return" in page
-
 
 # --- rows on disk -------------------------------------------------------------------------------
 
@@ -91,7 +81,7 @@ def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(
             for sink in sinks:
                 sink.write(step, {name: float(step)})
     assert "rows.jsonl (File too large); training goes on" in caplog.text
-    assert "File too large); training goes on" in caplog.records[-1].getMessage()
+    assert re.search(r"/events \(.*; File too large\); training goes on", caplog.text)
     assert {1, 2, 6, 7, 8} <= set(steps_in(tmp_path / "rows.jsonl"))
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()

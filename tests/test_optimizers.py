@@ -54,11 +54,8 @@ REFERENCES: dict[Kind, Reference] = {
     "sgd": lambda _, gradients: 1 - np.tensordot(RATES, gradients, 1),
 }
 CONFIGS = [
-    LearningConfig(optimizer="adam"),
     LearningConfig(optimizer="adam", adam_beta1=0.5, adam_beta2=0.9, adam_epsilon=0.1),
-    LearningConfig(optimizer="rmsprop"),
     LearningConfig(optimizer="rmsprop", rmsprop_alpha=0.5, rmsprop_epsilon=1e-3),
-    LearningConfig(optimizer="rmsprop", rmsprop_initial_mean_square=1.0),
     LearningConfig(optimizer="rmsprop", rmsprop_initial_mean_square=7.5),
     LearningConfig(optimizer="rmsprop", rmsprop_momentum=0.9),
     LearningConfig(optimizer="sgd"),

@@ -29,10 +29,11 @@ def build(observation_space, action_space, config):
 
     return Network(forward, policy)
 """
-DEF, RETURN, OUTPUT = (
+DEF, RETURN, OUTPUT, HIDDEN = (
     "def build(observation_space, action_space, config):",
     "return Network(forward, policy)",
     "return NetworkOutput(policy.head(x), values, state)",
+    'layers.dense(layers.flatten(observations), 4, "hidden")',
 )
 
 
@@ -99,6 +100,16 @@ def test_one_with_a_memory_is_not_cut_finer_than_its_environments() -> None:
         ("[..., 0]", "", "gave values as float32 (1, None, 1): make it float32 [T, B]"),
         ("values, state)", "values, None)", "gave state as None: make it float32 [B, 0]"),
         ("values, state)", "values[:, :1], state)", "values have shape (1,)"),
+        (
+            HIDDEN,
+            "layers.flatten(observations) * tf.compat.v1.Variable(1.0, name='w')",
+            "makes new variables (network_1/w) at its second call: make them with tf.compat.v1.",
+        ),
+        (
+            HIDDEN,
+            HIDDEN + " * tf.compat.v1.get_variable('w', [], trainable=False)",
+            ": w does not train, and is not shared: leave it out",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_says_where_and_what(old: str, new: str, said: str) -> None:
@@ -115,24 +126,3 @@ def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> N
     line = refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)
     assert "network inner.net:build: " in line
     assert "inner/net.py:7: NameError: name 'far_space' is not defined; mend it" in line
-
-
-HIDDEN = 'layers.dense(layers.flatten(observations), 4, "hidden")'
-
-
-@pytest.mark.parametrize(
-    ("hidden", "said"),
-    [
-        (
-            "layers.flatten(observations) * tf.compat.v1.Variable(1.0, name='w')",
-            "network mine:build makes new variables (network_1/w) at its second call: make them "
-            "with tf.compat.v1.get_variable",
-        ),
-        (
-            HIDDEN + " * tf.compat.v1.get_variable('w', [], trainable=False)",
-            "network mine:build: w does not train, and is not shared: leave it out",
-        ),
-    ],
-)
-def test_variables_that_would_not_learn_are_refused(hidden: str, said: str) -> None:
-    assert refusal(WHOLE.replace(HIDDEN, hidden)) == said

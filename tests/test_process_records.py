@@ -69,16 +69,6 @@ def test_a_pid_is_valid_only_with_its_birth() -> None:
         assert not is_alive(pid=pid)
 
 
-def test_a_zombie_is_not_alive(python: Python) -> None:
-    child = python("input()")
-    identity = process_records.identify(child.pid)
-    assert identity is not None
-    assert process_records.is_alive(identity)
-    child.kill()
-    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
-    assert not process_records.is_alive(identity)
-
-
 def test_a_state_is_valid_while_process_or_keeper_is_alive() -> None:
     def live_state(child: Identity | None, keeper: Identity, state: str) -> str:
         return process_records.live_state(process_record("worker-0", state, child, keeper))
@@ -97,7 +87,9 @@ def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
     assert process_records.terminate(record) is False
 
 
-def test_a_keeper_with_another_birth_is_never_signalled(python: Python) -> None:
+def test_a_pid_with_another_birth_is_never_signalled_and_a_zombie_is_not_alive(
+    python: Python,
+) -> None:
     process = python("input()")
     identity = process_records.identify(process.pid)
     assert identity is not None
@@ -105,5 +97,9 @@ def test_a_keeper_with_another_birth_is_never_signalled(python: Python) -> None:
     record = process_record("worker-0", "running", None, reused)
     assert process_records.terminate(record) is False
     assert process_records.terminate(record, now=True) is False
-    process.communicate(b"\n")
-    assert process.returncode == 0
+    assert process_records.is_alive(identity)
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
+    assert not process_records.is_alive(identity)
+    assert process.wait() == 0

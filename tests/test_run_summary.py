@@ -5,12 +5,10 @@ import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 import launch_cluster
@@ -102,30 +100,6 @@ def test_after_a_signal_right_after_training_the_summary_is_still_written(
         code = run_summary.supervise(plan, keepers, made.run, made.config, interruption)
     assert code == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
-
-
-def test_a_signal_ends_the_last_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = cartpole(tmp_path, max_env_steps=900)
-    made.checkpoint(900, 20.0, reason="max_env_steps")
-    started = tmp_path / "pid"
-    (tmp_path / "evaluate.py").write_text(
-        "import os, pathlib, time\n"
-        f"pathlib.Path({str(started)!r}).write_text(str(os.getpid()) + ' ')\n"
-        "time.sleep(600)"
-    )
-    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)
-
-    def end() -> None:
-        wait_until(lambda: started.exists() and started.read_text().endswith(" "), "the games")
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=end)
-    thread.start()
-    code = conclude(made)
-    thread.join()
-    assert code == 128 + signal.SIGTERM
-    assert summary_of(made, "state", "evaluation") == ("done", None)
-    assert not psutil.pid_exists(int(started.read_text()))
 
 
 def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path: Path) -> None:
@@ -286,7 +260,7 @@ def test_stop_during_the_last_games_ends_the_launcher(
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
     started = tmp_path / "started"
-    games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(30)"
+    games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(200)"
     (tmp_path / "evaluate.py").write_text(games)
     launcher = python(LAST_GAMES, str(made.run.path))
     wait_until(started.exists, "the games")

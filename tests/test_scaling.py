@@ -14,7 +14,7 @@ from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests.fake_runs import configure
 from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
-from tests.runs import call_script, everything_ended, is_training, wait_until
+from tests.runs import everything_ended, is_training, wait_until
 from tests.tmux_runs import Tmux, panes_of, session_of
 
 OF_OTHERS = json.dumps(
@@ -65,9 +65,6 @@ def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tm
     wait_until(lambda: everything_ended(path), "the end")
     assert_vanishes(network)
     assert tmux.launch("add", "--run", "run").returncode == 2
-    for script, *more in (("evaluate.py", "--episodes", "1"), ("plot.py", "--what", "return")):
-        environment = {**os.environ, "TF_CONFIG": OF_OTHERS}
-        call_script(script, str(path), *more, env=environment, check=True)
 
 
 def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:

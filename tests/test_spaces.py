@@ -322,7 +322,8 @@ def test_the_pictures_of_a_network_show_an_image_alone_and_beside_a_vector(
         space: Any = played.single_observation_space
         observed, _ = played.reset(seed=1)
         Pictures(sink, space).offer(1, observed[None])
-    assert shown(tmp_path).Images("input/observation")[0].encoded_image_string
+    (image,) = shown(tmp_path).Images("input/observation")
+    assert (image.height, image.width) == (20, 20)
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -165,25 +165,18 @@ def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
         status.read(RunDir(tmp_path))
 
 
-def shown(run: RunDir, width: int, height: int) -> list[str]:
-    stream = io.StringIO()
-    console = Console(file=stream, width=width)
-    board = dashboard.Dashboard(run, console)
-    board.refresh()
-    console.print(board, height=height)
-    return stream.getvalue().splitlines()
-
-
 @pytest.mark.parametrize("workers", [2, 16, 32])
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_dashboard_fits_and_shows_what_matters(
     tmp_path: Path, workers: int, width: int
 ) -> None:
     made = living(tmp_path / "run", workers=workers)
-    lines = shown(made.run, width, 50)
-    assert len(lines) <= 50
-    assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
+    board = dashboard.Dashboard(made.run, Console(file=io.StringIO(), width=width))
+    board.refresh()
+    drawn = dashboard.draw(board.status, board.points, (), width, 50)
+    assert len(drawn) <= 50
+    assert max(line.cell_len for line in drawn) <= width
+    text = "\n".join(line.plain for line in drawn)
     assert all(word in text for word in ("ALE/Pong-v5", "running", "env steps", "4.6M", "ps-0"))
 
 

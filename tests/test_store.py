@@ -182,13 +182,14 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
 ) -> None:
     """Each tensor that travels besides would be a call of its own."""
     settings = small_config(optimizer=optimizer, critic_learning_rate_scale=0.5)
-    prepared: list[tuple[Any, list[Any], list[Any]]] = []
+    of, prepared = player(), list[tuple[Any, list[Any], list[Any]]]()
     monkeypatch.setattr(sessions, "prepare", lambda *call: prepared.append(call))
-    store = cluster(2).store(settings, 0, player())
+    store = cluster(2).store(settings, 0, of)
     store.initialize({})
     variables = store.graph.get_collection("variables")
     assert {v.device for v in variables} == {"/job:ps/task:0", "/job:ps/task:1"}
-    for ps, (session, inputs, outputs) in enumerate(prepared[:2]):
+    for ps in range(2):
+        session, inputs, outputs = prepared[ps]
         every = tf.compat.v1.RunOptions(output_partition_graphs=True)
         parts = tf.compat.v1.RunMetadata()
         fed = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in inputs}

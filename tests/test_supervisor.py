@@ -110,9 +110,9 @@ def test_a_keeper_that_another_process_started_is_known_by_its_record(
     assert asked == [1]
 
 
-def test_thirty_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
+def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
     last, sleeper = 0, plan(run).processes[0]
-    for cycles in range(30):
+    for cycles in range(9):
         keepers = module.ChildKeepers(run, [sleeper])
         kept = wait_for_keeper(run, last)
         last = kept.keeper.pid
@@ -159,8 +159,7 @@ def test_a_run_ends_after_one_of_its_processes_was_told_to_end(
     assert everything_ended(tmp_path)
 
 
-def test_a_signal_from_before_it_was_supervised_stops_the_run(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
+def test_a_signal_from_before_it_was_supervised_stops_the_run(run: RunDir) -> None:
     keepers = module.ChildKeepers(run, plan(run, *TRIO).processes)
     with module.Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -187,16 +186,13 @@ class Scripted(module.RecordedKeepers):
         return True
 
 
-def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    evaluator = a_process(run, "evaluator-0", "sleep", "1")
-    planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))
+def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(run: RunDir) -> None:
     keepers = Scripted(run, {"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
 
     def look() -> None:
         keepers.looks += 1
 
-    assert supervise(planned, keepers, look) == module.Outcome(0)
+    assert supervise(plan(run, *TRIO, "evaluator-0"), keepers, look) == module.Outcome(0)
     assert keepers.told == []
 
 
@@ -213,9 +209,8 @@ def until(limit: int, act: Callable[[int], None]) -> Callable[[], None]:
     return look
 
 
-def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(tmp_path: Path) -> None:
+def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: RunDir) -> None:
     """As when a signal comes while the panes are still being opened."""
-    run = RunDir(tmp_path)
     planned, made = plan(run, *TRIO), []
 
     def start_late(looks: int) -> None:
@@ -229,7 +224,7 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(tmp_pa
         outcome = module.Supervisor(planned, recorded, run, interruption, on_poll=look).run()
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
     wait_until(lambda: None not in map(made[0].exit_code, TRIO), "the end of the keepers", 20.0)
-    assert everything_ended(tmp_path)
+    assert everything_ended(run.path)
 
 
 class Deaf(Scripted):
@@ -239,8 +234,7 @@ class Deaf(Scripted):
         return super().end(name, now=now) if now else True
 
 
-def test_two_quick_ctrl_c_kill(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
+def test_two_quick_ctrl_c_kill(run: RunDir) -> None:
     keepers = Deaf(run, dict.fromkeys(TRIO, 9))
     with module.Interruption() as interruption:
         for _ in range(2):
@@ -264,13 +258,11 @@ def test_the_same_sigterm_twice_is_one_request_and_sighup_is_none_under_nohup() 
         signal.signal(signal.SIGHUP, previous)
 
 
-def test_ctrl_c_while_the_evaluator_plays_the_last_checkpoint_stops_the_run(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    evaluator = a_process(run, "evaluator-0", "sleep", "1")
-    planned = Plan(str(tmp_path), (*plan(run, *TRIO).processes, evaluator))
+def test_ctrl_c_while_the_evaluator_plays_the_last_checkpoint_stops_the_run(run: RunDir) -> None:
     keepers = Scripted(run, dict.fromkeys(TRIO, 0) | {"evaluator-0": 99})
     look = until(9, lambda looks: os.kill(os.getpid(), signal.SIGINT) if looks == 2 else None)
-    assert supervise(planned, keepers, look) == module.Outcome(130, stopped=True)
+    stopped = module.Outcome(130, stopped=True)
+    assert supervise(plan(run, *TRIO, "evaluator-0"), keepers, look) == stopped
     assert keepers.told == ["evaluator-0"]
 
 

@@ -1,17 +1,23 @@
 """Whole runs in tmux: a real tmux, on a socket directory of the test's own."""
 
 import json
+import sys
 from pathlib import Path
 
 import psutil
 
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.watch import status
 from tests.runs import everything_ended, is_training, wait_until, wait_until_stopped
+from tests.terminals import terminal
 from tests.tmux_runs import Tmux, keepers, panes_of, session_of
 
 
 def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_path: Path) -> None:
-    """One is attached to and stopped from outside of its tmux server; one session is killed."""
+    """One is attached to and stopped from outside of its tmux server; one session is killed.
+
+    A terminal that closes ends nothing, and the pane of the cockpit ends the run.
+    """
     first = tmux.start("a/seed0", "--workers", "1")
     second = tmux.start("b/seed0", "--workers", "1")
     assert session_of(first) != session_of(second)
@@ -31,8 +37,20 @@ def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_
     tmux("kill-session", "-t", f"={session_of(first)}")
     wait_until_stopped(first)
     assert tmux("list-sessions", "-F", "#{session_name}") == [session_of(second)]
-    tmux.launch("stop", "b/seed0", "--now")
-    assert tmux("list-sessions") == []
+    wait_until(lambda: is_training(second, workers=1), "training again")
+    environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
+    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "attach", "b/seed0"]
+    with terminal(command, tmux.work, environment) as opened:
+        wait_until(lambda: tmux("list-clients"), "an attached client")
+        wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
+        opened.close()
+        wait_until(lambda: not tmux("list-clients"), "the client's end")
+    steps = status.read(RunDir(second)).global_step or 0
+    wait_until(lambda: (status.read(RunDir(second)).global_step or 0) > steps, "training on")
+    tmux("kill-pane", "-t", f"={session_of(second)}:cockpit.0")
+    wait_until_stopped(second)
+    wait_until(lambda: (second / "summary.json").exists(), "the summary")
+    assert json.loads((second / "summary.json").read_text())["state"] == "stopped"
 
 
 def test_a_run_ends_by_itself_with_a_dead_proxy_no_python_on_path_and_tmux_set(tmux: Tmux) -> None:

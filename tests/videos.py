@@ -40,7 +40,7 @@ def read(path: Path) -> Video:
 class Screen:
     """A window that records pictures with their times; the user closes it after so many.
 
-    Only pictures move its clock, by `slowness_s` each.
+    The first picture moves its clock, by `slowness_s`.
     """
 
     def __init__(self, slowness_s: float = 0.0, wanted: int = 10_000) -> None:
@@ -56,7 +56,7 @@ class Screen:
 
     def show(self, picture: Image.Image) -> None:
         self.shown.append((self.now, picture))
-        self.now += self._slowness_s
+        self.now += self._slowness_s if len(self.shown) == 1 else 0.0
 
     def is_open(self) -> bool:
         return len(self.shown) < self._wanted

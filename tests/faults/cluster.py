@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from a3c.run.rows import parse_row, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.clusters import launcher
-from tests.runs import ENDLESS, everything_ended, pid_of, wait_until
+from tests.runs import ENDLESS, call_script, everything_ended, pid_of, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +81,7 @@ class Cluster:
         wait_until(lambda: all(self.trains(name) for name in self.workers), "training")
 
     def stop(self) -> None:
-        subprocess.run(
-            [sys.executable, launcher()[1], "stop", str(self.run.path)], check=True, timeout=120
-        )
+        call_script("launch_cluster.py", "stop", str(self.run.path), check=True)
 
     # --- inject faults --------------------------------------------------------------------------
 
