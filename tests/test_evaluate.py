@@ -26,14 +26,15 @@ import plot
 from a3c import config as settings
 from a3c.env.environments import make_vec
 from a3c.play import following, locate
-from a3c.play.playground import Playground
+from a3c.play.playground import Playground, confirm
 from a3c.process import heartbeat
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from tests import videos
-from tests.fake_runs import configure
+from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call, call_script, launcher, wait_until
+from tests.snapshots import write_values
 from tests.test_loaded import untrained
 from tests.test_scaling import OF_OTHERS
 from tests.videos import HEADLESS
@@ -123,6 +124,20 @@ def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_p
     height, width = video.pictures.shape[1:3]
     assert width > height > 200
     assert len(np.unique(video.pictures[20])) > 8
+
+
+def test_each_checkpoint_that_may_solve_a_run_plays_games_of_its_own(tmp_path: Path) -> None:
+    config = configure(env_id="CartPole-v1", evaluation_greedy=True)
+    untrained(tmp_path, env_id="CartPole-v1")
+    values = checkpoint.load_variables(tmp_path / "7")
+    found: list[dict[str, Any]] = []
+    for step in (7, 8, 7):
+        path = write_values(tmp_path / str(len(found)), values, manifest_of(config, step))
+        with mock.patch.dict(os.environ):
+            found.append(confirm(path, 5, config, envs.make, model.build))
+    assert found[0]["seed"] != found[1]["seed"]
+    assert found[0]["mean"] != found[1]["mean"]
+    assert found[0] == found[2]
 
 
 def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:

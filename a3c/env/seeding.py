@@ -19,9 +19,9 @@ def training_seed(run_seed: int, worker: int) -> int:
     return _block(run_seed, worker, "training")
 
 
-def evaluation_seed(run_seed: int) -> int:
-    """The first of the `BLOCK` seeds of evaluations."""
-    return _HALF + _block(run_seed, 0, "evaluation")
+def evaluation_seed(run_seed: int, block: int = 0) -> int:
+    """The first of the `BLOCK` seeds of evaluations; other blocks have other games."""
+    return _HALF + _block(run_seed, block % MAX_BLOCKS, "evaluation")
 
 
 def _block(run_seed: int, index: int, purpose: str) -> int:

@@ -59,11 +59,12 @@ class Playground:
     build_network: Callable[..., Network]
     run_seed: int
     greedy: bool = False
+    block: int = 0  # of seeds
 
     @property
     def seed(self) -> int:
         """The first seed to play with; training never uses these seeds."""
-        return seeding.evaluation_seed(self.run_seed)
+        return seeding.evaluation_seed(self.run_seed, self.block)
 
     def envs(self, num_envs: int) -> Envs:
         """`num_envs` copies of the environment; the caller closes them."""
@@ -186,11 +187,14 @@ def confirm(
     make_envs: Callable[..., Any],
     build_network: Callable[..., Any],
 ) -> dict[str, Any]:
-    """The scores that confirm a run, as `evaluate.py --json`, in a process of their own."""
+    """The scores that confirm a run, as `evaluate.py --json`, in a process of their own.
+
+    Each checkpoint plays other games: with a few hard ones a run would never be confirmed.
+    """
     adopt_environment(1)  # hides a GPU that the workers use
-    settings = config.run
-    ground = Playground(config, make_envs, build_network, settings.seed, settings.evaluation_greedy)
-    return ground.scores(checkpoint.verify(directory).step, ground.play(directory, games))
+    run, step = config.run, checkpoint.verify(directory).step
+    ground = Playground(config, make_envs, build_network, run.seed, run.evaluation_greedy, step)
+    return ground.scores(step, ground.play(directory, games))
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:
