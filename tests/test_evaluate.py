@@ -83,12 +83,15 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
     assert first["min"] <= first["ci95"][0] <= first["mean"] <= first["ci95"][1] <= first["max"]
 
 
-def test_the_confirming_games_are_those_of_evaluate(trained: Path) -> None:
+def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as another process does."""
-    played = result(str(trained), "--episodes", "3")
-    newest = checkpoint.verify(checkpoint.steps(trained / "checkpoints")[-1])
-    own = {"checkpoint", "returns", "lengths"}
-    assert newest.evaluation == {name: played[name] for name in played.keys() - own}
+    path, config = (
+        checkpoint.steps(trained / "checkpoints")[-1],
+        rundir.read_config(RunDir(trained)),
+    )
+    with mock.patch.dict(os.environ):
+        played = confirm(path, 3, config, envs.make, model.build)
+    assert checkpoint.verify(path).evaluation == json.loads(json.dumps(played))
     assert not (trained / "candidate").exists()
 
 

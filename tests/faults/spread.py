@@ -75,6 +75,7 @@ class Spread:
         for process in self.plan.processes:
             self._keepers.end(process.name, now=True)
         for child in self._children.values():
+            child.terminate()  # a keeper that has no record yet
             child.wait(timeout=60)
 
     @property
