@@ -11,14 +11,12 @@ if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks")
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from a3c.process.signals import not_ignored
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 
@@ -39,8 +37,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="seconds of each, to see that it runs")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"), help="for the results")
     arguments = parser.parse_args()
-    for number in not_ignored(signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, machine.end_by_signal)
+    machine.end_on_signals()
     failed = []
     for name in arguments.only:
         output, *flags = BENCHMARKS[name]

@@ -8,12 +8,14 @@ import io
 import os
 import platform
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from a3c.process import signals
 from a3c.process.atomic_file import write_atomically
 from a3c.run import rundir
 
@@ -104,6 +106,12 @@ def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
     pattern = r"(?P<begin><!-- table: (?P<name>.*?) -->)\n.*?(?P<end><!-- end -->)"
     return re.sub(pattern, anew, page, flags=re.DOTALL)
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM, and SIGHUP unless it is ignored, end this process in order."""
+    for number in signals.not_ignored(signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_by_signal)
 
 
 def end_by_signal(number: int, _frame: object) -> None:

@@ -19,7 +19,6 @@ import csv
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,6 @@ from matplotlib.figure import Figure
 
 from a3c.plot import pictures
 from a3c.plot.pictures import FAINT
-from a3c.process import signals
 from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
@@ -223,8 +221,7 @@ class Racer:
 def main() -> int:
     """Run the race, keep its rows, and draw them."""
     arguments = parse()
-    for number in signals.not_ignored(signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, machine.end_by_signal)
+    machine.end_on_signals()
     for venv in {one.venv for one in arguments.contestants if one.venv}:
         try:
             venvs.make(venv, arguments.venvs)

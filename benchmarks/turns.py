@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import psutil
 
-from a3c.process import signals
 from a3c.process.environment import process_environment
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
@@ -196,8 +195,7 @@ def side_by_side(commands: Iterable[Sequence[str]]) -> list[str]:
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for the contestants' files; SIGTERM and SIGHUP end all contestants."""
-    for number in signals.not_ignored(signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, machine.end_by_signal)
+    machine.end_on_signals()
     with tempfile.TemporaryDirectory(prefix="a3c-turns-") as folder:
         yield Path(folder)
 
