@@ -67,7 +67,9 @@ def test_a_killed_ps_comes_back_from_the_newest_checkpoint(cluster: Cluster) -> 
 
 def test_a_ps_that_is_killed_during_a_save_and_once_more_comes_back(cluster: Cluster) -> None:
     cluster.switch("disk", 0.3)
-    wait_until(lambda: list(cluster.run.checkpoints.glob(".writing-*")), "a save")
+    (save,) = wait_until(lambda: list(cluster.run.checkpoints.glob(".writing-*")), "a save")
+    saved = int(save.name.split("-")[1])
+    wait_until(lambda: cluster.step() > saved, "a row that the save doesn't have")
     first = cluster.moment()
     cluster.signal("ps-0")
     restored = "restored the ps from"
