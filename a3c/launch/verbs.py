@@ -192,6 +192,15 @@ def add(arguments: argparse.Namespace) -> None:
         raise UserError(f"{run.name} is not running: start it with --resume")
     if wanted < 1:
         raise UserError(f"add {wanted}: give a number of workers from 1")
+    requests = supervisor.requests(run)
+    requests.mkdir(mode=0o700, exist_ok=True)
+    with (requests / rundir.LOCK).open("wb") as file:
+        while not rundir.lock(file.fileno()):  # another `add` is at work: these are other workers
+            time.sleep(0.05)
+        _add(run, wanted)
+
+
+def _add(run: RunDir, wanted: int) -> None:
     plan = Plan.load(run)
     workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
     records = {r.name: r for r in process_records.read_records(run.path)}
@@ -208,7 +217,6 @@ def add(arguments: argparse.Namespace) -> None:
         hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
     with_added(plan, chosen).save(run)
     requests = supervisor.requests(run)
-    requests.mkdir(mode=0o700, exist_ok=True)
     for process in chosen:
         (requests / process.name).touch(mode=0o600)
     deadline = time.monotonic() + SCALING_TIMEOUT_S
