@@ -67,7 +67,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--which", choices=("newest", "best"), default="newest")
     parser.add_argument("--seed", type=int, default=None, help="default: the run's own seed")
     seen = parser.add_mutually_exclusive_group()
-    seen.add_argument("--record", type=parse_path, metavar="DIR", help="write a video of one game")
+    seen.add_argument(
+        "--record",
+        type=parse_path,
+        nargs="?",
+        const=Path("videos"),
+        metavar="DIR",
+        help="write a video of one game (into ./videos)",
+    )
     seen.add_argument(
         "--watch", action="store_true", help="show the games in a window, at their own speed"
     )

@@ -2,16 +2,18 @@
 
     python -m benchmarks.scale_solve
 
-Env steps a second come from the scale model (scale_queues.py), for 1, 2 and 4 ps, and for 16 hosts
-with a gatherer each. A gatherer is a process that averages one push from each worker of its host
-and sends the mean as one push. The number of env steps to solve Pong with many workers isn't known.
-Two cases bound it: the same as with two workers, or growing as for CartPole in the simulated study.
+Env steps a second come from the scale model (scale_queues.py), for 1, 2 and 4 ps, for one ps with
+larger pushes, and for 16 hosts with a gatherer each. A gatherer is a process that averages one push
+from each worker of its host and sends the mean as one push. The number of env steps to solve Pong
+with many workers isn't known. Two cases bound it: the same as with two workers, or growing as for
+CartPole in the simulated study.
 """
 
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.scale_solve")
 
 import argparse
+import dataclasses
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,11 +32,10 @@ from benchmarks.scale_model import LOOPBACK_MBIT_S, PARAMETERS, costs_of
 from benchmarks.scale_queues import Shape, Simulation
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-PS = (1, 2, 4)
 LINKS = (1_000.0, 10_000.0)  # Mbit/s
 HOSTS = 16
-SAMPLES = 128  # in a push, in the preset
-EPOCHS = 3
+SMALL, LARGE = 16, 128  # samples, the smallest push: of the preset, and a whole rollout
+KINDS = ((1, SMALL, 0), (2, SMALL, 0), (4, SMALL, 0), (1, LARGE, 0), (1, SMALL, HOSTS))
 GATHERED = "gatherer-a-host"  # the study's name of runs with --gatherers
 SAME, CARTPOLE = "same for all", "as CartPole"
 PAGE = REPOSITORY / "docs" / "scaling.md"
@@ -47,6 +48,7 @@ class Point(NamedTuple):
 
     link_mbit_s: float
     ps: int
+    smallest_push: int
     hosts: int  # with a gatherer each; 0 means without gatherers
     workers: int
     env_steps_per_s: float
@@ -55,9 +57,16 @@ class Point(NamedTuple):
     wall_s: float
 
 
-def pushes_per_s(workers: int, ps: int, hosts: int, link: float, env_steps_per_s: float) -> float:
+def env_steps_a_push(workers: int, smallest_push: int) -> float:
+    """New env steps in a push, as the preset shares its samples; each is in one push an epoch."""
+    config = asynchrony.preset("pong", workers)
+    learning = dataclasses.replace(config.learning, smallest_push=smallest_push)
+    share = dataclasses.replace(config, learning=learning).share
+    return share.push / learning.epochs
+
+
+def pushes_per_s(workers: int, ps: int, hosts: int, link: float, play_ms: float) -> float:
     """Pushes a second of all workers; a gatherer waits for the ps before it gathers again."""
-    play_ms = 1000 * SAMPLES / EPOCHS / env_steps_per_s
     costs = costs_of(PARAMETERS["pong"], play_ms)
     if not hosts:
         return Simulation(Shape(workers, ps, link), costs).run().updates_per_s
@@ -83,26 +92,30 @@ def points(
     """Every cluster; `learned` has CartPole's factors, without and with gatherers."""
     found = []
     for link in LINKS:
-        for ps, hosts in [*((ps, 0) for ps in PS), (1, HOSTS)]:
+        for ps, smallest_push, hosts in KINDS:
             for workers in WORKERS:
                 if hosts and workers < 2 * hosts:
                     continue
-                pushes = pushes_per_s(workers, ps, hosts, link, env_steps_per_s)
-                rate = pushes * SAMPLES / EPOCHS
+                steps_a_push = env_steps_a_push(workers, smallest_push)
+                play_ms = 1000 * steps_a_push / env_steps_per_s
+                rate = pushes_per_s(workers, ps, hosts, link, play_ms) * steps_a_push
                 factor = learned[bool(hosts)].get(workers)
                 for learning, times in ((SAME, 1.0), (CARTPOLE, factor)):
                     if times is not None:
                         steps = env_steps * times
                         seconds = round(steps / rate, 1)
-                        shape = (link, ps, hosts, workers, round(rate))
+                        shape = (link, ps, smallest_push, hosts, workers, round(rate))
                         found.append(Point(*shape, learning, round(steps), seconds))
     return found
 
 
 def lines(found: Sequence[Point]) -> list[list[Point]]:
-    """The points of each line: same link, ps, hosts and learning."""
-    keys = dict.fromkeys((p.link_mbit_s, p.ps, p.hosts, p.learning) for p in found)
-    return [[p for p in found if (p.link_mbit_s, p.ps, p.hosts, p.learning) == key] for key in keys]
+    """The points of each line: those that differ only in their workers."""
+    together: dict[object, list[Point]] = {}
+    for p in found:
+        key = (p.link_mbit_s, p.ps, p.smallest_push, p.hosts, p.learning)
+        together.setdefault(key, []).append(p)
+    return list(together.values())
 
 
 def summary(found: Sequence[Point]) -> list[str]:
@@ -113,13 +126,15 @@ def summary(found: Sequence[Point]) -> list[str]:
         end = next(point for point in line if point.wall_s <= ENOUGH * least)
         rows.append(
             (
-                *(f"{end.link_mbit_s / 1000:g} Gbit/s", end.ps, end.hosts or "", end.learning),
+                *(f"{end.link_mbit_s / 1000:g} Gbit/s", end.ps, end.smallest_push),
+                *(end.hosts or "", end.learning),
                 *(end.workers, f"{end.env_steps_per_s:,.0f}", f"{end.wall_s:.1f}"),
                 f"{line[-1].wall_s:.1f}",
             )
         )
-    titles = "link|ps|gatherers|env steps to solve|workers where it stops falling|env steps/s there"
-    return machine.table([*titles.split("|"), "seconds there", "seconds at most workers"], rows)
+    titles = "link|ps|smallest push|gatherers|env steps to solve|workers where it stops falling"
+    titles += "|env steps/s there|seconds there|seconds at most workers"
+    return machine.table(titles.split("|"), rows)
 
 
 def figure(found: Sequence[Point]) -> Figure:
@@ -127,17 +142,17 @@ def figure(found: Sequence[Point]) -> Figure:
     subtitle = "solid: as many env steps with any number of workers · dotted: as simulated CartPole"
     made = pictures.page("Time to solve Pong against workers, on paper", subtitle, (13.0, 6.5))
     panels = list(made.subplots(1, len(LINKS), sharey=True, squeeze=False).flat)
-    names = list(dict.fromkeys((p.ps, p.hosts) for p in found))
     for line in lines(found):
         first = line[0]
         axes = panels[LINKS.index(first.link_mbit_s)]
-        gatherers = f", {first.hosts} gatherers" if first.hosts else ""
-        label = f"{first.ps} ps{gatherers}" if first.learning == SAME else None
+        more = f", {first.hosts} gatherers" if first.hosts else ""
+        more += f", pushes of {LARGE}" if first.smallest_push == LARGE else ""
+        label = f"{first.ps} ps{more}" if first.learning == SAME else None
         axes.loglog(
             [p.workers for p in line],
             [p.wall_s for p in line],
             ("-" if first.learning == SAME else ":") + ("o" if len(line) == 1 else ""),
-            color=COLOURS[names.index((first.ps, first.hosts))],
+            color=COLOURS[KINDS.index((first.ps, first.smallest_push, first.hosts))],
             linewidth=2,
             label=label,
         )
@@ -153,7 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         "benchmarks.scale_solve", description=__doc__.splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--env-steps", type=float, default=727_040, help="to solve, two workers")
+    parser.add_argument("--env-steps", type=float, default=467_968, help="to solve, two workers")
     parser.add_argument("--env-steps-per-s", type=float, default=945.0, help="of a core")
     parser.add_argument("--study", type=Path, default=asynchrony.TABLE)
     parser.add_argument("--output", type=Path, default=RESULTS / "scale-solve.csv")

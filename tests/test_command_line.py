@@ -51,6 +51,9 @@ def test_an_earlier_versions_run_goes_on_without_settings_that_are_no_more(tmp_p
     path.write_text(json.dumps({"config": tables}))
     assert command_line.merge([command_line.read_file(path)]).cluster.workers == 3
     assert command_line.from_dict(tables, "a manifest").cluster.workers == 3
+    del tables["learning"]["samples_per_step"], tables["learning"]["predict_weights"]
+    learning = command_line.from_dict(tables, "a manifest").learning
+    assert (learning.samples_per_step, learning.predict_weights) == (0, False)
 
 
 def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_path: Path) -> None:

@@ -196,10 +196,22 @@ def test_steps_hold_more_samples_where_gradients_are_too_old(workers: int, sampl
     assert every.samples_per_step == 0
 
 
+@pytest.mark.parametrize("workers", [2, 16, 64])
+def test_gradients_of_a_network_with_a_memory_are_no_older(workers: int) -> None:
+    """A push holds whole environments; the step grows if one of each worker is too much."""
+    made = config(workers=workers, **PONG, samples_per_step=128).for_recurrent()
+    assert made.share == Share(max(1, 16 // workers), 128, max(1, 16 // workers))
+    assert made.samples_per_step == max(128, workers * 128 // 4)
+
+
 def test_the_share_is_said_in_one_line() -> None:
     assert sharing(config(workers=16, **TASK)) == (
         "each worker plays 1 environment × 16 steps; 128 samples a step of the optimizer, 16 a push"
     )
     assert sharing(config(workers=2, envs=2, rollout_length=5, samples_per_step=0)) == (
         "each worker plays 1 environment × 5 steps; every push is a step, 5 a push"
+    )
+    assert sharing(config(workers=16, **PONG, samples_per_step=128, network="mlp-lstm")) == (
+        "each worker plays 1 environment × 128 steps; 512 samples a step of the optimizer, "
+        "128 a push"
     )

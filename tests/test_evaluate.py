@@ -106,6 +106,7 @@ def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
         config = configure(evaluation_greedy=configured)
         ground = evaluate.playground(config, evaluate.parse(flags))
         assert ground.greedy == (flags != ["--no-greedy"])
+    assert evaluate.parse(["zoo/cartpole", "--record"]).record == Path("videos")
 
 
 def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_path: Path) -> None:

@@ -39,7 +39,11 @@ def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(
 def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_bring() -> None:
     learned = {False: {1: 1.0, 64: 1.0, 256: 8.0}, True: {256: 8.0}}
     found = scale_solve.points(learned, env_steps=700_000, env_steps_per_s=945.0)
-    wall = {(p.ps, p.hosts, p.workers, p.learning): p.wall_s for p in found if p.link_mbit_s > 1e3}
+    wall = {
+        (p.ps, p.hosts, p.workers, p.learning): p.wall_s
+        for p in found
+        if p.link_mbit_s > 1e3 and p.smallest_push == scale_solve.SMALL
+    }
     same, worse = scale_solve.SAME, scale_solve.CARTPOLE
     assert wall[1, 0, 256, same] < 1.05 * wall[1, 0, 64, same]
     assert wall[1, 0, 256, worse] > 3 * wall[1, 0, 64, worse]

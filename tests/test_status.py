@@ -89,7 +89,10 @@ def test_a_run_starts_and_a_process_that_has_not_beaten_yet_has_no_age(tmp_path:
     assert " d " not in text.split("worker-0")[1].splitlines()[0]
 
 
-def test_problems_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
+def test_problems_are_warned_of_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     made = living(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
     made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young
@@ -103,6 +106,8 @@ def test_problems_are_warned_of_with_a_remedy(tmp_path: Path) -> None:
     restarts, slow, saves, drops = found.warnings
     assert restarts.startswith("worker-1 was restarted 2 times")
     assert all(words in slow for words in ("wait for the ps 60%", "7.2 steps old", "--ps"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert "share 1 core; give fewer --workers" in status.read(made.run).warnings[1]
     assert "last 3 checkpoints could not" in saves
     assert drops.startswith("7 rollouts dropped")
     made.process("worker-1", "starting")  # that takes the cores from all others

@@ -30,7 +30,8 @@ PRESETS = REPOSITORY / "presets"
 
 # Settings of earlier versions, by section.
 _REMOVED = {"cluster": ("overlap", "start_cores"), "env": ("episodic_points",)}
-_AS_BEFORE = {"learning": {"samples_per_step": 0}}  # values for settings that older runs lack
+# Values for settings that older runs lack.
+_AS_BEFORE = {"learning": {"samples_per_step": 0, "predict_weights": False}}
 
 Layer = dict[str, dict[str, Any]]
 

@@ -541,6 +541,12 @@ class Config:
             minibatches = max(1, parts)
         return Share(envs, length, minibatches)
 
+    def for_recurrent(self) -> Config:
+        """These settings with at most one minibatch per environment: its steps stay together."""
+        minibatches = min(self.share.minibatches, self.share.envs)
+        learning = dataclasses.replace(self.learning, minibatches=minibatches)
+        return dataclasses.replace(self, learning=learning)
+
     @property
     def windows(self) -> dict[str, tuple[int, int]]:
         """Env steps at which schedules begin and end: by default, and by the name of an option."""

@@ -160,6 +160,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
             run = rundir.create(run.path, config, chosen.preset, resume=again)
             planned.save(run)
             log.info("%s", run_summary.opening(run, config, chosen.preset, planned).splitlines()[0])
+            log.info("%s", run_summary.sharing(config))
             outcome = PartSupervisor(mine, run, interruption).run()
         return run_summary.conclude(run, config, outcome, interruption)
 

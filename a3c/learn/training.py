@@ -75,6 +75,8 @@ class Worker:
         space = envs.single_observation_space
         network = build_network(space, envs.single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
+        if network.state_size > 0:
+            self._config = config = config.for_recurrent()
         beat_with_steps(envs, heartbeat.beat)
         agent = Agent(network, space, config, seed=seed)
         for index, address in enumerate(cluster.ps):

@@ -1,10 +1,11 @@
 """The warnings about a run, one line each."""
 
+import os
 from collections.abc import Iterator, Sequence
 
 from a3c.cluster.topology import CHIEF
 from a3c.process.console import count
-from a3c.process.process_records import DEAD
+from a3c.process.process_records import DEAD, this_host
 from a3c.watch.snapshot import (
     LIVE_STATES,
     RESTARTING,
@@ -122,11 +123,14 @@ def _late(status: Status) -> Iterator[str]:
     starts = any(p.state == STARTING for p in status.processes)  # that slows all others down
     share = None if starts else status.exchange_share
     if share is not None and share > _SLOW_PS_SHARE:
-        # More workers would only make gradients staler.
+        remedy = "give a larger --smallest-push, more --ps, or --wire-dtype float16"
+        cores, host = os.cpu_count() or 1, this_host()
+        here = sum(p.state == RUNNING and p.host == host for p in status.processes)
+        if here > cores + 1:  # then they wait for each other's cores
+            remedy = f"{here} processes share {count(cores, 'core')}; give fewer --workers"
         yield (
             f"workers wait for the ps {share:.0%} of their time, and gradients are "
-            f"{status.staleness or 0:.1f} steps old: give more --ps, a larger --smallest-push, or "
-            "--wire-dtype float16"
+            f"{status.staleness or 0:.1f} steps old: {remedy}"
         )
     if status.failed_saves >= _FAILED_SAVES:
         lost = f"the last {status.failed_saves} checkpoints could not be written"
