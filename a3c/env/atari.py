@@ -275,9 +275,6 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
 
 
-# --- shrinking by area averaging, as OpenCV's INTER_AREA does -------------------------------------
-
-
 def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """Shrink `[N, H, W]` frames to `[N, height, width]`; a pixel is the mean of the area it covers.
 

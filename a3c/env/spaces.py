@@ -203,9 +203,6 @@ def _columns(space: Space[Any], values: Any) -> np.ndarray:
     return np.hstack([choice[:, None] == np.arange(size) for choice, size in choices])
 
 
-# --- actions --------------------------------------------------------------------------------------
-
-
 def choice_sizes(space: Space[Any]) -> list[int]:
     """The number of options of each choice; empty for other than discrete spaces."""
     if isinstance(space, Discrete):

@@ -122,8 +122,6 @@ class Agent:
         """The shape of every parameter by name, in the order of flat vectors."""
         return {_short_name(v): tuple(v.shape.as_list()) for v in self._variables}
 
-    # --- use ------------------------------------------------------------------------------------
-
     def initial_state(self, batch: int) -> np.ndarray:
         return np.zeros((batch, self.network.state_size), np.float32)
 
@@ -229,8 +227,6 @@ class Agent:
         if self._normal is None:
             return np.zeros(0)
         return observations.moments(observations_, mask, self.space)
-
-    # --- building -------------------------------------------------------------------------------
 
     def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
         with tf.name_scope("prepare"):  # name scopes only make the graph readable

@@ -92,9 +92,6 @@ def for_space(space: Space[Any], config: NetworkConfig) -> Policy:
     )
 
 
-# --- discrete actions ---------------------------------------------------------------------------
-
-
 class Categorical(Policy):
     """Choices by index, with logits as parameters.
 
@@ -176,9 +173,6 @@ def _logits(features: Any, num_logits: int, initialization: layers.Initializatio
     return layers.dense(
         features, num_logits, "policy", gain=layers.POLICY_GAIN, initialization=initialization
     )
-
-
-# --- Box actions --------------------------------------------------------------------------------
 
 
 class Gaussian(Policy):

@@ -224,9 +224,6 @@ def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any,
     return tf.compat.v1.orthogonal_initializer(gain), tf.compat.v1.zeros_initializer()
 
 
-# --- shapes -------------------------------------------------------------------------------------
-
-
 def _rows(inputs: Any, kept: int) -> Any:
     """Join all but the last `kept` axes."""
     return tf.reshape(inputs, [-1, *inputs.shape[-kept:].as_list()])

@@ -29,9 +29,6 @@ CLIP = 10.0
 _EPSILON = 1e-8
 
 
-# --- shapes -------------------------------------------------------------------------------------
-
-
 def channels_first(space: Box) -> bool:
     """Whether the frames of an image space are `[channels, height, width]`."""
     return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
@@ -101,9 +98,6 @@ def _highest(space: Box) -> float:
     return highest if np.isfinite(highest) and highest > 0 else 1.0
 
 
-# --- channels last ------------------------------------------------------------------------------
-
-
 def _is_transposed(space: Box) -> bool:
     """Whether observations of this space are transposed before they are fed."""
     return len(space.shape) == 3 and channels_first(space)
@@ -131,9 +125,6 @@ def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
     """The inverse of `as_fed`, as a view."""
     is_fed = _is_transposed(space) and observations.shape[-3:] != space.shape
     return np.moveaxis(observations, -1, -3) if is_fed else observations
-
-
-# --- for the network ----------------------------------------------------------------------------
 
 
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:

@@ -131,9 +131,7 @@ def _verified(path: Path, remedy: str) -> Manifest:
         raise UserError(f"checkpoint {path} is damaged ({error}): {remedy}") from None
 
 
-# --- the best checkpoint by evaluation: a copy in best/<step>, which is never pruned --------------
-
-SCORE = "evaluation.json"
+SCORE = "evaluation.json"  # in best/<step>, a copy that is never pruned
 
 
 class Best(NamedTuple):

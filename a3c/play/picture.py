@@ -293,9 +293,6 @@ def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", name)), size)
 
 
-# --- a policy as people read it -------------------------------------------------------------------
-
-
 def view_policy(
     policy: Policy,
     space: Space[Any],

@@ -224,9 +224,6 @@ def _not_renderable(env_id: str, reason: str) -> UserError:
     )
 
 
-# --- games and their scores -----------------------------------------------------------------------
-
-
 class Games:
     """Scores of `episodes` games, each environment playing a share that is fixed in advance.
 

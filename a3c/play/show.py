@@ -42,9 +42,6 @@ _MP4 = "-c:v libx264 -crf 18 -preset veryfast -pix_fmt yuv420p -movflags +fastst
 _LOSSLESS = "-c:v ffv1 -threads 2"
 
 
-# --- in a file ------------------------------------------------------------------------------------
-
-
 def record(
     ground: Playground,
     envs: Envs,
@@ -142,8 +139,6 @@ def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
             raise UserError(f"--record: ffmpeg can't write in {why}: is its disk full?")
 
 
-# --- in a window ----------------------------------------------------------------------------------
-
 OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 
@@ -200,9 +195,6 @@ def side_show(
     except Exception as error:
         why = f"no window: {error if isinstance(error, UserError) else describe(error)}"
     log.warning("%s; the evaluator goes on without it", why)
-
-
-# --- the game of a worker that trains -------------------------------------------------------------
 
 
 def live(

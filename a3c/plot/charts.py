@@ -91,9 +91,6 @@ def info_names(histories: Sequence[History]) -> list[str]:
     return sorted({name for row in rows for name in row if name.startswith("info/")})
 
 
-# --- return ---------------------------------------------------------------------------------------
-
-
 def _returns(
     histories: Sequence[History], axes: Sequence[str], window: int, average: str
 ) -> Figure:
@@ -196,9 +193,6 @@ def _draw_evaluations(
         )
 
 
-# --- metrics of workers ---------------------------------------------------------------------------
-
-
 def _worker_panels(
     heading: str, histories: Sequence[History], titles: Mapping[str, str], axis: str, window: int
 ) -> Figure:
@@ -257,9 +251,6 @@ def _fit_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
         _draw_mark(axes, clip, f"gradients are clipped to {pictures.short(clip)}")
 
 
-# --- throughput -----------------------------------------------------------------------------------
-
-
 def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     """Env steps a second, and how the workers of each run spent their time."""
     histories = _with_workers(histories, "worker/env_steps_per_s")
@@ -291,9 +282,6 @@ def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     shares.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
     pictures.legend_below(figure, [shares] if len(histories) == 1 else [speed, shares])
     return figure
-
-
-# --- shared parts ---------------------------------------------------------------------------------
 
 
 def _with_data(

@@ -131,9 +131,6 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
     return Series(x[order], y[order])
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 def load_all(names: Sequence[str]) -> list[History]:
     """The histories of the named runs or directories, each once; by default of the newest run.
 
@@ -190,9 +187,6 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     raise UserError(f"{file} is no run's config.json: restore it, or remove it to plot without")
 
 
-# --- which runs belong together -------------------------------------------------------------------
-
-
 class Group(NamedTuple):
     """Runs that differ at most in their seed, and the label that distinguishes them."""
 
@@ -236,9 +230,6 @@ def _compared(history: History) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else plain(value)
-
-
-# --- smoothing, grids and bands -------------------------------------------------------------------
 
 
 class Band(NamedTuple):

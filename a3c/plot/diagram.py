@@ -38,9 +38,6 @@ class LayerRow(NamedTuple):
         return "x".join(map(str, self.output_shape))
 
 
-# --- the table ----------------------------------------------------------------------------------
-
-
 def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
     """The observation and every layer of a network, built in a graph of its own, in order."""
     shape = observations.prepared_shape(observation_space)
@@ -96,8 +93,7 @@ def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -
     console.print(table)
 
 
-# --- the picture: all lengths in inches -----------------------------------------------------------
-
+# Lengths are in inches.
 _LETTER, _LINE = 0.085, 0.18  # mean width of a label's letter, and the height of a line
 _BOX, _GAP = 4 * _LINE + 0.2, 0.45  # the height of a layer's box, and the space around boxes
 _MARGIN = 0.22  # as of the heading

@@ -92,9 +92,6 @@ def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, im
     return Moment(" · ".join(caption), frames / highest, *saliency(agent, image, decision))
 
 
-# --- the first layer ------------------------------------------------------------------------------
-
-
 def first_layers(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Each trunk's first weights: `[height, width, channels, filters]` or `[inputs, units]`."""
     trunks: dict[str, str] = {}  # parameters are in building order
@@ -157,9 +154,6 @@ def _grid(weights: np.ndarray) -> np.ndarray:
         top, left = band * band_h + channel * cell_h, column * cell_w
         grid[top : top + height, left : left + width] = weights[:, :, channel, index]
     return grid[:-1, :-1]
-
-
-# --- saliency -------------------------------------------------------------------------------------
 
 
 def saliency(agent: Agent, image: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
@@ -243,9 +237,6 @@ def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision
 def image_axes(space: Box) -> tuple[int, int]:
     """The axes of an image's rows and columns, counted from the end."""
     return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
-
-
-# --- the picture of it ----------------------------------------------------------------------------
 
 
 def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figure:

@@ -176,8 +176,6 @@ class Exchange:
         """The index of the limit that clips a shard's gradient."""
         return int(shard.apart and len(self._limits) > 1)
 
-    # --- the graph ------------------------------------------------------------------------------
-
     def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
             size = _NUMBERS + 2 * len(self._limits) + self._statistics.shape[0]

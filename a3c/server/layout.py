@@ -83,9 +83,6 @@ def cut(
     return Layout(dict(shapes), tuple(shards))
 
 
-# --- names in checkpoints -------------------------------------------------------------------------
-
-
 def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
     """Turn values named as on the ps into values named as in checkpoints."""
     shards = {shard.name for shard in layout.shards}

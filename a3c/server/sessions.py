@@ -96,9 +96,6 @@ def repeated(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
                 raise
 
 
-# --- a lost ps ------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
     """End this process if the body takes longer, because the runtime may wait forever."""

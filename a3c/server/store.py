@@ -122,8 +122,6 @@ class Store:
         with or_lost():
             return self._session.run(fetches, *arguments, **options)
 
-    # --- the worker's calls ---------------------------------------------------------------------
-
     def is_ready(self) -> bool:
         """Whether the ps are initialised; False if any variable is missing."""
         with leave_if_stuck(self._timeout_s, "the ps does not answer"):
@@ -212,8 +210,6 @@ class Store:
         """Put `[N, 4]` episode reports into the queue for the chief; False when it is full."""
         return bool(self._run(self._enqueue, {self._reports_in: episodes}))
 
-    # --- the chief's calls ----------------------------------------------------------------------
-
     def drain(self) -> np.ndarray:
         """Take all episode reports out of the queue, `[N, 4]`; only the chief may call this."""
         return self._run(self._dequeue)
@@ -246,8 +242,6 @@ class Store:
                 Snapshot(by_parameter(held, self.layout), int(after - before), int(waiting))
             )
         return min(tries, key=lambda snapshot: snapshot.updates_during)
-
-    # --- building -------------------------------------------------------------------------------
 
     def _build_reports(self) -> None:
         """Build the episode queue; it never blocks: full it refuses reports, empty it gives []."""
