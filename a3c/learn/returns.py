@@ -18,6 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float32]
 
 _ROUNDING = 1e-6  # deviations this small are rounding errors and must not be scaled to 1
+NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares
+_MIN_RETURNS = 100  # with fewer the deviation is too inaccurate to divide by
+# An update of running moments `[W, W·mean, W·mean square]`: a factor for them, then what to add.
+NO_UPDATE = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def gae(
@@ -83,10 +87,6 @@ def n_step(
     return advantages[0].reshape(after.shape), returns[0].reshape(after.shape)
 
 
-NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares
-_MIN_RETURNS = 100  # with fewer the deviation is too inaccurate to divide by
-
-
 def discounted_so_far(
     rewards: NDArray[Any], ends: NDArray[Any], before: NDArray[Any], gamma: float
 ) -> NDArray[np.float64]:
@@ -105,10 +105,6 @@ def return_deviation(statistics: NDArray[Any]) -> float:
         return 1.0
     variance = squares / num_returns - (total / num_returns) ** 2
     return math.sqrt(max(variance, 0.0) + 1e-8)
-
-
-# An update of running moments `[W, W·mean, W·mean square]`: a factor for them, then what to add.
-NO_UPDATE = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def moments_update(advantages: FloatArray, mask: NDArray[Any], horizon: int) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ Activation = Literal["tanh", "relu", "elu"]
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
+RECORDS = "a3c_layers"  # the graph's collection of its layers
 
 # The function and the label of each activation.
 _ACTIVATIONS: dict[str | None, tuple[Callable[[Any], Any], str]] = {
@@ -47,9 +48,6 @@ class Record(NamedTuple):
     output_shape: tuple[int, ...]  # without [T, B]
     inputs: tuple[Any, ...]
     output: Any
-
-
-RECORDS = "a3c_layers"  # the graph's collection of them
 
 
 def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, output: Any) -> None:

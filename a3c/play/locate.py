@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Which = Literal["newest", "best"]
 
 ZOO = "zoo"
+SCORE = "evaluation.json"  # in best/<step>, a copy that is never pruned
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,6 @@ def _verified(path: Path, remedy: str) -> Manifest:
         return checkpoint.verify(path)
     except DamagedCheckpointError as error:
         raise UserError(f"checkpoint {path} is damaged ({error}): {remedy}") from None
-
-
-SCORE = "evaluation.json"  # in best/<step>, a copy that is never pruned
 
 
 class Best(NamedTuple):

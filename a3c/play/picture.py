@@ -43,6 +43,7 @@ _ROWS_TOP = 282
 _SMOOTH = 3  # the curve is drawn this many times larger, then shrunk
 
 UNBOUNDED = 3.0  # half the axis of an action without bounds
+Place = tuple[int, int, int, int]  # left, top, right, bottom
 
 # Action names of environments that don't provide any.
 _NAMES = {
@@ -221,9 +222,6 @@ class Painter:
             right = self._left + PANEL_WIDTH - _MARGIN
             text = f"and {left_out} less likely"
             pen.text((right, _ROWS_TOP - 18), text, DIM, font("", 11), anchor="rm")
-
-
-Place = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def _paint_choice(pen: ImageDraw.ImageDraw, place: Place, row: Choice, *, small: bool) -> None:

@@ -31,6 +31,7 @@ from a3c.run.rundir import slug, unused
 log = logging.getLogger(__name__)
 
 Format = Literal["mp4", "gif"]
+OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 HOLD_S = 1.0  # how long the last picture stays, with the final score
 GIF_MAX_FPS = 25  # browsers slow down faster GIFs
@@ -137,9 +138,6 @@ def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
             lines = errors.read().decode(errors="replace").strip().splitlines() or [""]
             why = f"{path.parent} ({lines[-1] or f'exit code {code}'})"
             raise UserError(f"--record: ffmpeg can't write in {why}: is its disk full?")
-
-
-OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 
 def show(

@@ -22,6 +22,14 @@ from a3c.plot import pictures
 from a3c.plot.pictures import FAINT
 
 INPUT = "observation"
+# Lengths are in inches.
+_LETTER, _LINE = 0.085, 0.18  # mean width of a label's letter, and the height of a line
+_BOX, _GAP = 4 * _LINE + 0.2, 0.45  # the height of a layer's box, and the space around boxes
+_MARGIN = 0.22  # as of the heading
+_MAX_PIXELS = 30_000
+_COLOURS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
+_OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
+_OTHER = "#6e7781"
 
 
 class LayerRow(NamedTuple):
@@ -91,16 +99,6 @@ def show(rows: Sequence[LayerRow], title: str, console: Console | None = None) -
     console = console or Console()
     console.print(title, style="bold", highlight=False, markup=False)
     console.print(table)
-
-
-# Lengths are in inches.
-_LETTER, _LINE = 0.085, 0.18  # mean width of a label's letter, and the height of a line
-_BOX, _GAP = 4 * _LINE + 0.2, 0.45  # the height of a layer's box, and the space around boxes
-_MARGIN = 0.22  # as of the heading
-_MAX_PIXELS = 30_000
-_COLOURS = {"input": "#8c959f", "conv": "#4078c0", "dense": "#2c974b", "LSTM": "#d9822b"}
-_OUTPUT_COLOURS = {"policy": "#8250df", "value": "#cf222e"}
-_OTHER = "#6e7781"
 
 
 def draw(rows: Sequence[LayerRow], title: str, subtitle: str, path: Path) -> None:
