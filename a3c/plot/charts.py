@@ -15,17 +15,7 @@ from matplotlib.ticker import PercentFormatter
 
 from a3c.cluster.topology import CHIEF
 from a3c.plot import curves, pictures
-from a3c.plot.curves import (
-    EPISODES,
-    SECONDS,
-    STEPS,
-    Band,
-    Group,
-    History,
-    NothingToDrawError,
-    Scale,
-    Series,
-)
+from a3c.plot.curves import EPISODES, SECONDS, STEPS, History, NothingToDrawError, Scale, Series
 from a3c.plot.pictures import COLOURS, FAINT, GREY, line_style
 from a3c.process.console import count
 from a3c.run.metrics import METRICS, WINDOW
@@ -75,13 +65,10 @@ def figure(
         return _returns(histories, [axis] if axis else ["steps", "wall"], window or WINDOW, average)
     if name == "throughput":
         return _throughput(histories, axis or "wall", window or 1)
-    heading, titles = "Numbers of info", {}
-    if name == "info":
-        titles = {metric: metric.removeprefix("info/") for metric in info_names(histories)}
-        if not titles:
-            raise NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
-    else:
-        heading, titles = PANELS[name]
+    found = {metric: metric.removeprefix("info/") for metric in info_names(histories)}
+    heading, titles = PANELS.get(name, ("Numbers of info", found))
+    if not titles:
+        raise NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
     return _worker_panels(heading, histories, titles, axis or "steps", window or 1)
 
 
@@ -105,7 +92,7 @@ def _returns(
     )
     groups = curves.group(histories)
     note = f"lines: mean of the last {window:,} games"
-    if any(len(found.histories) > 1 for found in groups):
+    if any(len(members) > 1 for _, members in groups):
         note += f" · thick: {AVERAGES[average]} of seeds, with its 95 % interval"
     figure = _page("Return per game", histories, note)
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
@@ -138,7 +125,7 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
 
 
 def _draw_groups(
-    axes: Axes, groups: Sequence[Group], scale: Scale, window: int, average: str
+    axes: Axes, groups: Sequence[curves.Group], scale: Scale, window: int, average: str
 ) -> None:
     """A curve per group: of several seeds thin lines, and a thick average with its band.
 
@@ -180,17 +167,10 @@ def _draw_evaluations(
         mean = history.curve(name, "evaluation/mean", scale)
         error = history.curve(name, "evaluation/stderr", scale)
         known = bars and len(error.y) == len(mean.y)
-        axes.errorbar(
-            *mean,
-            yerr=error.y if known else None,
-            fmt="o-",
-            color=colour,
-            markersize=6,
-            linewidth=1.3,
-            capsize=3,
-            markeredgecolor="white",
-            label="evaluation: mean ± standard error" if known else "circles: evaluation",
-        )
+        label = "evaluation: mean ± standard error" if known else "circles: evaluation"
+        look: dict[str, Any] = {"fmt": "o-", "markersize": 6, "linewidth": 1.3, "capsize": 3}
+        look |= {"markeredgecolor": "white", "color": colour, "label": label}
+        axes.errorbar(*mean, yerr=error.y if known else None, **look)
 
 
 def _worker_panels(
@@ -331,7 +311,7 @@ def _page(title: str, histories: Sequence[History], note: str = "") -> Figure:
     return pictures.page(title, " · ".join(parts))
 
 
-def _draw_band(axes: Axes, over: Band, colour: str) -> None:
+def _draw_band(axes: Axes, over: curves.Band, colour: str) -> None:
     axes.fill_between(over.x, over.low, over.high, color=colour, alpha=0.2, linewidth=0)
 
 

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,21 +29,10 @@ log = logging.getLogger(__name__)
 EPISODES = "episodes"
 
 # Settings that don't affect learning: runs that differ only in these are one experiment.
-_NOT_COMPARED = frozenset(
-    {
-        "seed",
-        "checkpoint_interval_s",
-        "keep_checkpoints",
-        "log_interval_s",
-        "info_metrics",
-        "callback",
-        "evaluation_episodes",
-        "base_port",
-        "connect_timeout_s",
-        "isolation",
-        "ps_timeout_s",
-        "trusted_network",
-    }
+_NOT_COMPARED = (
+    *("seed", "checkpoint_interval_s", "keep_checkpoints", "log_interval_s", "info_metrics"),
+    *("callback", "evaluation_episodes", "base_port", "connect_timeout_s", "isolation"),
+    *("ps_timeout_s", "trusted_network"),
 )
 _MAX_LABEL = 60  # characters
 
@@ -118,6 +108,9 @@ class History:
         return (column(rows, "time") - np.nanmin(np.concatenate(times))) / scale.unit_s
 
 
+Group = tuple[str, list[History]]  # runs that differ at most in their seed, after their label
+
+
 def column(rows: list[Row], key: str) -> np.ndarray:
     """One key of the rows, `[N]`; NaN where a row lacks it."""
     return np.array([row.get(key, np.nan) for row in rows], np.float64)
@@ -187,13 +180,6 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     raise UserError(f"{file} is no run's config.json: restore it, or remove it to plot without")
 
 
-class Group(NamedTuple):
-    """Runs that differ at most in their seed, and the label that distinguishes them."""
-
-    label: str
-    histories: list[History]
-
-
 def group(histories: Sequence[History]) -> list[Group]:
     """The groups, ordered by their first run; one with an unknown configuration is on its own.
 
@@ -216,7 +202,7 @@ def group(histories: Sequence[History]) -> list[Group]:
         ]
     if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
         labels = names
-    return list(map(Group, labels, groups.values()))
+    return list(zip(labels, groups.values(), strict=True))
 
 
 def _compared(history: History) -> dict[str, Any]:
@@ -279,10 +265,7 @@ def iqm(values: np.ndarray) -> np.ndarray:
     return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
 
 
-AVERAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda values: values.mean(axis=0),
-    "iqm": iqm,
-}
+AVERAGES: dict[str, Callable[..., np.ndarray]] = {"mean": partial(np.mean, axis=0), "iqm": iqm}
 
 
 def across_seeds(curves: Sequence[Series], num_points: int, average: str = "mean") -> Band:

@@ -87,22 +87,13 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
         return
     longest = max(map(len, entries))
     columns = max(1, min(len(entries), 4, math.floor(110 / (longest + 8))))
-    figure.legend(
-        list(entries.values()),
-        list(entries),
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=12,
-        labelcolor=INK,
-        frameon=False,
-    )
+    look: dict[str, Any] = {"ncols": columns, "fontsize": 12, "labelcolor": INK, "frameon": False}
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
 
 
 def line_style(index: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
-    }
+    turn, colour = divmod(index, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": DASHES[turn % len(DASHES)]}
 
 
 def save(figure: Figure, path: Path, dpi: float = DPI) -> Path:
