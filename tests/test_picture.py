@@ -7,6 +7,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from a3c.config import EnvConfig, NetworkConfig
+from a3c.learn.agent import Action
 from a3c.net.distributions import for_space
 from a3c.play.picture import (
     AMBER,
@@ -88,7 +89,8 @@ def test_a_value_that_is_not_finite_is_drawn_without_an_error() -> None:
 def view(space: Any, parameters: Any, action: Any, **settings: Any) -> list[Any]:
     policy = for_space(space, NetworkConfig(**settings))
     names = action_names(EnvConfig(env_id="Nameless-v0"), space)
-    return view_policy(policy, space, np.array(parameters, np.float32), np.array(action), names)
+    taken = (np.array([action]), np.zeros(1), np.zeros((1, 0)), np.array([parameters], np.float32))
+    return view_policy(policy, space, Action(*taken), names)
 
 
 def test_probabilities_are_those_of_the_logits_in_each_part_of_an_action() -> None:
@@ -113,7 +115,8 @@ def test_a_box_action_is_read_within_its_bounds_and_has_an_axis_without_bounds()
 
 def test_a_users_own_policy_has_no_rows() -> None:
     own: Any = object()
-    assert view_policy(own, Discrete(2), np.zeros(2), np.array(0), ["a", "b"]) == []
+    taken = Action(*[np.zeros((1, 2))] * 4)
+    assert view_policy(own, Discrete(2), taken, ["a", "b"]) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from a3c.config import EnvConfig
 from a3c.env import atari
 from a3c.env.spaces import Envs, choice_sizes
-from a3c.learn.agent import Agent
+from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import Decision
 from a3c.net.distributions import Categorical, Gaussian, Policy
 from a3c.play.playground import Playground, screen
@@ -52,16 +52,8 @@ _NAMES = {
     "Acrobot": ("torque −", "none", "torque +"),
     "LunarLander": ("coast", "← engine", "main engine", "engine →"),
 }
-_ARROWS = {
-    "UPRIGHT": "↗",
-    "UPLEFT": "↖",
-    "DOWNRIGHT": "↘",
-    "DOWNLEFT": "↙",
-    "UP": "↑",
-    "RIGHT": "→",
-    "LEFT": "←",
-    "DOWN": "↓",
-}
+_ARROWS = {"UPRIGHT": "↗", "UPLEFT": "↖", "DOWNRIGHT": "↘", "DOWNLEFT": "↙"}
+_ARROWS |= {"UP": "↑", "RIGHT": "→", "LEFT": "←", "DOWN": "↓"}
 
 
 class Choice(NamedTuple):
@@ -104,13 +96,8 @@ class Camera:
         if self.step is not None:
             kind = "greedy" if self._greedy else "sampled"
             subtitle = f"after {self.step:,} env steps · {kind} actions"
-        rows = view_policy(
-            self._agent.network.policy,
-            self._envs.single_action_space,
-            decision.action.policy_parameters[0],
-            decision.action.actions[0],
-            self._names,
-        )
+        policy, space = self._agent.network.policy, self._envs.single_action_space
+        rows = view_policy(policy, space, decision.action, self._names)
         frame, value = screen(self._envs, self._env_id), float(decision.action.values[0])
         self._paint = functools.partial(self.painter.paint, frame, subtitle, value, rows)
         return self._paint(score=float(decision.returns[0]), step=int(decision.lengths[0]))
@@ -292,13 +279,10 @@ def font(weight: str, size: int) -> ImageFont.FreeTypeFont:
 
 
 def view_policy(
-    policy: Policy,
-    space: Space[Any],
-    parameters: np.ndarray,
-    action: np.ndarray,
-    names: Sequence[str],
+    policy: Policy, space: Space[Any], taken: Action, names: Sequence[str]
 ) -> list[PolicyRow]:
     """One row for each choice or number; none for a policy of the user's own."""
+    parameters, action = taken.policy_parameters[0], taken.actions[0]
     if isinstance(policy, Categorical):
         groups = zip(policy.probabilities(parameters), np.atleast_1d(action).tolist(), strict=True)
         read = [(float(p), i == chosen) for group, chosen in groups for i, p in enumerate(group)]
@@ -307,11 +291,10 @@ def view_policy(
         mean, log_deviation = np.split(parameters, 2)
         deviation = np.exp(log_deviation)
         points = np.stack([mean, mean - deviation, mean + deviation, action])  # [4, D]
-        means, lower, upper, taken = policy.to_env(points).reshape(4, -1).tolist()
+        rows = policy.to_env(points).reshape(4, -1).tolist()
         lows = np.where(np.isfinite(space.low), space.low, -UNBOUNDED).ravel().tolist()
         highs = np.where(np.isfinite(space.high), space.high, UNBOUNDED).ravel().tolist()
-        columns = zip(names, lows, highs, means, lower, upper, taken, strict=True)
-        return [Reading(*column) for column in columns]
+        return list(map(Reading, names, lows, highs, *rows))
     return []
 
 
@@ -338,11 +321,9 @@ def _known_names(config: EnvConfig) -> list[str]:
     game = atari.find(name)
     if game is None:
         return list(_NAMES.get(name.rpartition("-v")[0], ()))
-    env: Any = gymnasium.make(game.env_id, **config.env_kwargs)
-    try:
-        meanings: list[str] = env.unwrapped.get_action_meanings()
-    finally:
-        env.close()
+    with gymnasium.make(game.env_id, **config.env_kwargs) as env:
+        emulator: Any = env.unwrapped
+        meanings: list[str] = emulator.get_action_meanings()
     names = []
     for meaning in meanings:
         if game.rom == "pong":  # right and left move the paddle up and down

@@ -81,9 +81,8 @@ def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, im
     caption.append(f"value {decision.action.values[0]:.2f}")
     actions = envs.single_action_space
     if isinstance(actions, Discrete):
-        parameters, action = decision.action.policy_parameters[0], decision.action.actions[0]
         names = action_names(ground.config.env, actions)
-        rows = view_policy(agent.network.policy, actions, parameters, action, names)
+        rows = view_policy(agent.network.policy, actions, decision.action, names)
         choices = [row for row in rows if isinstance(row, Choice)]
         caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
     pixels = observations.pixels(decision.observations[0], image)
