@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from a3c.config import Config
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.errors import EXIT_OK, A3CError, PlayError, UserError
-from a3c.play.locate import Source, find_checkpoint, find_run
+from a3c.play.locate import Source, find_checkpoint
 from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_on_signals()
         if arguments.follow:
-            return follow(find_run(arguments.source), arguments)
+            return follow(rundir.find(arguments.source, or_checkpoint=True), arguments)
         if arguments.watch and (reason := missing_display()):
             raise UserError(f"--watch: {reason}; use --record DIR")
         if arguments.record:

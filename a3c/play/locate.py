@@ -61,13 +61,13 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     is_checkpoint = False
     if name is not None and Path(name).parts[:1] == (ZOO,) and not os.path.lexists(name):
         name = _in_zoo(name)
-    with contextlib.suppress(OSError):  # `find_run` reports what is wrong with the name
+    with contextlib.suppress(OSError):  # `rundir.find` reports what is wrong with the name
         is_checkpoint = name is not None and (Path(name) / checkpoint.MANIFEST).is_file()
     if name is not None and is_checkpoint:
         if which != "newest":
             raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
         return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
-    run = find_run(name)
+    run = rundir.find(name, or_checkpoint=True)
     if which == "best":
         kept = find_best(run)
         path = kept.path if kept else checkpoint.best(run.checkpoints)
@@ -100,19 +100,6 @@ def with_source(config: Config) -> Config:
         return config
     source = str(find_checkpoint(config.run.start_from).path)
     return replace(config, run=replace(config.run, start_from=source))
-
-
-def find_run(name: str | None) -> RunDir:
-    """The run that `name` stands for; None means the newest. Raises UserError."""
-    try:
-        return rundir.find(name)
-    except UserError:
-        if name is None:
-            raise
-        raise UserError(
-            f"no run or checkpoint {name!r}: give a run directory, a name from {rundir.RUNS}/, "
-            "or the directory of a checkpoint"
-        ) from None
 
 
 def _in_zoo(name: str) -> str:
