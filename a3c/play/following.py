@@ -113,15 +113,8 @@ class Evaluator:
     def _record(self, step: int) -> None:
         try:
             with closing(self._ground.rendered_env()) as rendered:
-                path = record(
-                    self._ground,
-                    rendered,
-                    self._agent,
-                    self._run.videos,
-                    step=step,
-                    seconds=VIDEO_S,
-                    on_decision=self._poll,
-                )
+                shown = self._ground, rendered, self._agent, self._run.videos
+                path = record(*shown, step=step, seconds=VIDEO_S, on_decision=self._poll)
             log.info("video %s", path)
         except (A3CError, OSError) as error:
             log.warning("no video: %s", error)

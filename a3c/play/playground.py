@@ -6,13 +6,11 @@ environments, so evaluation is unaffected by this.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,7 +115,7 @@ class Playground:
         spec = gymnasium.registry.get(import_module_of(config.env_id))
         if spec is not None and spec.entry_point is not None:
             maker: Any = spec.entry_point
-            with contextlib.suppress(*MISSING):  # making it says what is missing
+            with suppress(*MISSING):  # making it says what is missing
                 maker = load_env_creator(maker) if isinstance(maker, str) else maker
             modes = getattr(maker, "metadata", {}).get("render_modes")
             if modes is not None and "rgb_array" not in modes:
@@ -144,7 +142,7 @@ class Playground:
         config = self.config.env
         if not has_own_end(config.env_id):
             return config
-        return dataclasses.replace(config, max_episode_steps=None)
+        return replace(config, max_episode_steps=None)
 
     def agent(self, envs: Envs, directory: Path | None = None) -> Agent:
         """An agent that fits `envs`, with a checkpoint's weights or freshly initialised ones."""

@@ -1,6 +1,5 @@
 """Show games: in video files that ffmpeg encodes, and live in a window."""
 
-import contextlib
 import functools
 import logging
 import os
@@ -9,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -88,7 +87,7 @@ def file_stem(env_id: str, step: int, episode: Episode) -> str:
     return f"{slug(game_name(env_id)) or 'game'}-step-{step}-return-{sign}{score}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def film(path: Path, fps: float, size: tuple[int, int]) -> Iterator[IO[bytes]]:
     """A pipe that takes raw RGB pictures of a size, for an .mp4 or a .gif."""
     source = f"-f rawvideo -pix_fmt rgb24 -s {size[0]}x{size[1]} -r {fps:.6f} -i -"
@@ -110,7 +109,7 @@ def film(path: Path, fps: float, size: tuple[int, int]) -> Iterator[IO[bytes]]:
             pass
 
 
-@contextlib.contextmanager
+@contextmanager
 def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
     """The standard input of an ffmpeg that writes `path`; it has ended on exit."""
     program = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-loglevel", "error", "-y"]
