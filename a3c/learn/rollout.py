@@ -12,13 +12,7 @@ from a3c.config import Config, LearningConfig
 from a3c.config.own_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
-from a3c.learn.returns import (
-    NUM_OF_RETURNS,
-    FloatArray,
-    discounted_so_far,
-    n_step,
-    return_deviation,
-)
+from a3c.learn.returns import NUM_OF_RETURNS, discounted_so_far, n_step, return_deviation
 from a3c.net.observations import as_fed, fed_space
 from a3c.run.metrics import Episode
 
@@ -81,7 +75,7 @@ class Stopwatch:
 
 
 class Autoreset:
-    """Starts new games in a vector environment, whatever its autoreset mode.
+    """Starts new games in a vector environment, whatever its autoreset mode, and adds up scores.
 
     `starts` is true where the next observation is the first of a game, and `dead` where the next
     step only resets: such a step has no reward and must not train.
@@ -92,6 +86,19 @@ class Autoreset:
         self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", "NextStep"))
         self.starts = np.ones(envs.num_envs, bool)
         self.dead = np.zeros(envs.num_envs, bool)
+        self.returns, self.lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, int)
+
+    def count(self, rewards: np.ndarray, done: np.ndarray) -> list[tuple[int, Episode]]:
+        """Add a step to the scores; the games that ended with it, after their environment."""
+        if np.count_nonzero(self.dead):
+            rewards = np.where(self.dead, 0.0, rewards)
+        self.returns += rewards
+        self.lengths += ~self.dead
+        scores = self.returns, self.lengths
+        ended = [(i, Episode(*(each[i].item() for each in scores))) for i in np.flatnonzero(done)]
+        if ended:
+            self.returns[done], self.lengths[done] = 0.0, 0
+        return ended
 
     def after(self, observations: Any, info: Any, done: np.ndarray) -> tuple[Any, Any]:
         """Call after every step, with its results; the observations and info to go on with."""
@@ -179,8 +186,6 @@ class Player:
         self._state = actor.initial_state(envs.num_envs)
         self._lives = np.zeros(envs.num_envs, int)
         self._lives = self._lives_left(info)
-        self._returns = np.zeros(envs.num_envs)
-        self._lengths = np.zeros(envs.num_envs, int)
         self._discounted = np.zeros(envs.num_envs)  # returns so far, for `normalize_rewards`
 
         def rows(dtype: Any, shape: Iterable[int] = ()) -> np.ndarray:
@@ -259,7 +264,7 @@ class Player:
         rows["starts"][t], rows["mask"][t] = reset.starts, ~reset.dead
         if self._on_decision:
             before, taken = (self._observations, self._state), action._replace(actions=actions)
-            scores = self._returns, self._lengths
+            scores = reset.returns, reset.lengths
             self._on_decision(Decision(*before, reset.starts, taken, *scores))
         self._stopwatch.lap("act")
         with self._environment_errors:
@@ -270,7 +275,8 @@ class Player:
                 raise ValueError(f"observations of shape {shape}: give {self._shape} as `reset`")
         self._stopwatch.lap("env")
         done = terminated | truncated
-        self._count_episodes(*wrappers.raw(info, rewards, done))
+        ended = reset.count(*wrappers.raw(info, rewards, done))
+        self._episodes += [game for _, game in ended if np.isfinite(game.episode_return)]
         for name in self._info_metrics:
             self._info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
@@ -306,19 +312,6 @@ class Player:
             lives = np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)
             return lives.astype(int)
 
-    def _count_episodes(self, rewards: np.ndarray, done: np.ndarray) -> None:
-        dead = self._autoreset.dead
-        if np.count_nonzero(dead):
-            rewards = np.where(dead, 0.0, rewards)
-        self._returns += rewards
-        self._lengths += ~dead
-        if np.count_nonzero(done):
-            for i in np.flatnonzero(done):
-                if np.isfinite(self._returns[i]):
-                    game = Episode(float(self._returns[i]), int(self._lengths[i]))
-                    self._episodes.append(game)
-            self._returns[done], self._lengths[done] = 0.0, 0
-
 
 class Sliding:
     """Returns of exactly N steps, also beyond a rollout's end; for networks without a memory.
@@ -332,7 +325,7 @@ class Sliding:
         self._lambda = learning.gae_lambda
         self._kept: dict[str, np.ndarray] = {}
 
-    def complete(self, rollout: Rollout) -> tuple[Rollout, FloatArray, FloatArray]:
+    def complete(self, rollout: Rollout) -> tuple[Rollout, np.ndarray, np.ndarray]:
         """Remove and return the samples that are complete now, with advantages and returns.
 
         If there are fewer than `return_min_samples`, all wait for the next rollout. A sample that

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,14 +78,13 @@ class Playground:
         state = agent.initial_state(envs.num_envs)
         while not games.over:
             action = agent.act(observations, state, reset.starts)
-            score = games.returns.copy(), games.lengths.copy()
+            score = reset.returns.copy(), reset.lengths.copy()
             yield Decision(observations, state, reset.starts, action, *score)
             actions = agent.network.policy.to_env(action.actions)
             with EnvironmentErrors():
                 observations, rewards, terminated, truncated, info = envs.step(actions)
             done = (terminated | truncated) & ~reset.dead
-            rewards, ended = wrappers.raw(info, rewards, done)
-            games.add(rewards, ended, ~reset.dead)
+            games.add(reset.count(*wrappers.raw(info, rewards, done)))
             with EnvironmentErrors():
                 observations, _ = reset.after(observations, info, done)
             state = action.state
@@ -232,23 +231,17 @@ class Games:
         share, rest = divmod(episodes, num_envs)
         self._quota = [share + (index < rest) for index in range(num_envs)]
         self._ended: list[list[Episode]] = [[] for _ in self._quota]
-        self.returns = np.zeros(num_envs)
-        self.lengths = np.zeros(num_envs, int)
 
-    def add(self, rewards: np.ndarray, done: np.ndarray, played: np.ndarray) -> None:
-        self.returns[played] += rewards[played]
-        self.lengths[played] += 1
-        for i in np.flatnonzero(done):
+    def add(self, ended: Iterable[tuple[int, Episode]]) -> None:
+        """Count games that have ended, after their environment; UserError if a score is none."""
+        for i, episode in ended:
             if len(self._ended[i]) < self._quota[i]:
-                episode = Episode(float(self.returns[i]), int(self.lengths[i]))
                 if not math.isfinite(episode.episode_return):
                     raise UserError(
                         f"a game of {count(episode.length, 'env step')} came to a return of "
                         f"{episode.episode_return}: mend the environment's rewards"
                     )
                 self._ended[i].append(episode)
-        self.returns[done] = 0.0
-        self.lengths[done] = 0
 
     @property
     def num_ended(self) -> int:
