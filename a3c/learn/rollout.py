@@ -94,8 +94,9 @@ class Autoreset:
             rewards = np.where(self.dead, 0.0, rewards)
         self.returns += rewards
         self.lengths += ~self.dead
-        scores = self.returns, self.lengths
-        ended = [(i, Episode(*(each[i].item() for each in scores))) for i in np.flatnonzero(done)]
+        ended = [
+            (i, Episode(float(self.returns[i]), int(self.lengths[i]))) for i in np.flatnonzero(done)
+        ]
         if ended:
             self.returns[done], self.lengths[done] = 0.0, 0
         return ended
