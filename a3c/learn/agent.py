@@ -259,23 +259,20 @@ class Agent:
         batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
         entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
         output = self._forward(batch.observations, batch.state, batch.starts)
-        loss = losses.total(
-            log_probabilities=policy.log_probability(output.policy_parameters, batch.actions),
-            entropies=policy.entropy(output.policy_parameters),
-            values=output.values,
-            advantages=batch.advantages,
-            returns=batch.returns,
-            mask=batch.mask,
-            value_loss_weight=learning.value_loss_weight,
-            entropy_weight=entropy_weight,
-            normalize_advantages=learning.normalize_advantages,
+        parameters, before = output.policy_parameters, batch.policy_parameters
+        of_policy = losses.policy(
+            policy.log_probability(parameters, batch.actions),
+            *(batch.advantages, batch.mask),
+            normalize=learning.normalize_advantages,
             played_log_probabilities=policy.played_log_probability(
-                batch.policy_parameters, batch.actions, batch.epsilon
+                before, batch.actions, batch.epsilon
             ),
             ratio_limit=ratio_limit if learning.ratio_limit else None,
-            played_values=batch.values,
-            value_clip=learning.value_clip,
         )
+        fed, clip = (output.values, batch.returns, batch.mask), learning.value_clip
+        of_value = losses.value(*fed, played_values=batch.values, clip=clip)
+        weight, entropies = learning.value_loss_weight, policy.entropy(parameters)
+        loss = losses.total(of_policy, of_value, weight, entropies, entropy_weight, batch.mask)
 
         def gradient_of(objective: Any) -> Any:  # [P]
             gradients = tf.gradients(objective, self._variables, unconnected_gradients="zero")

@@ -42,6 +42,8 @@ def policy(
     ρ = 1 the gradient is the same. Further extras: `clipped_share`, the share of clipped samples,
     and `divergence`, the mean of ρ - 1 - log ρ, which estimates KL(old policy, new policy).
     """
+    played = [] if ratio_limit is None else [played_log_probabilities]
+    _check_shapes(log_probabilities, advantages, mask, *played)
     mask = tf.cast(mask, advantages.dtype)
     advantages = tf.stop_gradient(advantages)  # [T, B]
     mean, deviation = _moments(advantages, mask)
@@ -71,6 +73,7 @@ def value(
     `mean_return`, and `explained_variance`, 1 - Var(R - V)/Var(R): 1 means a perfect critic, 0 a
     critic no better than a constant, or equal returns.
     """
+    _check_shapes(values, returns, mask, *([played_values] if clip else []))
     mask = tf.cast(mask, values.dtype)
     returns = tf.stop_gradient(returns)
     errors = _kept(returns - values, mask)  # [T, B]
@@ -92,58 +95,27 @@ def value(
 
 
 def total(
-    *,
-    log_probabilities: Any,
-    values: Any,
-    entropies: Any,
-    advantages: Any,
-    returns: Any,
-    mask: Any,
-    value_loss_weight: float | Any,
-    entropy_weight: float | Any,
-    normalize_advantages: bool = False,
-    played_log_probabilities: Any = None,
-    ratio_limit: float | Any | None = None,
-    played_values: Any = None,
-    value_clip: float = 0.0,
+    policy: Loss, value: Loss, value_weight: float, entropies: Any, entropy_weight: Any, mask: Any
 ) -> dict[str, Any]:
     """The scalar to minimise as `total`, its parts before weighting, and their extras, by name.
 
-    It is policy + value_loss_weight × value - entropy_weight × entropy; the `entropy` is the mean,
+    It is policy + value_weight × value - entropy_weight × entropy; the `entropy` is the mean,
     which keeps the policy random (Mnih et al. 2016, section 4, after Williams and Peng 1991).
-    `num_samples` is the number of samples that trained. `ratio_limit` and `entropy_weight` may be
-    scalar tensors, so that they can be annealed. Raises ValueError on shapes that don't fit.
     """
-    samples = [log_probabilities, entropies, advantages, returns, mask]
-    if ratio_limit is not None:
-        samples.append(played_log_probabilities)
-    if value_clip:
-        samples.append(played_values)
-    values.shape.assert_has_rank(2)
-    for tensor in samples:  # otherwise [T, B, 1] would broadcast
-        tensor.shape.assert_is_compatible_with(values.shape)
-    policy_loss, policy_extras = policy(
-        log_probabilities,
-        advantages,
-        mask,
-        normalize=normalize_advantages,
-        played_log_probabilities=played_log_probabilities,
-        ratio_limit=ratio_limit,
-    )
-    value_loss, value_extras = value(
-        values, returns, mask, played_values=played_values, clip=value_clip
-    )
-    mask = tf.cast(mask, values.dtype)
+    _check_shapes(entropies, mask)
+    (policy_loss, policy_extras), (value_loss, value_extras) = policy, value
+    mask = tf.cast(mask, value_loss.dtype)
     entropy = _mean(entropies, mask)
-    return {
-        "total": policy_loss + value_loss_weight * value_loss - entropy_weight * entropy,
-        "policy": policy_loss,
-        "value": value_loss,
-        "entropy": entropy,
-        **policy_extras,
-        **value_extras,
-        "num_samples": tf.reduce_sum(mask),
-    }
+    loss = policy_loss + value_weight * value_loss - entropy_weight * entropy
+    parts = {"total": loss, "policy": policy_loss, "value": value_loss, "entropy": entropy}
+    return parts | policy_extras | value_extras | {"num_samples": tf.reduce_sum(mask)}
+
+
+def _check_shapes(first: Any, *others: Any) -> None:
+    """Raise ValueError unless all are `[T, B]`: `[T, B, 1]` would broadcast."""
+    first.shape.assert_has_rank(2)
+    for tensor in others:
+        tensor.shape.assert_is_compatible_with(first.shape)
 
 
 def _kept(samples: Any, mask: Any) -> Any:
