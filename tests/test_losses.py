@@ -46,10 +46,18 @@ def gradients_of(function: Callable[..., Any], arrays: Arrays, of: str | int = "
     return run(differentiate, arrays)
 
 
-def total(more: Callable[[Any], dict[str, Any]] = lambda _: {}, **inputs: Any) -> Arrays:
-    """The total loss; `more` gives further arguments for values `[T, B]`."""
-    weights = {"value_loss_weight": 0.7, "entropy_weight": 0.3}
-    return losses.total(**{**weights, **inputs, **more(inputs["values"])})
+def total(
+    of_policy: Callable[[Any], dict[str, Any]] = lambda _: {},
+    of_value: Callable[[Any], dict[str, Any]] = lambda _: {},
+    **inputs: Any,
+) -> Arrays:
+    """The total loss; `of_policy` and `of_value` give further arguments for values `[T, B]`."""
+    values, mask = inputs["values"], inputs["mask"]
+    policy = losses.policy(
+        *(inputs["log_probabilities"], inputs["advantages"], mask), **of_policy(values)
+    )
+    value = losses.value(values, inputs["returns"], mask, **of_value(values))
+    return losses.total(policy, value, 0.7, inputs["entropies"], 0.3, mask)
 
 
 def limited(
@@ -62,12 +70,12 @@ def limited(
     )
 
 
-normalized_total = partial(total, lambda _: {"normalize_advantages": True})
+normalized_total = partial(total, lambda _: {"normalize": True})
 limited_total = partial(
     total, lambda v: {"played_log_probabilities": tf.zeros_like(v) - 0.1, "ratio_limit": 0.5}
 )
 value_clipped_total = partial(
-    total, lambda v: {"played_values": tf.zeros_like(v) + 0.3, "value_clip": 0.4}
+    total, of_value=lambda v: {"played_values": tf.zeros_like(v) + 0.3, "clip": 0.4}
 )
 ALL_TOTALS = [total, normalized_total, limited_total, value_clipped_total]
 

@@ -260,7 +260,7 @@ class Agent:
         entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
         output = self._forward(batch.observations, batch.state, batch.starts)
         parameters, before = output.policy_parameters, batch.policy_parameters
-        of_policy = losses.policy(
+        policy_loss = losses.policy(
             policy.log_probability(parameters, batch.actions),
             *(batch.advantages, batch.mask),
             normalize=learning.normalize_advantages,
@@ -270,9 +270,9 @@ class Agent:
             ratio_limit=ratio_limit if learning.ratio_limit else None,
         )
         fed, clip = (output.values, batch.returns, batch.mask), learning.value_clip
-        of_value = losses.value(*fed, played_values=batch.values, clip=clip)
+        value_loss = losses.value(*fed, played_values=batch.values, clip=clip)
         weight, entropies = learning.value_loss_weight, policy.entropy(parameters)
-        loss = losses.total(of_policy, of_value, weight, entropies, entropy_weight, batch.mask)
+        loss = losses.total(policy_loss, value_loss, weight, entropies, entropy_weight, batch.mask)
 
         def gradient_of(objective: Any) -> Any:  # [P]
             gradients = tf.gradients(objective, self._variables, unconnected_gradients="zero")
