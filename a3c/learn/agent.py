@@ -21,7 +21,6 @@ from a3c.net.distributions import FORBIDDEN
 from a3c.net.network import Network
 from a3c.net.observations import as_fed, fed_space
 from a3c.server import optimizers, sessions
-from a3c.server.exchange import zeros
 
 SCOPE = "network"
 PREPARED = "prepare/observations:0"  # what the acting part of the graph gives its network
@@ -84,7 +83,8 @@ class Agent:
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
-            self._statistics = zeros("observation_statistics", [self.statistics_size], tf.float64)
+            size = [self.statistics_size]
+            self._statistics = optimizers.held("observation_statistics", size, tf.float64)
             self._normal: Any = None  # the part of them that observations are normalised by
             if config.env.normalize_observations:
                 self._normal = self._statistics[: observations.statistics_size(observation_space)]

@@ -26,6 +26,7 @@ import tensorflow as tf
 from a3c.config import Config
 from a3c.server import optimizers, sessions
 from a3c.server.layout import Layout, Shard
+from a3c.server.optimizers import held
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
@@ -55,18 +56,6 @@ class Reply(NamedTuple):
     stepped: bool  # this worker's own push made, or completed, an optimizer step
 
 
-def zeros(name: str, shape: Sequence[int], dtype: Any) -> Any:
-    """A variable on the current scope's device; processes share variables by name."""
-    return tf.compat.v1.get_variable(
-        name,
-        shape=shape,
-        dtype=dtype,
-        initializer=tf.compat.v1.zeros_initializer(),
-        trainable=False,
-        use_resource=True,
-    )
-
-
 class _Part(NamedTuple):
     """One ps's part of the graph."""
 
@@ -83,11 +72,11 @@ class Exchange:
         self, layout: Layout, config: Config, num_ps: int, statistics_size: int, finished: Any
     ) -> None:
         """`finished` is a variable to read besides."""
-        self._parameters = {s.name: zeros(s.name, (s.size,), tf.float32) for s in layout.shards}
-        self.global_step = zeros("global_step", (), tf.int64)
-        self.num_updates = zeros("num_updates", (), tf.int64)
-        self._statistics = zeros("observation_statistics", (statistics_size,), tf.float64)
-        self.advantage_moments = zeros("advantage_moments", (3,), tf.float64)
+        self._parameters = {s.name: held(s.name, (s.size,), tf.float32) for s in layout.shards}
+        self.global_step = held("global_step", (), tf.int64)
+        self.num_updates = held("num_updates", (), tf.int64)
+        self._statistics = held("observation_statistics", (statistics_size,), tf.float64)
+        self.advantage_moments = held("advantage_moments", (3,), tf.float64)
         self._finished = finished
         self._learning = config.learning
         self._limits = config.learning.gradient_norms
@@ -212,10 +201,10 @@ class Exchange:
         Returns 1 if there was a step, else 0, and on the first ps the counters after that. A
         critical section covers it all; otherwise two pushes could complete the same step.
         """
-        sums = {s.name: zeros(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
+        sums = {s.name: held(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
         # The totals are the samples, and all squared norms times the samples.
         num_squares = 2 * len(self._limits)
-        totals = zeros(f"{GATHERED}/totals_{ps}", [1 + num_squares], tf.float64)
+        totals = held(f"{GATHERED}/totals_{ps}", [1 + num_squares], tf.float64)
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
         counters: list[Any] = []

@@ -17,6 +17,12 @@ from a3c.config import LearningConfig
 from a3c.server.layout import COUNTERS
 
 
+def held(name: str, shape: Any, dtype: Any, start: Any = None) -> Any:
+    """A variable, by default of zeros, on the scope's device; processes share them by name."""
+    start = start or tf.compat.v1.zeros_initializer()
+    return tf.compat.v1.get_variable(name, shape, dtype, start, trainable=False, use_resource=True)
+
+
 def step(
     config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any, slots: str = ""
 ) -> Any:
@@ -55,15 +61,9 @@ def _rmsprop_step(
     """
 
     def slot(name: str, start: float) -> Any:
+        initial = tf.compat.v1.constant_initializer(start)
         with tf.init_scope(), tf.device(variable.device):  # the step may be built in a condition
-            return tf.compat.v1.get_variable(
-                f"{variable.op.name}/{name}",
-                variable.shape,
-                tf.float32,
-                tf.compat.v1.constant_initializer(start),
-                trainable=False,
-                use_resource=True,
-            )
+            return held(f"{variable.op.name}/{name}", variable.shape, tf.float32, initial)
 
     return tf.raw_ops.ResourceApplyRMSProp(
         var=variable.handle,

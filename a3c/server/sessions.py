@@ -27,14 +27,9 @@ _CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for
 
 # TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
 LOST = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.CancelledError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.NotFoundError,
-    tf.errors.InternalError,
-    tf.errors.UnknownError,
+    *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError),
+    *(tf.errors.CancelledError, tf.errors.FailedPreconditionError, tf.errors.NotFoundError),
+    *(tf.errors.InternalError, tf.errors.UnknownError),
 )
 
 

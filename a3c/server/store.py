@@ -19,9 +19,9 @@ from a3c.config import Config
 from a3c.errors import RetryableError
 from a3c.run.resume import Life
 from a3c.server import sessions
-from a3c.server.exchange import GATHERED, Exchange, Push, Reply, zeros
+from a3c.server.exchange import GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
-from a3c.server.optimizers import is_value_only
+from a3c.server.optimizers import held, is_value_only
 from a3c.server.sessions import leave_if_stuck, or_lost
 
 FIRST_PS = "/job:ps/task:0"
@@ -42,10 +42,10 @@ class Flags:
 
     def __init__(self, num_workers: int) -> None:
         with tf.device(FIRST_PS):
-            self.ready = zeros("ready", (), tf.bool)
-            self.finished = zeros("finished", (), tf.int64)
-            self.attached = zeros("attached", (num_workers,), tf.int64)
-            self.life = zeros("life", (2,), tf.int64)
+            self.ready = held("ready", (), tf.bool)
+            self.finished = held("finished", (), tf.int64)
+            self.attached = held("attached", (num_workers,), tf.int64)
+            self.life = held("life", (2,), tf.int64)
             self.variables = [self.ready, self.finished, self.attached, self.life]
             self.read_ready, self.read_finished, self.read_attached, self.read_life = (
                 variable.read_value() for variable in self.variables
