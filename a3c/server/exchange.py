@@ -201,7 +201,7 @@ class Exchange:
         Returns 1 if there was a step, else 0, and on the first ps the counters after that. A
         critical section covers it all; otherwise two pushes could complete the same step.
         """
-        sums = {s.name: held(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
+        sums = {s: held(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
         # The totals are the samples, and all squared norms times the samples.
         num_squares = 2 * len(self._limits)
         totals = held(f"{GATHERED}/totals_{ps}", [1 + num_squares], tf.float64)
@@ -213,7 +213,7 @@ class Exchange:
             samples = header[3]
             added = [
                 tf.raw_ops.ResourceApplyGradientDescent(  # adds in place
-                    var=sums[shard.name].handle,
+                    var=sums[shard].handle,
                     alpha=-tf.cast(samples, tf.float32),
                     delta=gradient,
                 )
@@ -228,7 +228,7 @@ class Exchange:
             # samples, and the step would otherwise wait for one more push.
             stepped = tf.cond(
                 gathered[0] + samples / 2 >= self._samples_per_step,
-                lambda: self._step_of_mean(sums, totals, gathered, shards, header),
+                lambda: self._step_of_mean(sums, totals, gathered, header),
                 lambda: tf.constant(0, tf.int64),
             )
             if ps == 0:
@@ -240,25 +240,20 @@ class Exchange:
         return stepped, counters[0] if counters else None
 
     def _step_of_mean(
-        self,
-        sums: Mapping[str, Any],
-        totals: Any,
-        gathered: Any,
-        shards: Sequence[Shard],
-        header: Any,
+        self, sums: Mapping[Shard, Any], totals: Any, gathered: Any, header: Any
     ) -> Any:
         """Make one step with the clipped mean of the gathered gradients; returns 1 after it."""
         count, steps = tf.cast(gathered[0], tf.float32), []
         for group, limit in enumerate(self._limits):
-            members = [shard for shard in shards if self._group(shard) == group]
+            members = {s: total for s, total in sums.items() if self._group(s) == group}
             # Of the mean, because the square of the sum's norm may overflow where no push's does.
-            squares = [2 * tf.nn.l2_loss(sums[each.name].read_value() / count) for each in members]
+            squares = [2 * tf.nn.l2_loss(v.read_value() / count) for v in members.values()]
             all_norms, own_norms = gathered[1 + 2 * group], gathered[2 + 2 * group]
             ratio = tf.cast(tf.math.divide_no_nan(all_norms, own_norms), tf.float32)
             scale = optimizers.clipped(tf.sqrt(sum(squares, 0.0)) * tf.sqrt(ratio), limit)
             steps += [
-                self._step(shard, sums[shard.name].read_value() * (scale / count), header)
-                for shard in members
+                self._step(shard, total.read_value() * (scale / count), header)
+                for shard, total in members.items()
             ]
         with tf.control_dependencies(steps):
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in sums.values()]

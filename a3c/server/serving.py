@@ -65,7 +65,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
         try:
             finished, attached = False, [False]  # as long as the ps is not initialised
             if session.run(exist):
-                finished, attached = session.run([flags.read_finished, flags.read_attached])
+                finished, attached = session.run([flags.finished, flags.attached])
         except tf.errors.OpError as error:
             if task.index and began:
                 break  # the first ps has exited too

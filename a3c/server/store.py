@@ -47,9 +47,6 @@ class Flags:
             self.attached = held("attached", (num_workers,), tf.int64)
             self.life = held("life", (2,), tf.int64)
             self.variables = [self.ready, self.finished, self.attached, self.life]
-            self.read_ready, self.read_finished, self.read_attached, self.read_life = (
-                variable.read_value() for variable in self.variables
-            )
             self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
             self.set_attached = tf.compat.v1.scatter_update(
                 self.attached, [self.worker], [self.presence]
@@ -125,7 +122,7 @@ class Store:
     def is_ready(self) -> bool:
         """Whether the ps are initialised; False if any variable is missing."""
         with leave_if_stuck(self._timeout_s, "the ps does not answer"):
-            return bool(self._run(self._all_exist) and self._run(self._flags.read_ready))
+            return bool(self._run(self._all_exist) and self._run(self._flags.ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
         """Initialise the ps, write `values`, and begin a new life of the ps at their env step.
@@ -147,7 +144,7 @@ class Store:
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
         self._set_presence(1)
-        life = Life(*self._run(self._flags.read_life).tolist())
+        life = Life(*self._run(self._flags.life).tolist())
         threading.Thread(target=self._watch, args=[on_stuck], daemon=True).start()
         return life
 
@@ -219,11 +216,11 @@ class Store:
 
     def ending(self) -> str | None:
         """Why the run is over; None while it goes on."""
-        why = int(self._run(self._flags.read_finished))
+        why = int(self._run(self._flags.finished))
         return ENDINGS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
-        return self._run(self._flags.read_attached) != 0
+        return self._run(self._flags.attached) != 0
 
     def saved_shapes(self) -> dict[str, tuple[int, ...]]:
         blank = {n: np.empty(v.shape.as_list(), np.int8) for n, v in self._saved.items()}
