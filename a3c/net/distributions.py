@@ -100,7 +100,7 @@ class Categorical(Policy):
     """
 
     def __init__(self, space: Space[Any], config: NetworkConfig) -> None:
-        self._space, self._initialization = space, config.initialization
+        self._space, self._config = space, config
         self._sizes = choice_sizes(space)
         self._counts: Any = self._sizes[0] if isinstance(space, Discrete) else np.array(self._sizes)
         self.num_parameters = sum(self._sizes)
@@ -109,7 +109,7 @@ class Categorical(Policy):
 
     def head(self, features: Any) -> Any:
         """A dense layer `policy` for the concatenated logits of all choices."""
-        return _logits(features, self.num_parameters, self._initialization)
+        return _head(features, self.num_parameters, self._config)
 
     def sample(self, parameters: Any) -> Any:
         """Draw each choice by the Gumbel-max trick: the argmax of logits plus noise.
@@ -169,10 +169,15 @@ class Categorical(Policy):
         return tf.split(parameters, self._sizes, axis=-1) if self.action_shape else [parameters]
 
 
-def _logits(features: Any, num_logits: int, initialization: layers.Initialization) -> Any:
-    return layers.dense(
-        features, num_logits, "policy", gain=layers.POLICY_GAIN, initialization=initialization
-    )
+def _head(
+    features: Any,
+    units: int,
+    config: NetworkConfig,
+    name: str = "policy",
+    bias: float | None = None,
+) -> Any:
+    start: dict[str, Any] = {"initialization": config.initialization, "initial_bias": bias}
+    return layers.dense(features, units, name, gain=layers.POLICY_GAIN, **start)
 
 
 class Gaussian(Policy):
@@ -210,17 +215,10 @@ class Gaussian(Policy):
         They are a dense layer, `policy/deviation`, or one variable, `policy/log_deviation`.
         """
         config, start = self._config, self._config.initial_log_deviation
-        means = _logits(features, self._size, config.initialization)
+        means = _head(features, self._size, config)
         with tf.compat.v1.variable_scope("policy"):
             if config.gaussian_deviation == "state-dependent":
-                deviations = layers.dense(
-                    features,
-                    self._size,
-                    "deviation",
-                    gain=layers.POLICY_GAIN,
-                    initialization=config.initialization,
-                    initial_bias=start,
-                )
+                deviations = _head(features, self._size, config, "deviation", start)
             else:
                 initializer = tf.compat.v1.constant_initializer(start)
                 deviations = tf.identity(
