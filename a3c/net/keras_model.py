@@ -14,6 +14,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
 from a3c.config import NetworkConfig
+from a3c.net import layers
 from a3c.net.distributions import for_space
 from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import prepared_shape
@@ -40,12 +41,7 @@ def network(
 
     def forward(observations: Any, state: Any, _starts: Any) -> NetworkOutput:
         variables = [
-            tf.compat.v1.get_variable(
-                name,
-                value.shape,
-                initializer=tf.compat.v1.constant_initializer(value),
-                use_resource=True,
-            )
+            layers.variable(name, value.shape, tf.compat.v1.constant_initializer(value))
             for name, value in zip(names, weights, strict=True)
         ]
         rows = tf.reshape(observations, [-1, *observations.shape[2:]])  # [T * B, ...]

@@ -9,7 +9,7 @@ There are two kinds of initial values. `orthogonal`: orthogonal weights times a 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
@@ -208,7 +208,7 @@ def lstm(
     return outputs, last_state
 
 
-def variable(name: str, shape: list[int], initializer: Any) -> Any:
+def variable(name: str, shape: Sequence[int], initializer: Any) -> Any:
     """A trainable float32 variable in the current variable scope."""
     return tf.compat.v1.get_variable(name, shape, tf.float32, initializer, use_resource=True)
 
