@@ -11,7 +11,6 @@ import model
 from a3c.errors import UserError
 from a3c.learn import own_network
 from a3c.learn.agent import Agent
-from a3c.net import keras_model
 from examples import keras_network
 from tests.clusters import batch_of, small_config
 
@@ -56,7 +55,7 @@ def test_a_model_acts_and_learns_as_in_keras() -> None:
 def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
     agents = []
     for _ in range(2):
-        network = keras_model.network(images(), IMAGES, ACTIONS, CONFIG.network)
+        network = own_network.of_keras(images(), IMAGES, ACTIONS, CONFIG.network)
         agents.append(Agent(network, IMAGES, CONFIG, seed=1))
     assert list(agents[0].shapes) == list(agents[1].shapes)
     assert {"conv2d/kernel", "conv2d_1/kernel", "dense_1/bias"} <= set(agents[0].shapes)
@@ -115,7 +114,7 @@ def test_weights_without_names_of_their_own_are_numbered_within_the_model() -> N
         pixels = keras.Input((3,))
         value, policy = Affine()(pixels), Affine()(pixels)  # made in this order
         outputs = [keras.layers.Dense(size)(x) for size, x in ((2, policy), (1, value))]
-        made = keras_model.network(keras.Model(pixels, outputs), SPACE, ACTIONS, CONFIG.network)
+        made = own_network.of_keras(keras.Model(pixels, outputs), SPACE, ACTIONS, CONFIG.network)
         named.append(list(Agent(made, SPACE, CONFIG, seed=1).shapes))
     assert named[0] == named[1]
     assert len(set(named[0])) == 12

@@ -1,8 +1,10 @@
-"""Build a user's own network and check it: a mistake gives one line that names what to return."""
+"""Build a user's own network, or that of a Keras model; a mistake gives one line with a remedy."""
 
 import dataclasses
 import inspect
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +17,10 @@ from a3c.config.options import check_minibatches
 from a3c.config.own_code import kind_of
 from a3c.errors import UserError
 from a3c.learn.agent import Agent, Batch
-from a3c.net import keras_model
-from a3c.net.distributions import Policy
+from a3c.net import layers
+from a3c.net.distributions import Policy, for_space
 from a3c.net.network import Network, NetworkOutput
+from a3c.net.observations import prepared_shape
 from a3c.process.startup import start_eager_runtime
 
 _SIGNATURE = "(observation_space, action_space, config)"
@@ -36,7 +39,7 @@ def build(
     with own_code.as_user_error(f"network {place}"):
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # of Keras
-            network = keras_model.network(network, observation_space, action_space, config)
+            network = of_keras(network, observation_space, action_space, config)
     remedy, wrong = "return a3c.net.network.Network(forward, policy) or a keras.Model", ""
     names = ("forward", "policy", "state_size")
     forward, policy, size = (getattr(network, name, None) for name in names)
@@ -121,3 +124,64 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
         known = (rows, rows, rows, starts[None], state, drawn_from, rows, rows)
         agent.gradient(Batch(*played, *known), 0.0, 0.0)
         return agent
+
+
+def of_keras(
+    model: Any, observation_space: Box, action_space: Space[Any], config: NetworkConfig
+) -> Network:
+    """The network of a Keras model from prepared observations `[N, ...]` to two outputs.
+
+    These are the policy's parameters `[N, P]` and the values `[N]` or `[N, 1]`. Layers behave as in
+    `model(observations, training=False)`, but with variables of our graph, which can't use Keras's
+    eager ones. Raises ValueError if the model can't be trained here.
+    """
+    outputs = model(np.zeros((1, *prepared_shape(observation_space)), np.float32))  # builds it
+    if not isinstance(outputs, list | tuple) or len(outputs) != 2:
+        raise ValueError("the model has not two outputs: give it the policy's and the value")
+    if frozen := [variable.path for variable in model.non_trainable_weights]:
+        raise ValueError(f"{frozen[0]} does not train, and is not shared: leave its layer out")
+    names = _names([variable.path for variable in model.trainable_variables])
+    weights = [variable.numpy() for variable in model.trainable_variables]
+    others = [variable.numpy() for variable in model.non_trainable_variables]  # seeds of Dropout
+    policy = for_space(action_space, config)
+
+    def forward(observations: Any, state: Any, _starts: Any) -> NetworkOutput:
+        variables = [
+            layers.variable(name, value.shape, tf.compat.v1.constant_initializer(value))
+            for name, value in zip(names, weights, strict=True)
+        ]
+        rows = tf.reshape(observations, [-1, *observations.shape[2:]])  # [T * B, ...]
+        constants = [tf.constant(value) for value in others]
+        (parameters, values), _ = model.stateless_call(variables, constants, rows, training=False)
+        steps = tf.shape(observations)[:2]
+        parameters = tf.reshape(parameters, tf.concat([steps, [parameters.shape[-1]]], 0))
+        return NetworkOutput(parameters, tf.reshape(values, steps), state)
+
+    return Network(forward, policy, description=(model.name, "Keras", policy.describe()))
+
+
+def _names(paths: list[str]) -> list[str]:
+    """Names of weights, with unnamed layers and weights numbered within the model.
+
+    Keras numbers them over the whole process, so the same model would get other names later. It
+    lets two weights of a layer have the same name; ours differ.
+    """
+    known: dict[str, str] = {}
+    owners, weights = Counter[str](), Counter[str]()
+
+    def numbered(name: str, counts: Counter[str]) -> str:
+        counts[name] += 1
+        return f"{name}_{counts[name] - 1}" if counts[name] > 1 else name
+
+    unnamed = re.compile(r"/variable(?:_(\d+))?$")
+    numbers = sorted(int(found[1] or 0) for path in paths if (found := unnamed.search(path)))
+    names = []
+    for path in paths:
+        layer, _, weight = path.rpartition("/")
+        if layer not in known:
+            known[layer] = numbered(re.sub(r"_\d+(?=/|$)", "", layer), owners)
+        if found := unnamed.search(path):
+            place = numbers.index(int(found[1] or 0))
+            weight = f"variable_{place}" if place else "variable"
+        names.append(numbered(f"{known[layer]}/{weight}", weights))
+    return names
