@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
 import sysconfig
 import traceback
@@ -85,6 +86,20 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
     if not callable(found):
         raise UserError(f"{subject}: {name} is {kind_of(found)} and no {wanted}; {remedy}")
     return found
+
+
+def check_call(function: Callable[..., Any], subject: str, *names: str, **arguments: Any) -> None:
+    """Raise UserError if a function of the user's can't be called with these arguments."""
+    with contextlib.suppress(ValueError):  # some functions in C have no signature
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*names, **arguments)
+        except TypeError as error:
+            called = ", ".join([*names, *arguments]) or "nothing"
+            raise UserError(
+                f"{subject}: TypeError: {error}; mend it: it takes {signature} and is called with "
+                f"{called}"
+            ) from error
 
 
 def kind_of(thing: object) -> str:

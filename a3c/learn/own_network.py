@@ -1,7 +1,6 @@
 """Build a user's own network, or that of a Keras model; a mistake gives one line with a remedy."""
 
 import dataclasses
-import inspect
 import re
 import sys
 from collections import Counter
@@ -23,8 +22,6 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import prepared_shape
 from a3c.process.startup import start_eager_runtime
 
-_SIGNATURE = "(observation_space, action_space, config)"
-_FORWARD = "(observations, state, starts)"
 _ROWS = 2  # batch size of the trial update
 
 
@@ -32,11 +29,12 @@ def build(
     place: str, observation_space: Box, action_space: Space[Any], config: NetworkConfig
 ) -> Network:
     """Build the network with the function at `package.module:function`; raises UserError."""
-    function = own_code.find(place, f"network {place}")
-    _check_signature(place, function, _SIGNATURE)
+    subject = f"network {place}"
+    function = own_code.find(place, subject)
+    own_code.check_call(function, subject, "observation_space", "action_space", "config")
     if "keras" in sys.modules:  # it makes weights in the eager runtime
         start_eager_runtime()
-    with own_code.as_user_error(f"network {place}"):
+    with own_code.as_user_error(subject):
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # of Keras
             network = of_keras(network, observation_space, action_space, config)
@@ -54,23 +52,9 @@ def build(
         remedy = "give a whole number, 0 for a network without memory"
         wrong = f": state_size is {size!r}: {remedy}"
     if wrong:
-        raise UserError(f"network {place}{wrong}")
-    _check_signature(place, network.forward, _FORWARD)
+        raise UserError(f"{subject}{wrong}")
+    own_code.check_call(network.forward, subject, "observations", "state", "starts")
     return dataclasses.replace(network, forward=_checked(place, network))
-
-
-def _check_signature(place: str, function: Callable[..., Any], wanted: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some builtins have no signature
-        return
-    try:
-        signature.bind(*wanted.split(", "))
-    except TypeError:
-        name = getattr(function, "__name__", "it")
-        raise UserError(
-            f"network {place}: {name}{signature} can't be called with {wanted}: let it take these"
-        ) from None
 
 
 def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkOutput]:

@@ -34,15 +34,7 @@ def find(name: str, **arguments: Any) -> Callable[..., Any]:
         raise UserError(f"{subject} has no method __call__: add __call__(self, row, run_dir)")
     if inspect.iscoroutinefunction(found):
         raise UserError(f"{subject} is async, and nothing would await it: make it a plain function")
-    with contextlib.suppress(ValueError):  # some functions in C have no signature
-        signature = inspect.signature(found)
-        try:
-            signature.bind(*called, **arguments)
-        except TypeError as error:
-            raise UserError(
-                f"{subject}: TypeError: {error}; mend it: it takes {signature} and is called with "
-                f"{', '.join([*called, *arguments]) or 'nothing'}"
-            ) from error
+    own_code.check_call(found, subject, *called, **arguments)
     return found
 
 
