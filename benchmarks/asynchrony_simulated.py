@@ -329,7 +329,8 @@ class Simulation:
         share, epochs = self._config.share, self._config.learning.epochs
         for rollout in player.rollouts():
             yield share.samples * PLAY_MS
-            learner.catch_up()
+            if self._config.learning.ratio_limit:
+                learner.refresh()
             pushes = learner.pushes(rollout)
             for _ in range(share.minibatches * epochs):
                 yield share.samples / share.minibatches * LEARN_MS + PUSH_MS

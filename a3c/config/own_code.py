@@ -90,7 +90,7 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
 
 def check_call(function: Callable[..., Any], subject: str, *names: str, **arguments: Any) -> None:
     """Raise UserError if a function of the user's can't be called with these arguments."""
-    with contextlib.suppress(ValueError):  # some functions in C have no signature
+    with contextlib.suppress(TypeError, ValueError):  # some functions in C have no signature
         signature = inspect.signature(function)
         try:
             signature.bind(*names, **arguments)

@@ -1,4 +1,4 @@
-"""The update on one screen: `Learner.pushes`. `Learner.train` is the loop around it."""
+"""The update on one screen: `Learner.pushes`."""
 
 import logging
 from collections import deque
@@ -11,7 +11,7 @@ from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
-from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
+from a3c.learn.rollout import Rollout, Sliding, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -51,11 +51,6 @@ class Learner:
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
-
-    def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
-        """Play a rollout and learn from it, again and again, until the player stops."""
-        for rollout in player.rollouts():
-            yield rollout, self.update(rollout)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
@@ -167,7 +162,10 @@ class Learner:
                 log.info(
                     "the last games of this worker reach the goal: the ps take over its weights"
                 )
-        self.catch_up()
+        if self._config.learning.ratio_limit:
+            # The ratio corrects for the older weights that played. Without it the first gradient
+            # belongs to the weights that played.
+            self.refresh()
         gradients = list(self.pushes(rollout))
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})
@@ -179,15 +177,6 @@ class Learner:
             del metrics["train/ratio_limit"]
         pushed = all(gradient.is_finite for gradient in gradients)
         return Update(self.reply, pushed, len(gradients), metrics)
-
-    def catch_up(self) -> None:
-        """Load the newest weights before learning, if there is a ratio limit.
-
-        The ratio corrects for the older weights that played. Without it the first gradient belongs
-        to the weights that played.
-        """
-        if self._config.learning.ratio_limit:
-            self.refresh()
 
     def refresh(self) -> Reply:
         return self._load(self._store.pull())

@@ -172,7 +172,8 @@ class Worker:
         self._stopwatch.lap("start")
         self._stopwatch.take()
         if not self._is_over(reason := self._judge()):
-            for rollout, update in self._learner.train(player):
+            for rollout in player.rollouts():
+                update = self._learner.update(rollout)
                 self._heartbeat.beat()
                 self._record(rollout, update)
                 self._stopwatch.lap("other")
