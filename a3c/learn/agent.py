@@ -204,9 +204,7 @@ class Agent:
             tf.import_graph_def(constants, instead, name="agent")
 
         def imported(tensors: dict[str, Any]) -> dict[str, Any]:
-            return {
-                name: graph.get_tensor_by_name(f"agent/{t.name}") for name, t in tensors.items()
-            }
+            return {k: graph.get_tensor_by_name(f"agent/{t.name}") for k, t in tensors.items()}
 
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 

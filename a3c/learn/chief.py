@@ -93,9 +93,7 @@ class Chief:
     ) -> None:
         """`games` plays the evaluation games; None skips the confirmation."""
         now = time.monotonic()
-        self._store = store
-        self._config = config
-        self._run_dir = run_dir
+        self._store, self._config, self._run_dir = store, config, run_dir
         self._checkpoints = run_dir / "checkpoints"
         self._candidates = run_dir / checkpoint.CANDIDATE
         shutil.rmtree(self._candidates, ignore_errors=True)
@@ -114,11 +112,8 @@ class Chief:
         self._tracker.returns.extend(known.returns)
         reports = run_dir / "metrics" / "episodes.jsonl"
         self._episodes = JsonlSink(reports)
-        self._episodes.restart(
-            resume.restart_point(reports, life, reply.global_step),
-            ps_life=life.number,
-            episodes=known.episodes,
-        )
+        where = resume.restart_point(reports, life, reply.global_step)
+        self._episodes.restart(where, ps_life=life.number, episodes=known.episodes)
         self._began = self._drained = now
         # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf
