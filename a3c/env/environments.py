@@ -150,8 +150,7 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
     Anything that the cluster doesn't support and any error of the environment is a UserError.
     """
     try:
-        envs = make(config.env_id, 1, 0, config)
-        try:
+        with contextlib.closing(make(config.env_id, 1, 0, config)) as envs:
             check_spaces(envs, config.env_id)
             first, _ = envs.reset(seed=0)
             second, rewards, *_ = envs.step(allowed_actions(envs, first))
@@ -163,8 +162,6 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
             ):
                 if np.shape(array) != expected:
                     raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
-        finally:
-            envs.close()
     except UserError:
         raise
     except Exception as error:

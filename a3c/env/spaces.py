@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces.utils import flatdim
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
@@ -37,7 +38,7 @@ class Packed(Box):
         if num_features:
             self.parts.append(_unbounded(num_features))
         self.num_masked = num_masked  # the length of the mask; 0 without one
-        super().__init__(-np.inf, np.inf, (sum(map(_width, self.parts)) + num_masked,), np.float32)
+        super().__init__(-np.inf, np.inf, (sum(map(flatdim, self.parts)) + num_masked,), np.float32)
 
 
 def is_image(space: Box) -> bool:
@@ -77,7 +78,7 @@ class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
             self._columns = np.array(config.actions) - actions.start
             sizes = [len(config.actions)]
         self._sizes, self._masks = sizes, np.ones((self.num_envs, sum(sizes)), bool)
-        num_features = sum(map(_width, self._parts.values())) - (_width(image) if image else 0)
+        num_features = sum(map(flatdim, self._parts.values())) - (flatdim(image) if image else 0)
         single: Box = image or _unbounded(num_features)
         if sizes or (image and num_features):
             single = Packed(image, num_features, sum(sizes))
@@ -159,7 +160,7 @@ def _find_parts(space: Space[Any], env_id: str) -> tuple[dict[Path, Space[Any]],
     elif len(images) > 1:
         _, *unusable = images
         what = f"observes {len(images)} images, {', '.join(map(_name, images))}: networks take one"
-    elif (size := sum(map(_width, parts.values()))) > _MOST:
+    elif (size := sum(map(flatdim, parts.values()))) > _MOST:
         what = f"has observations of {size:,} numbers, Discrete ones one-hot: at most {_MOST:,}"
     if what:
         remedy = "change them with a --wrapper of your own"
@@ -185,13 +186,6 @@ def _name(path: Path) -> str:
 
 def _unbounded(num_features: int) -> Box:
     return Box(-np.inf, np.inf, (num_features,), np.float32)
-
-
-def _width(space: Space[Any]) -> int:
-    """The numbers of a part in a vector."""
-    if isinstance(space, Discrete | MultiDiscrete):
-        return sum(choice_sizes(space))
-    return math.prod(space.shape or ())
 
 
 def _columns(space: Space[Any], values: Any) -> np.ndarray:
