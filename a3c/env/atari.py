@@ -37,8 +37,6 @@ Frames = NDArray[np.uint8]
 
 
 class Game(NamedTuple):
-    """An Atari game as an id names it."""
-
     env_id: str  # ALE/Pong-v5
     rom: str  # pong
     stickiness: float

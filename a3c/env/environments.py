@@ -222,7 +222,6 @@ def has_own_end(env_id: str) -> bool:
 
 
 def _explain(error: Exception, config: EnvConfig) -> str:
-    """An environment's exception and what to do about it, in one line."""
     subject = f"env_id {config.env_id}"
     if isinstance(error, MISSING):
         return _explain_missing(error, config.env_id)
@@ -236,7 +235,6 @@ def _explain(error: Exception, config: EnvConfig) -> str:
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:
-    """A package that an environment lacks, and how to install it."""
     if extra := re.search(r"gymnasium\[[\w-]+\]", str(error)):  # in Gymnasium's own messages
         name, package = extra[0], f'"{extra[0]}"'
     elif isinstance(error, ModuleNotFoundError) and error.name:

@@ -107,7 +107,6 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
         return reward, bool(rest)
 
     def forget(self) -> None:
-        """Drop what belongs to earlier games."""
         self._sums = self._sums[-1:]
 
 

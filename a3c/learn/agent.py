@@ -27,8 +27,6 @@ PREPARED = "prepare/observations:0"  # what the acting part of the graph gives i
 
 
 class Action(NamedTuple):
-    """The network's output for `[B]` observations."""
-
     actions: np.ndarray  # [B, ...], as the policy stores them
     values: np.ndarray  # [B]
     state: np.ndarray  # [B, S]
@@ -51,8 +49,6 @@ class Batch(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of one batch, and the parts of its loss."""
-
     # [P], clipped unless the ps gathers pushes and clips their mean. With an optimizer for the
     # value loss it is [2 P]: the gradient of the policy's loss, then that of the value loss.
     flat: np.ndarray
@@ -216,7 +212,6 @@ class Agent:
 
     @property
     def statistics_size(self) -> int:
-        """The length of the vector of running statistics."""
         sizes, env = self.statistics_sizes, self._config.env
         return sum(size for name, size in sizes.items() if getattr(env, name))
 

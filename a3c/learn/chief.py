@@ -79,8 +79,6 @@ def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manife
 
 
 class Chief:
-    """Decides from all workers' episodes when the run ends, and writes checkpoints."""
-
     def __init__(
         self,
         store: Store,

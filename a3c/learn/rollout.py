@@ -55,15 +55,12 @@ class Decision(NamedTuple):
 
 
 class Stopwatch:
-    """Adds up the loop's time by name."""
-
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._last = clock()
         self._totals: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """Add the time since the last lap to `name`."""
         now = self._clock()
         self._totals[name] = self._totals.get(name, 0.0) + now - self._last
         self._last = now
@@ -251,7 +248,6 @@ class Player:
             )
 
     def _step(self, t: int, epsilon: float) -> None:
-        """Play one step of every environment into row `t`."""
         reset, rows = self._autoreset, self._rows
         action = self._actor.act(self._observations, self._state, reset.starts)
         actions = action.actions

@@ -14,8 +14,6 @@ from a3c.config import Config
 
 
 class Annealed(NamedTuple):
-    """The annealed settings at one env step."""
-
     learning_rate: float
     entropy_weight: float
     ratio_limit: float

@@ -49,8 +49,6 @@ _REMEDIES = {  # of what isn't finite; each may follow from those before it
 
 
 class Worker:
-    """One worker, attached to the cluster and ready to play."""
-
     def __init__(
         self,
         cluster: Cluster,

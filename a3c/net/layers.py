@@ -41,8 +41,6 @@ def _activation(name: str | None) -> tuple[Callable[[Any], Any], str]:
 
 
 class Record(NamedTuple):
-    """One layer of a graph, for tables and diagrams."""
-
     name: str  # the variable scope
     kind: str
     output_shape: tuple[int, ...]  # without [T, B]
@@ -209,12 +207,10 @@ def lstm(
 
 
 def variable(name: str, shape: Sequence[int], initializer: Any) -> Any:
-    """A trainable float32 variable in the current variable scope."""
     return tf.compat.v1.get_variable(name, shape, tf.float32, initializer, use_resource=True)
 
 
 def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any, Any]:
-    """The initialisers of a layer's weights and biases."""
     if kind == "paper":
         bound = 1.0 / math.sqrt(fan_in)
         uniform = tf.compat.v1.random_uniform_initializer(-bound, bound)

@@ -120,8 +120,6 @@ def _verified(path: Path, remedy: str) -> Manifest:
 
 
 class Best(NamedTuple):
-    """A kept checkpoint, and the mean return of its evaluation games."""
-
     path: Path
     step: int
     mean: float

@@ -33,8 +33,6 @@ _OTHER = "#6e7781"
 
 
 class LayerRow(NamedTuple):
-    """One layer: its type, its output for one observation, and its input layers."""
-
     name: str
     kind: str
     output_shape: tuple[int, ...]

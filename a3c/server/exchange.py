@@ -57,8 +57,6 @@ class Reply(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """One ps's part of the graph."""
-
     shards: list[Shard]
     inputs: list[Any]  # the header, then one gradient per shard
     pushed: list[Any]  # after a push: the counters (first ps only), then each shard's parameters
@@ -162,7 +160,6 @@ class Exchange:
         return norms
 
     def _group(self, shard: Shard) -> int:
-        """The index of the limit that clips a shard's gradient."""
         return int(shard.apart and len(self._limits) > 1)
 
     def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
@@ -292,7 +289,6 @@ class Exchange:
             return self._counters(stepped)
 
     def _read(self, shard: Shard, after: Sequence[Any]) -> Any:
-        """The parameters of a shard in the wire dtype."""
         with tf.control_dependencies(after):
             value = self._parameters[shard.name].read_value()
             return tf.cast(value, self._wire_dtype)

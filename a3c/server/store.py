@@ -62,8 +62,6 @@ class Snapshot(NamedTuple):
 
 
 class Store:
-    """The cluster's shared variables as one process sees them."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -189,12 +187,10 @@ class Store:
         self._run(flags.set_attached, feed)
 
     def pull(self) -> Reply:
-        """Return the newest parameters, statistics and counters without a push."""
         with self._calling():
             return self._exchange.pull()
 
     def push(self, push: Push) -> Reply:
-        """Push a gradient, count its steps and pull, in one call to each ps."""
         with self._calling():
             return self._exchange.push(push)
 
