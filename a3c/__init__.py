@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"  # as in pyproject.toml
 
+_LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
 _LIBRARIES = ("tensorflow", "gymnasium", "psutil", "rich", "libtmux", "matplotlib")
 
 
@@ -30,9 +31,6 @@ def _require_libraries() -> None:
 
 
 _require_libraries()
-
-
-_LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
 
 
 def load(
