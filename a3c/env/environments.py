@@ -104,25 +104,18 @@ def beat_with_steps(envs: Envs, beat: Callable[[], object]) -> None:
 
     In a slow environment a step of all copies may take longer than the heartbeat time-out.
     """
-    inner = envs.unwrapped
-    if isinstance(inner, SyncVectorEnv):
-        inner.envs = [_BeatingEnv(env, beat) for env in inner.envs]
 
+    def beating(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = method(*arguments, **options)
+            beat()
+            return result
 
-class _BeatingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    def __init__(self, env: gymnasium.Env[Any, Any], beat: Callable[[], object]) -> None:
-        super().__init__(env)
-        self._beat = beat
+        return call
 
-    def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        self._beat()
-        return result
-
-    def reset(self, **arguments: Any) -> Any:
-        result = self.env.reset(**arguments)
-        self._beat()
-        return result
+    copies: Any = envs.unwrapped
+    for env in copies.envs if isinstance(copies, SyncVectorEnv) else ():
+        env.step, env.reset = beating(env.step), beating(env.reset)
 
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
