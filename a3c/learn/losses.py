@@ -5,8 +5,7 @@ for the step that only resets an environment, else 1. Samples with mask 0 add ex
 loss, its gradient or its extras, even if they hold NaN. Advantages and returns are constants: no
 gradient flows into them.
 
-`policy` and `value` return a scalar to minimise, and named scalars to report. Mnih et al. 2016 is
-"Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
+Mnih et al. 2016 is "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
 """
 
 from typing import Any

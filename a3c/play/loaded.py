@@ -1,14 +1,6 @@
 """Act with a trained agent from Python: what `a3c.load` returns.
 
-    import a3c
-
-    agent = a3c.load("zoo/cartpole")    # or a run's directory, or a checkpoint
-    env = agent.make_env()
-    observation, _ = env.reset()
-    decision = agent.act(observation)   # .action, .probabilities, .value
-    observation, reward, terminated, truncated, _ = env.step(decision.action)
-
-No cluster is needed, and any number of agents fit into a process.
+README.md has an example. No cluster is needed, and any number of agents fit into a process.
 """
 
 from __future__ import annotations

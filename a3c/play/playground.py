@@ -1,8 +1,4 @@
-"""Play whole games with a checkpoint, and the statistics of their raw scores.
-
-Training clips and scales rewards and ends episodes at lost lives in the rollout, not in the
-environments, so evaluation is unaffected by this.
-"""
+"""Play whole games with a checkpoint, and the statistics of their raw scores."""
 
 from __future__ import annotations
 

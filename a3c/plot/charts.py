@@ -1,8 +1,4 @@
-"""Charts of runs: return, losses, throughput, staleness.
-
-Runs that differ at most in their seed are drawn as one curve with a band. With several curves, the
-legend shows the settings that differ.
-"""
+"""Charts of runs: return, losses, throughput, staleness, one curve for each group of runs."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
