@@ -220,10 +220,8 @@ class Gaussian(Policy):
             if config.gaussian_deviation == "state-dependent":
                 deviations = _head(features, self._size, config, "deviation", start)
             else:
-                initializer = tf.compat.v1.constant_initializer(start)
-                deviations = tf.identity(
-                    layers.variable("log_deviation", [self._size], initializer)
-                )
+                initial = tf.compat.v1.constant_initializer(start)
+                deviations = tf.identity(layers.variable("log_deviation", [self._size], initial))
                 layers.record("log_deviation", "variable", (self._size,), [], deviations)
         within = _keep_within(deviations, *LOG_DEVIATION_RANGE)
         return tf.concat([means, within + tf.zeros_like(means)], axis=-1)

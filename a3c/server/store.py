@@ -231,9 +231,8 @@ class Store:
         tries: list[Snapshot] = []
         while len(tries) < SNAPSHOT_TRIES and not (tries and tries[-1].updates_during == 0):
             before, held, after, waiting = self._run(self._snapshot)
-            tries.append(
-                Snapshot(by_parameter(held, self.layout), int(after - before), int(waiting))
-            )
+            values = by_parameter(held, self.layout)
+            tries.append(Snapshot(values, int(after - before), int(waiting)))
         return min(tries, key=lambda snapshot: snapshot.updates_during)
 
     def _build_reports(self) -> None:
