@@ -49,10 +49,7 @@ class Preprocessing(NamedTuple):
     side: int
 
     def shrink(self, screens: Frames) -> Frames:
-        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows).
-
-        Screens that have this size already are returned as they are.
-        """
+        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows)."""
         if screens.shape[1:] == (self.side, self.side):
             return screens
         return area_resize(screens[:, self.rows], self.side, self.side)

@@ -28,11 +28,7 @@ _PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minata
 
 
 def import_module_of(env_id: str) -> str:
-    """Import the module of `package.module:Id-v0`; returns the id without the module.
-
-    Modules in the current directory are found too, as with `python -m`. Some packages need not be
-    named.
-    """
+    """Import the module of `package.module:Id-v0`; returns the id without the module."""
     module, _, name = env_id.rpartition(":")
     if not module and name not in gymnasium.registry:
         for start, package in _PACKAGES.items():
@@ -138,10 +134,7 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
 
 
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
-    """Make one environment and play a step; returns the spaces of one observation and one action.
-
-    Anything that the cluster doesn't support and any error of the environment is a UserError.
-    """
+    """The spaces of one observation and one action, after a step; UserError if one is wrong."""
     try:
         with contextlib.closing(make(config.env_id, 1, 0, config)) as envs:
             check_spaces(envs, config.env_id)

@@ -48,10 +48,7 @@ def is_image(space: Box) -> bool:
 
 
 def pack(envs: Envs, config: EnvConfig) -> Envs:
-    """`envs` with Box observations, which hold the action masks if the configuration wants these.
-
-    Raises UserError, one line, if the observations can't be packed.
-    """
+    """`envs` with Box observations, with the action masks if the configuration wants these."""
     if isinstance(envs.single_observation_space, Box) and not config.action_masks:
         return envs
     return _Packing(envs, config)

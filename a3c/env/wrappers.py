@@ -98,10 +98,7 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**arguments)
 
     def take(self) -> tuple[float, bool]:
-        """The rewards since the last call, and whether the game ended after them.
-
-        The next call returns those of the next game.
-        """
+        """The rewards since the last call, of one game, and whether it ended with them."""
         reward, *rest = self._sums
         self._sums = [sum(rest)]
         return reward, bool(rest)

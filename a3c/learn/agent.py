@@ -137,10 +137,7 @@ class Agent:
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
-        """The gradient of the loss over one batch with respect to the local weights.
-
-        `ratio_limit` has no effect unless the configuration sets one.
-        """
+        """The gradient of one batch; `ratio_limit` counts only where one is configured."""
         fed = as_fed(batch.observations, self.space)
         flat, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
         norm, *parts = numbers.tolist()

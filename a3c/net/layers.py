@@ -74,10 +74,7 @@ def dense(
     initialization: Initialization = "orthogonal",
     initial_bias: float | None = None,
 ) -> Any:
-    """A fully connected layer, `[..., features]` to `[..., units]`.
-
-    `initial_bias` replaces the initial biases of either kind of initialisation.
-    """
+    """A fully connected layer, `[..., features]` to `[..., units]`."""
     activate, label = _activation(activation)
     features = inputs.shape[-1]
     weights_start, biases_start = initial_values(initialization, gain, features)
@@ -103,10 +100,7 @@ def conv2d(
     padding: Literal["VALID", "SAME"] = "VALID",
     initialization: Initialization = "orthogonal",
 ) -> Any:
-    """A convolution with a square kernel over channels-last images with any leading axes.
-
-    Raises UserError if the padding is VALID and the kernel is larger than the input.
-    """
+    """A convolution with a square kernel over channels-last images with any leading axes."""
     activate, label = _activation(activation)
     height, width, channels = inputs.shape[-3:].as_list()
     if padding == "VALID" and min(height, width) < kernel:

@@ -200,10 +200,7 @@ def _reshape(tensor: Any, shape: Sequence[int]) -> Any:
 
 
 def _normal(statistics: Any, space: Box) -> tuple[Any, Any, Any]:
-    """Mean, 1 / sqrt(variance + 1e-8) and 10: a feature becomes clip((x - mean) * scale, ±limit).
-
-    With less than `MIN_COUNT` samples they normalise nothing.
-    """
+    """Mean, scale and limit: a feature becomes clip((x - mean) * scale, ±limit)."""
     import tensorflow as tf
 
     size, shape = _num_sums(space), () if is_image(space) else prepared_shape(space)

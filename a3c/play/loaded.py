@@ -202,10 +202,7 @@ def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], pat
 
 
 def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAgent:
-    """The agent of a run, of a checkpoint or of `zoo/NAME`; None means the newest run.
-
-    Raises UserError, one line, where there is none or where it doesn't fit.
-    """
+    """The agent of a run, of a checkpoint or of `zoo/NAME`; None means the newest run."""
     with silence():
         tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
     envs, model = _beside("envs"), _beside("model")

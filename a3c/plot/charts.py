@@ -123,10 +123,7 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
 def _draw_groups(
     axes: Axes, groups: Sequence[curves.Group], scale: Scale, window: int, average: str
 ) -> None:
-    """A curve per group: of several seeds thin lines, and a thick average with its band.
-
-    Beyond the first groups, which have a colour each, the others are grey.
-    """
+    """A curve per group, of several seeds with thin lines and a band; the last ones are grey."""
     others = len(groups) - MAX_NAMED
     for index, (label, histories) in enumerate(groups):
         style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "zorder": 3}

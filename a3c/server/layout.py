@@ -125,8 +125,5 @@ def _join(name: str, slot: str) -> str:
 
 
 def _saved(key: str) -> str:
-    """The name in checkpoints of a variable that is neither a shard nor a slot.
-
-    `counters/parameters_1/Adam/beta1_power` becomes `Adam/beta1_power`.
-    """
+    """The name in checkpoints: of `counters/parameters_1/Adam/beta1_power` `Adam/beta1_power`."""
     return key.split("/", 2)[2] if key.startswith(f"{COUNTERS}/") else key

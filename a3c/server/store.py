@@ -71,10 +71,7 @@ class Store:
         statistics_size: int,
         config: Config,
     ) -> None:
-        """Build the graph for parameters of these shapes, and connect to the ps.
-
-        Raises UserError if there are more ps than parameters.
-        """
+        """Build the graph for parameters of these shapes, and connect to the ps."""
         self._task = task
         self._timeout_s = config.cluster.connect_timeout_s
         num_ps = len(cluster.ps)
