@@ -44,7 +44,8 @@ from a3c.learn import schedules
 from a3c.learn.agent import Action, Agent, Batch, Gradient
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
-from a3c.server.exchange import Exchange, Push, Reply, zeros
+from a3c.server.exchange import Exchange, Push, Reply
+from a3c.server.optimizers import held
 from a3c.server.layout import cut
 from benchmarks.judge import Judge
 
@@ -99,7 +100,7 @@ class VirtualPs:
     def __init__(self, agent: Agent, config: Config) -> None:
         with tf.Graph().as_default() as built:
             self.layout = layout = cut(agent.shapes, 1)
-            finished = zeros("finished", (), tf.int64)
+            finished = held("finished", (), tf.int64)
             exchange = Exchange(layout, config, 1, agent.statistics_size, finished)
             parameters = {v.op.name: v for v in tf.compat.v1.global_variables()}
             flat = np.concatenate([np.ravel(value) for value in agent.parameters().values()])

@@ -110,6 +110,7 @@ def beat_with_steps(envs: Envs, beat: Callable[[], object]) -> None:
         return call
 
     copies: Any = envs.unwrapped
+    env: Any
     for env in copies.envs if isinstance(copies, SyncVectorEnv) else ():
         env.step, env.reset = beating(env.step), beating(env.reset)
 

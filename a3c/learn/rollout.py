@@ -92,7 +92,8 @@ class Autoreset:
         self.returns += rewards
         self.lengths += ~self.dead
         ended = [
-            (i, Episode(float(self.returns[i]), int(self.lengths[i]))) for i in np.flatnonzero(done)
+            (i, Episode(float(self.returns[i]), int(self.lengths[i])))
+            for i in np.flatnonzero(done).tolist()
         ]
         if ended:
             self.returns[done], self.lengths[done] = 0.0, 0

@@ -265,7 +265,7 @@ def iqm(values: np.ndarray) -> np.ndarray:
     return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
 
 
-AVERAGES: dict[str, Callable[..., np.ndarray]] = {"mean": partial(np.mean, axis=0), "iqm": iqm}
+AVERAGES: dict[str, Callable[..., Any]] = {"mean": partial(np.mean, axis=0), "iqm": iqm}
 
 
 def across_seeds(curves: Sequence[Series], num_points: int, average: str = "mean") -> Band:
