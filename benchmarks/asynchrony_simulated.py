@@ -45,8 +45,8 @@ from a3c.learn.agent import Action, Agent, Batch, Gradient
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply
-from a3c.server.optimizers import held
 from a3c.server.layout import cut
+from a3c.server.optimizers import held
 from benchmarks.judge import Judge
 
 # Virtual milliseconds of a worker between a pull and a push; only their ratios matter.
