@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from a3c.run import checkpoint
-from tests.faults import ledger
+from tests.faults import worlds
 from tests.faults.spread import Spread
 
 WARM_UP_S = 90.0
@@ -92,7 +92,7 @@ class Witness:
 
         Without a ledger there is nothing to compare with.
         """
-        played = ledger.read(self.cluster.ledger)
+        played = worlds.played(self.cluster.ledger)
         if not played.steps:
             return
         steps = max(

@@ -111,5 +111,4 @@ def worker(
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:
-    """The first worker's rows of metrics."""
     return read_rows(run_dir / "metrics" / "worker-0.jsonl")

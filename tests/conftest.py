@@ -25,7 +25,6 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    """A tmux that ends with the test."""
     socket, work = tmp_path / "socket", tmp_path / "work"
     socket.mkdir()
     work.mkdir()

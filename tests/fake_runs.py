@@ -92,25 +92,17 @@ class FakeRun:
         rundir.write_json(self.run.config, contents)
 
     def process(
-        self,
-        name: str,
-        state: str = "running",
-        *,
-        child: Identity | None = None,
-        keeper: Identity | None = None,
-        beat_age_s: float | None = 0.2,
-        **changes: Any,
+        self, name: str, state: str = "running", child: Any = None, keeper: Any = None, **more: Any
     ) -> ProcessRecord:
         """Write the record of a process; this process stands for one that should be alive."""
         alive = myself() if state in ("starting", "running") else None
         keeper = keeper or (gone() if state in ENDED_STATES else myself())
         files = {"log": str(self.run.log(name)), "heartbeat": str(self.run.heartbeat(name))}
         times = {"started_at": iso(self.started_at), "updated_at": iso(self.now)}
-        record = process_record(name, state, child or alive, keeper, **files | times | changes)
+        record = process_record(name, state, child or alive, keeper, **files | times | more)
         process_records.write_record(self.run.record(name), record)
-        if beat_age_s is not None:
-            self.run.heartbeat(name).touch()
-            os.utime(self.run.heartbeat(name), (self.now - beat_age_s, self.now - beat_age_s))
+        self.run.heartbeat(name).touch()
+        os.utime(self.run.heartbeat(name), (self.now - 0.2, self.now - 0.2))
         return record
 
     def rows(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -118,14 +110,8 @@ class FakeRun:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def worker_row(self, env_steps: int, age_s: float, **changes: Any) -> dict[str, Any]:
-        row = {
-            "time": self.now - age_s,
-            "env_steps": env_steps,
-            "worker/env_steps_per_s": 70.0,
-            "train/staleness": 1.5,
-            "drops/rollouts": 0,
-            "drops/reports": 0,
-        }
+        row = {"time": self.now - age_s, "env_steps": env_steps, "worker/env_steps_per_s": 70.0}
+        row |= {"train/staleness": 1.5, "drops/rollouts": 0, "drops/reports": 0}
         return row | changes
 
     def chief_row(
@@ -164,9 +150,7 @@ def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: 
     for i in range(1, workers):
         speed = {"worker/env_steps_per_s": 70.0 + i}
         run.rows(f"worker-{i}", [run.worker_row(4_599_000, 1.0, **speed)])
-    episodes = [
-        {"time": run.now, "env_steps": n, "worker": n % workers} for n in range(40 * workers)
-    ]
-    run.rows("episodes", episodes)
+    games = range(40 * workers)
+    run.rows("episodes", [{"time": run.now, "env_steps": n, "worker": n % workers} for n in games])
     run.checkpoint(4_580_000, age_s=24.0)
     return run

@@ -24,7 +24,6 @@ def little_room(num_bytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mounted(*arguments: str) -> Iterator[None]:
-    """Something mounted; its place is the last argument."""
     subprocess.run(["mount", *arguments], check=True)
     try:
         yield
@@ -34,7 +33,6 @@ def mounted(*arguments: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def small_disk(place: Path, size: str) -> Iterator[None]:
-    """A disk of its own for a directory."""
     with mounted("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)):
         yield
 

@@ -16,5 +16,4 @@ def run(build: Callable[[], Any], seed: int = 7) -> Any:
 
 
 def variables() -> dict[str, Any]:
-    """The trainable variables of the current graph by name."""
     return {variable.op.name: variable for variable in tf.compat.v1.trainable_variables()}

@@ -60,7 +60,6 @@ def connects(address: tuple[str, int]) -> bool:
 
 
 def connects_inside(pid: int, port: int) -> bool:
-    """Whether a process in the same network as `pid` reaches a server there."""
     return _said(sys.executable, "-c", CONNECT_INSIDE, str(pid), str(port)) == ""
 
 

@@ -46,7 +46,6 @@ def call(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
 
 
 def line_of(stream: IO[bytes] | None) -> bytes:
-    """The next line that a process writes."""
     assert stream is not None
     return stream.readline()
 
@@ -66,17 +65,25 @@ def launcher(*arguments: str) -> list[str]:
 
 
 @contextlib.contextmanager
+def started(*commands: Sequence[str], **settings: Any) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes with pipes, which are killed on exit."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+        made = []
+        for command in commands:
+            made.append(subprocess.Popen(command, **{**pipes, **settings}))
+            stack.callback(made[-1].communicate)
+            stack.callback(made[-1].kill)
+        yield made
+
+
+@contextlib.contextmanager
 def running(
     run_dir: Path, *arguments: str, prefix: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[str]]:
     """A running launcher; all remaining processes of the run are killed on exit."""
-    command = [*prefix, *launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with started([*prefix, *launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)]) as (one,):
+        yield one
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:

@@ -61,7 +61,6 @@ class ScriptedEnv(gymnasium.Env[np.ndarray, np.int64]):
 def make_envs(
     scripts: Sequence[Sequence[Script]], mode: AutoresetMode, events: list[str] | None = None
 ) -> VectorEnv[Any, Any, Any]:
-    """One environment for each list of scripts."""
     log = [] if events is None else events
     makers = [
         lambda number=number, games=games: ScriptedEnv(number, games, log)

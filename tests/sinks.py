@@ -13,6 +13,7 @@ from wandb.proto import wandb_internal_pb2
 
 import a3c.run.wandb
 from a3c.run.callbacks import Callbacks
+from tests import Patch
 from tests.fake_runs import FakeRun, configure
 from tests.runs import wait_until
 
@@ -20,7 +21,7 @@ _BLOCK, _HEADER = 32_768, 7  # of W&B's files: a log of records, cut into blocks
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_dir(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A run's directory; W&B and MLflow may write nowhere else."""
     monkeypatch.chdir(tmp_path)
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
@@ -58,9 +59,7 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
             yield kind, getattr(found, kind)
 
 
-def test_wandb_gets_the_rows_of_all_lives_in_one_run(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_the_rows_of_all_lives_in_one_run(run_dir: Path, monkeypatch: Patch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr(a3c.run.wandb, "has_loopback_only", lambda _pid: True)
     two_lives(run_dir, name="a3c.run.wandb:Wandb", project="mine")

@@ -15,8 +15,6 @@ COLUMNS, LINES = 100, 40
 
 
 class Terminal:
-    """A command on its own terminal, with its output so far."""
-
     def __init__(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -43,7 +41,6 @@ class Terminal:
         return self._shown.decode(errors="replace")
 
     def type(self, keys: bytes) -> None:
-        """Type keys: b"\\x03" is Ctrl-C."""
         os.write(self._master, keys)
 
     def close(self) -> None:

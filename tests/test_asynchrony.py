@@ -22,62 +22,17 @@ from benchmarks.judge import Judge
 from tests.clusters import config
 from tests.runs import call
 
-FIRST = Row(
-    time="2026-11-24 20:00:00",
-    commit="abc",
-    machine="2 cores, some processor",
-    load=1.5,
-    task="cartpole",
-    workers=1,
-    remedy="shared",
-    kind=SIMULATED,
-    seed=101,
-    solved=True,
-    env_steps=80_000,
-    staleness=0.0,
-    updates=625,
-    wall_s=12.5,
-    cpu_s=10.0,
-    collapsed=False,
-    flags="",
-)
-
-
-def table(path: Path) -> list[Row]:
-    """Write a small table: three seeds, two remedies, both kinds; half of one isn't solved."""
-    rows = [
-        FIRST._replace(workers=n, seed=seed, env_steps=80_000 + 1000 * n + seed, kind=kind)
-        for kind in (SIMULATED, REAL)
-        for n in (1, 4, 16)
-        for seed in (101, 102, 103)
-    ]
-    rows += [
-        FIRST._replace(workers=n, remedy="every-push-a-step", env_steps=400_000, solved=False)
-        for n in (1, 16)
-    ]
-    machine.append(path, rows)
-    return rows
-
-
-# --- the simulation -------------------------------------------------------------------------------
+HOW = ("2026-11-24 20:00:00", "abc", "2 cores, some processor", 1.5, "cartpole", 1, "shared")
+FIRST = Row(*HOW, SIMULATED, 101, True, 80_000, 0.0, 625, 12.5, 10.0, False, "")
 
 
 def stale(workers: int, **settings: object) -> float:
-    usual = {
-        "env_id": "CartPole-v1",
-        "network": "mlp",
-        "hidden_sizes": [8],
-        "envs": 4,
-        "rollout_length": 8,
-        "shortest_rollout": 4,
-        "max_env_steps": 3000,
-    }
+    usual = {"env_id": "CartPole-v1", "network": "mlp", "hidden_sizes": [8], "envs": 4}
+    usual |= {"rollout_length": 8, "shortest_rollout": 4, "max_env_steps": 3000}
     return Simulation(config(workers=workers, **{**usual, **settings})).run().staleness
 
 
-def test_staleness_grows_with_workers_where_every_push_is_a_step_and_not_where_it_is_shared() -> (
-    None
-):
+def test_staleness_grows_with_workers_unless_they_share_a_step() -> None:
     alone, few, many = (
         stale(n, envs_per_worker=4, minibatches=1, samples_per_step=0) for n in (1, 4, 16)
     )
@@ -96,8 +51,6 @@ def test_the_same_seed_gives_the_same_simulated_run() -> None:
     kept = ("env_steps", "staleness", "updates", "virtual_s", "mean_return_100")
     assert [getattr(first, name) for name in kept] == [getattr(second, name) for name in kept]
 
-
-# --- the same in C --------------------------------------------------------------------------------
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 SHORT = ["--preset=pendulum", "--workers=16", "--seed=7", "--max-env-steps=4000"]
@@ -159,9 +112,7 @@ def learnt_in_c(settings: Config, given: list[np.ndarray], rollouts: int) -> np.
         ["--preset=cartpole", "--ratio-limit=0", "--epochs=1"],
     ],
 )
-def test_the_program_in_c_learns_what_the_cluster_learns_from_the_same_rollouts(
-    flags: list[str],
-) -> None:
+def test_the_program_in_c_learns_what_the_cluster_learns_from_rollouts(flags: list[str]) -> None:
     settings, _ = parse_config([*flags, "--workers=3", "--minibatches=1"], "", "")
     simulation = Simulation(settings)
     plays = [(learner, player.rollouts()) for learner, player in simulation.workers]
@@ -191,39 +142,16 @@ def test_a_rollout_without_samples_makes_no_step_in_c() -> None:
     assert (learnt_in_c(settings, [weights, rollout], 1) == weights.astype(np.float32)).all()
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
+def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
+    for flag in (
         *("--env-id=CartPole-v0", "--optimizer=sgd", "--network=mlp-lstm", "--hidden-sizes=32"),
         *("--activation=relu", "--kl-limit=0.02", "--value-clip=1", "--entropy-weight-final=0"),
         *("--epsilon-greedy=0.1", "--normalize-observations", "--critic-learning-rate-scale=2"),
         *("--reward-clip=1", "--learning-rate-range 1e-4 1e-2"),
-    ],
-)
-def test_the_program_in_c_refuses_what_it_does_not_know(flag: str) -> None:
-    settings, _ = parse_config(["--preset=cartpole", *flag.split()], "", "")
-    with pytest.raises(UserError, match=flag.split("=")[0].split()[0]):
-        asynchrony_in_c.settings(settings)
-
-
-@needs_cc
-@pytest.mark.parametrize(
-    "line",
-    ["asynchrony_in_c --preset pong", "asynchrony --kind simulated-in-c --tasks memory --output"],
-)
-def test_what_the_program_in_c_does_not_know_is_refused_in_one_line(
-    line: str, tmp_path: Path
-) -> None:
-    name, *flags = line.split()
-    if flags[-1] == "--output":
-        flags.append(str(tmp_path / "t.csv"))
-    done = call(sys.executable, "-m", f"benchmarks.{name}", *flags, cwd=REPOSITORY)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith(f"benchmarks.{name}: ")
-
-
-# --- the judge ------------------------------------------------------------------------------------
+    ):
+        settings, _ = parse_config(["--preset=cartpole", *flag.split()], "", "")
+        with pytest.raises(UserError, match=flag.split("=")[0].split()[0]):
+            asynchrony_in_c.settings(settings)
 
 
 def test_a_run_is_solved_by_its_last_100_games_and_collapses_at_half_of_its_progress() -> None:
@@ -240,9 +168,6 @@ def test_a_run_is_solved_by_its_last_100_games_and_collapses_at_half_of_its_prog
     assert not judge.collapsed
     judge.add([0.0] * 2)
     assert judge.collapsed
-
-
-# --- the table ------------------------------------------------------------------------------------
 
 
 def test_an_interrupted_study_continues(tmp_path: Path) -> None:
@@ -272,11 +197,16 @@ def test_remedies_are_settings_of_the_launcher_and_of_the_program_in_c(task: str
             asynchrony_in_c.settings(settings)
 
 
-# --- pictures and tables --------------------------------------------------------------------------
-
-
 def test_tables_and_pictures_show_medians_and_ratios_to_one_worker(tmp_path: Path) -> None:
-    found = asynchrony_pictures.summarise(table(tmp_path / "t.csv"))
+    rows = [
+        FIRST._replace(workers=n, seed=seed, env_steps=80_000 + 1000 * n + seed, kind=kind)
+        for kind in (SIMULATED, REAL)
+        for n in (1, 4, 16)
+        for seed in (101, 102, 103)
+    ]
+    unsolved = FIRST._replace(remedy="every-push-a-step", env_steps=400_000, solved=False)
+    rows += [unsolved._replace(workers=n) for n in (1, 16)]
+    found = asynchrony_pictures.summarise(rows)
     by = {(one.kind, one.remedy, one.workers): one for one in found}
     assert str(by[SIMULATED, "every-push-a-step", 16]) == "> 400k"  # it wasn't solved
     shared = by[SIMULATED, "shared", 16]

@@ -40,9 +40,6 @@ def exact_area_means(frame: NDArray[np.uint8], height: int, width: int) -> NDArr
     return columns.mean(axis=2)
 
 
-# --- one preprocessing, two implementations -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("settings", "num_steps", "min_ends"),
     [
@@ -83,9 +80,6 @@ def test_evaluation_plays_what_training_played_to_the_last_bit(
     assert num_ends >= min_ends
 
 
-# --- what is seen -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("preprocessing", "side"), [("universe", 42), ("cropped", 84)])
 def test_cropped_frames_are_the_playing_field(preprocessing: str, side: int) -> None:
     keywords: dict[str, Any] = {"img_height": 210, "img_width": 160, "stack_num": 1}
@@ -98,9 +92,7 @@ def test_cropped_frames_are_the_playing_field(preprocessing: str, side: int) -> 
 
 
 @pytest.mark.parametrize("preprocessing", ["atari", "universe"])
-def test_stacks_go_from_old_to_new_and_begin_black_or_with_the_first_frame_repeated(
-    preprocessing: str,
-) -> None:
+def test_stacks_go_from_old_to_new_after_black_or_the_first_frame(preprocessing: str) -> None:
     settings: dict[str, Any] = {"preprocessing": preprocessing, "max_episode_steps": 5}
     repeated, black = (play(make(2, repeat_first_frame=on, **settings), 12) for on in (True, False))
     for number, ((stack, *_, info), (usual, *_, usual_info)) in enumerate(
@@ -117,9 +109,6 @@ def test_stacks_go_from_old_to_new_and_begin_black_or_with_the_first_frame_repea
         newest = info.get("final_obs", after)
         np.testing.assert_array_equal(newest[:, :3], before[:, 1:])
         assert newest[:, 3].any(axis=(1, 2)).all()
-
-
-# --- what is played -----------------------------------------------------------------------------
 
 
 def test_old_and_new_ids_name_a_game_and_its_stickiness() -> None:
@@ -147,8 +136,8 @@ def test_old_and_new_ids_name_a_game_and_its_stickiness() -> None:
         ({"env_id": "PongNoFrameskip-v4", "sticky_actions": 0.25}, True),
     ],
 )
-def test_only_sticky_actions_make_the_same_actions_play_differently(
-    settings: dict[str, Any], sticky: bool
+def test_only_sticky_actions_let_the_same_ones_play_differently(
+    settings: Any, sticky: bool
 ) -> None:
     games = make(2, noop_max=0, **settings)
     games.reset(seed=1)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -54,11 +55,13 @@ def test_a_short_benchmark_writes_numbers(name: str, tmp_path: Path) -> None:
         "real_clusters --preset cartpole --output {}",
         "asynchrony --at-once 3 --workers 2 --output {}",
         "__main__ --only ps_capacity --folder {}",
+        "race --only a3c-cluster --output {} -- --preset cartpole",  # its terminal is closed
     ],
 )
 def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", *f"benchmarks.{line}".format(tmp_path / "t").split()]
-    assert_ends_with_its_family(command, signal.SIGTERM)
+    number = signal.SIGHUP if line.startswith("race") else signal.SIGTERM
+    assert_ends_with_its_family(command, number)
 
 
 @pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
@@ -95,9 +98,14 @@ def test_processes_of_benchmarks_say_their_arguments(words: str, said: str, tmp_
     [
         ("real_clusters --preset cartpole --seeds 1,3-1", "3-1 names no seeds: give"),
         ("pair --before nosuch", "--before nosuch is refused: fatal: not a valid object name"),
+        ("race --game breakout --only rllib-impala", "rllib-impala plays only Pong"),
+        ("asynchrony_in_c --preset pong", "benchmarks.asynchrony_in_c: "),
+        ("asynchrony --kind simulated-in-c --tasks memory --output /dev/null", "asynchrony: "),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(words: str, said: str) -> None:
+    if "simulated-in-c" in words and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
     ended = call(sys.executable, "-m", *f"benchmarks.{words}".split(), cwd=REPOSITORY)
     assert ended.returncode == 2, ended.stderr
     assert said in ended.stderr.splitlines()[-1]

@@ -12,7 +12,7 @@ from a3c.play.playground import summarise
 from a3c.run import checkpoint
 from a3c.run.metrics import Episode
 from a3c.run.rundir import RunDir
-from tests import snapshots
+from tests import Patch, snapshots
 
 
 @pytest.fixture
@@ -28,24 +28,18 @@ def kept(run: RunDir, step: int, score: float) -> locate.Best:
     return locate.keep_best(run, manifest, values, summarise([Episode(score, 5)]))
 
 
-def names(run: RunDir) -> list[str]:
-    return [path.name for path in locate.best_folder(run).iterdir()]
-
-
 def test_only_the_last_one_kept_stays_and_is_not_pruned(run: RunDir) -> None:
     kept(run, 100, 7.0)
     kept(run, 200, 8.0)
     snapshots.write(run.checkpoints, 300)
     checkpoint.prune(run.checkpoints, keep=1)
     path = run.path / "best" / "200"
-    assert (checkpoint.verify(path).step, names(run)) == (200, ["200"])
+    assert (checkpoint.verify(path).step, [*path.parent.iterdir()]) == (200, [path])
     assert checkpoint.load_variables(path)["policy/weights"].tolist() == [[8.0] * 3] * 2
     assert locate.find_best(run) == (path, 200, 8.0, 1)
 
 
-def test_a_killed_evaluator_leaves_a_whole_best(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_evaluator_leaves_a_whole_best(run: RunDir, monkeypatch: Patch) -> None:
     """Whether it was killed while it wrote, between two renames, or while it removed."""
     kept(run, 100, 7.0).path.rename(run.path / "best" / ".replaced-100")
     shutil.copytree(run.path / "best" / ".replaced-100", run.path / "best" / ".writing-100-1")
@@ -57,7 +51,7 @@ def test_a_killed_evaluator_leaves_a_whole_best(
     assert locate.find_best(run) == best
     monkeypatch.undo()
     kept(run, 300, 9.0)
-    assert names(run) == ["300"]
+    assert [path.name for path in (run.path / "best").iterdir()] == ["300"]
 
 
 def test_which_best_means_the_evaluators_best(run: RunDir) -> None:

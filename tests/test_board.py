@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pytest
 from PIL import Image
 
 from a3c.process import process_records
@@ -18,6 +17,7 @@ from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import TensorBoardSink
 from a3c.watch import status
+from tests import Patch
 from tests.runs import everything_ended, finish, running, wait_until
 
 
@@ -73,9 +73,7 @@ if "a3c.launch.board" in sys.orig_argv[-1]:
 """
 
 
-def test_if_its_port_is_taken_tensorboard_fails_in_one_line_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_taken_port_fails_tensorboard_in_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "sitecustomize.py").write_text(TAKES_THE_PORT)
     path = tmp_path / "run"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -98,9 +96,7 @@ def test_if_its_port_is_taken_tensorboard_fails_in_one_line_and_training_goes_on
     assert (log.count(why), log.count("Traceback")) == (1, 0)
 
 
-def test_tensorboard_serves_a_run_whose_workers_wait_for_a_ps_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_serves_a_run_that_waits_for_its_ps(tmp_path: Path, monkeypatch: Patch) -> None:
     """The ps hangs before it listens; `status` tells, and Ctrl-C ends it all."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"

@@ -17,7 +17,7 @@ from a3c.process.process_records import ProcessRecord
 from a3c.run import checkpoint, rundir
 from a3c.watch import status
 from a3c.watch.snapshot import lines
-from tests import snapshots
+from tests import Log, Patch, snapshots
 from tests.fake_runs import FakeRun, gone, living
 from tests.test_fuzz_input import ANYTHING, Stage, check_refused
 
@@ -62,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> FakeRun:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, whole: FakeRun, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(tmp_path: Path, whole: FakeRun, monkeypatch: Patch) -> Stage:
     """A folder with a copy of that run, to be damaged; no tmux server but an own one."""
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
     monkeypatch.setattr(evaluate, "play", lambda *_: 0)
@@ -138,9 +138,6 @@ def test_any_value_in_a_record_or_a_row_leaves_a_status(
     assert json.dumps(found.as_dict(), allow_nan=False)
 
 
-# --- what is said ---------------------------------------------------------------------------------
-
-
 def test_damaged_files_are_named(stage: Stage) -> None:
     spoil(stage.path / RUN / "processes" / "worker-1.json", "binary")
     said = stage.call(launch_cluster.main, ["status", RUN])
@@ -157,9 +154,7 @@ def test_damaged_files_are_named(stage: Stage) -> None:
     assert " unread " in said.out
 
 
-def test_damaged_lines_of_metrics_are_counted_once(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_lines_of_metrics_are_counted_once(stage: Stage, caplog: Log) -> None:
     rows = stage.path / RUN / "metrics" / "worker-0.jsonl"
     with rows.open("ab") as file:
         file.write(b'{"env_st\n\n\xff\xfe\n[1]\n')
@@ -167,9 +162,6 @@ def test_damaged_lines_of_metrics_are_counted_once(
     told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
     assert len(told) == 1
     assert told[0].endswith("runs/pole/metrics (worker-0.jsonl 3)")
-
-
-# --- checkpoints ----------------------------------------------------------------------------------
 
 
 def test_every_reader_refuses_a_damaged_checkpoint_by_name(stage: Stage) -> None:

@@ -1,22 +1,27 @@
-"""The verbs that show what there is: presets, config, envs; and the values in the help."""
+"""What the launcher shows and says: presets, config, envs, help, warnings, hints, the version."""
 
 import re
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import a3c
 import launch_cluster
 from a3c.config import command_line
 from a3c.errors import UserError
+from a3c.process import console
+from a3c.run.rundir import REPOSITORY
+from tests import Log, Out, Patch
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+def printed(capsys: Out, *arguments: str) -> list[list[str]]:
     assert launch_cluster.main(list(arguments)) == 0
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_every_preset_is_listed_with_its_goal_and_what_was_measured(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_preset_is_listed_with_its_goal_and_what_was_measured(capsys: Out) -> None:
     rows = printed(capsys, "presets")[1:]
     assert [words[0] for words in rows] == command_line.preset_names()
     lines = {words[0]: " ".join(words) for words in rows}
@@ -28,7 +33,7 @@ def test_every_preset_is_listed_with_its_goal_and_what_was_measured(
     assert lines["mujoco"].count("HalfCheetah-v5 ") == 1
 
 
-def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_say_where_they_come_from(capsys: Out) -> None:
     lines = {words[0]: words[1:] for words in printed(capsys, "presets", "cartpole")}
     assert lines["--stop-at-return"] == ["475.0", "preset", "cartpole"]
     assert lines["--frame-skip"] == ["4", "default"]
@@ -40,18 +45,14 @@ def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -
     assert len(lines) == len(command_line.OPTIONS) + 1
 
 
-def test_installed_environments_are_found_by_a_part_of_their_names(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_installed_environments_are_found_by_a_part_of_their_names(capsys: Out) -> None:
     assert ["ALE/Pong-v5", "preset", "pong"] in printed(capsys, "envs", "pong")
     assert printed(capsys, "envs", "acrobot-v?") == [["Acrobot-v1", "preset", "acrobot"]]
     assert launch_cluster.main(["envs", "no-such-game"]) == 2
     assert "no environment matches no-such-game" in capsys.readouterr().err
 
 
-def test_help_shows_defaults_and_the_values_of_the_chosen_preset(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_shows_defaults_and_the_values_of_the_chosen_preset(capsys: Out) -> None:
     def help_of(*arguments: str) -> str:
         with pytest.raises(SystemExit):
             launch_cluster.main([*arguments])
@@ -63,8 +64,8 @@ def test_help_shows_defaults_and_the_values_of_the_chosen_preset(
     assert "multiply rewards by this before clipping" in help_of("--help-all")
 
 
-def test_a_bare_start_says_first_what_it_trains_and_how_to_train_cartpole(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_bare_start_says_what_it_trains_and_hints_cartpole(
+    monkeypatch: Patch, caplog: Log
 ) -> None:
     def refuse(*_: object) -> None:
         raise UserError("it goes no further here")
@@ -75,3 +76,56 @@ def test_a_bare_start_says_first_what_it_trains_and_how_to_train_cartpole(
     (line,) = caplog.messages
     assert line.startswith("this starts ALE/Pong-v5; for CartPole, a minute's work: ")
     assert line.endswith("launch_cluster.py --env-id CartPole-v1")
+
+
+@pytest.mark.parametrize("verb", [(), ("status",)])
+def test_the_version_is_that_of_the_project(verb: tuple[str, ...], capsys: Out) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["version"] == a3c.__version__
+    with pytest.raises(SystemExit) as left:
+        launch_cluster.main([*verb, "--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
+
+
+DRY_RUN = ("--mode", "child", "--isolation", "off", "--dry-run", "--env-id")
+
+
+def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
+    assert launch_cluster.main([*DRY_RUN, "Acrobot-v1", "--preset", "cartpole"]) == 0
+    assert "preset cartpole is for another task than Acrobot-v1" in caplog.text
+    caplog.clear()
+    assert launch_cluster.main([*DRY_RUN, "Acrobot-v1"]) == 0
+    assert "another task" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "idle"),
+    [
+        (["--frame-skip", "2", "--sticky-actions", "0.1"], ["--frame-skip", "--sticky-actions"]),
+        (["--action-bounds", "squash"], ["--action-bounds"]),
+        (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
+        (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
+        (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
+    ],
+)
+def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], caplog: Log) -> None:
+    assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
+    found = re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text)
+    assert found == idle
+
+
+def test_hints_name_the_users_python(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
+    assert launch_cluster.main(["play"]) == 2
+    assert f"did you mean {console.command('evaluate.py')}?" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
+    script = str(REPOSITORY / "evaluate.py")  # which isn't below here
+    assert console.command("evaluate.py") == f".venv/bin/python {script}"
+    assert console.command("tensorboard") == ".venv/bin/tensorboard"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    assert console.command("evaluate.py") == f"python {script}"
+    monkeypatch.chdir(REPOSITORY)
+    assert console.command("evaluate.py") == "python evaluate.py"

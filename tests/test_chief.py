@@ -13,6 +13,7 @@ from a3c.run import checkpoint
 from a3c.run.resume import Life
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
+from tests import Log, Patch
 from tests.clusters import config
 from tests.fake_runs import FakeRun, configure, gone
 from tests.runs import manifest
@@ -68,18 +69,10 @@ class Scored:
         self.is_closed = True
 
 
-def chief_of(
-    store: ReportingStore,
-    tmp_path: Path,
-    scored: Scored | None = None,
-    resumed: checkpoint.Manifest | None = None,
-    **settings: Any,
-) -> Chief:
+def chief_of(store: Any, path: Path, games: Any = None, resumed: Any = None, **own: Any) -> Chief:
     """A chief that is to reach a mean of 50, and collects reports at every tick."""
-    ps: Any = store
-    games: Any = scored
-    chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **settings})
-    return Chief(ps, chosen, tmp_path, REPLY, resumed, Life(1, 0), games)
+    chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **own})
+    return Chief(store, chosen, path, REPLY, resumed, Life(1, 0), games)
 
 
 def tick(chief: Chief, *returns: float) -> str | None:
@@ -95,9 +88,7 @@ def go_on() -> bool:
 
 
 @pytest.mark.parametrize("window", [100, 5])
-def test_without_evaluation_games_trainings_own_mean_is_believed(
-    tmp_path: Path, window: int
-) -> None:
+def test_without_evaluation_games_trainings_mean_is_believed(tmp_path: Path, window: int) -> None:
     chosen: dict[str, Any] = {"stop_window": window, "evaluation_episodes": 0}
     chief = chief_of(ReportingStore(), tmp_path, **chosen)
     assert tick(chief, *[51.0] * window) == "solved"
@@ -128,9 +119,7 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
     assert not (tmp_path / "candidate").exists()
 
 
-def test_a_lucky_window_does_not_end_the_run_and_a_new_one_is_needed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_after_a_lucky_window_a_new_one_is_needed(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
     scored = Scored(49.96)
     chief = chief_of(ReportingStore(), tmp_path, scored, stop_window=20)
@@ -148,8 +137,8 @@ def test_a_lucky_window_does_not_end_the_run_and_a_new_one_is_needed(
     assert tick(chief) == "solved"
 
 
-def test_the_last_games_of_one_worker_may_be_what_starts_the_games_that_decide(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_the_last_games_of_one_worker_may_start_those_that_count(
+    tmp_path: Path, caplog: Log
 ) -> None:
     caplog.set_level("INFO")
     store, scored = ReportingStore(), Scored(49.0)
@@ -198,7 +187,7 @@ def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
-def test_games_that_are_being_played_at_the_end_decide_how_it_ended(
+def test_games_in_play_at_the_end_decide_its_reason(
     tmp_path: Path, mean: float, reason: str
 ) -> None:
     chief = chief_of(ReportingStore(), tmp_path, Scored(mean), max_env_steps=1000)
@@ -207,9 +196,7 @@ def test_games_that_are_being_played_at_the_end_decide_how_it_ended(
     assert manifest(tmp_path).reason == reason
 
 
-def test_games_that_can_not_be_played_solve_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_games_that_can_not_be_played_solve_nothing(tmp_path: Path, caplog: Log) -> None:
     scored = Scored()
     scored.error = "ValueError: no such game"
     chief = chief_of(ReportingStore(), tmp_path, scored)
@@ -218,9 +205,7 @@ def test_games_that_can_not_be_played_solve_nothing(
     assert "could not be played, training goes on: ValueError: no such game" in caplog.text
 
 
-def test_games_that_are_being_played_when_the_run_is_stopped_count_for_nothing(
-    tmp_path: Path,
-) -> None:
+def test_games_in_play_when_the_run_is_stopped_count_for_nothing(tmp_path: Path) -> None:
     scored = Scored()
     chief = chief_of(ReportingStore(), tmp_path, scored)
     tick(chief, *[51.0] * 100)
@@ -231,9 +216,7 @@ def test_games_that_are_being_played_when_the_run_is_stopped_count_for_nothing(
     assert not (tmp_path / "candidate").exists()
 
 
-def test_a_save_that_fails_for_a_reason_of_ours_shows_its_traceback_and_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     chief = chief_of(ReportingStore(), tmp_path)
 
     def fail(*_: Any) -> None:
@@ -271,9 +254,7 @@ def test_a_run_that_goes_on_from_what_solved_it_is_solved_at_once(tmp_path: Path
         assert tick(chief) == reason
 
 
-def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_learned(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_that_ended_a_run_stays_until_anything_is_learned(tmp_path: Path) -> None:
     solved, store = solved_before(tmp_path, 52.0), ReportingStore()
     chief = chief_of(store, tmp_path, resumed=solved, stop_at_return=60.0)
     chief.save("interrupted")
@@ -283,9 +264,7 @@ def test_a_checkpoint_that_ended_a_run_is_not_overwritten_before_anything_is_lea
     assert manifest(tmp_path).reason == "interrupted"
 
 
-def test_training_goes_on_where_the_disk_refuses_what_solved_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refusing_disk_ends_no_training(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""Who is in the cluster: addresses, TF_CONFIG, ports, and waiting for each other."""
+"""Who is in the cluster: addresses, TF_CONFIG, Slurm, host files, ports, waiting for each other."""
 
 import json
 import os
@@ -11,9 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from a3c.cluster import plan, topology
+from a3c.cluster import hostfile, plan, topology, which_task
+from a3c.cluster.hostfile import ssh_command
 from a3c.cluster.topology import Cluster, Task, make_cluster
-from a3c.cluster.which_task import from_tf_config
+from a3c.cluster.which_task import from_tf_config, place_by_slurm
+from a3c.config import ClusterConfig
 from a3c.errors import RetryableError, UserError
 from a3c.process import listeners
 from a3c.process.environment import chosen_variables, process_environment
@@ -32,22 +34,16 @@ def refusal(ps: list[str], workers: list[str], *, trusted: bool = False) -> str:
     return line
 
 
-# --- addresses ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("localhost:2222", ("localhost", 2222)),
-        ("127.0.0.1:1", ("127.0.0.1", 1)),
-        ("[::1]:65535", ("::1", 65535)),
-        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
-        ("job-ps_0.train.svc.cluster.local:2222", ("job-ps_0.train.svc.cluster.local", 2222)),
-        ("node7.:80", ("node7.", 80)),
-    ],
-)
-def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
-    assert topology.split_address(address) == parts
+def test_an_address_is_a_host_and_a_port() -> None:
+    wanted = {
+        "localhost:2222": ("localhost", 2222),
+        "127.0.0.1:1": ("127.0.0.1", 1),
+        "[::1]:65535": ("::1", 65535),
+        "[fe80::1%eth0]:80": ("fe80::1%eth0", 80),
+        "job-ps_0.train.svc.cluster.local:2222": ("job-ps_0.train.svc.cluster.local", 2222),
+        "node7.:80": ("node7.", 80),
+    }
+    assert {address: topology.split_address(address) for address in wanted} == wanted
 
 
 @pytest.mark.parametrize(
@@ -98,9 +94,6 @@ def test_addresses_that_others_can_reach_need_a_trusted_network() -> None:
     assert [topology.is_loopback(a) for a in (*inside, *outside)] == [True] * 5 + [False] * 6
 
 
-# --- TF_CONFIG ----------------------------------------------------------------------------------
-
-
 def tf_config(task: Any, **jobs: Any) -> str:
     return json.dumps({"cluster": {"ps": PS, "worker": WORKERS, **jobs}, "task": task})
 
@@ -109,18 +102,12 @@ def read(text: str) -> tuple[Cluster, Task]:
     return from_tf_config(text, trusted_network=False)
 
 
-@pytest.mark.parametrize(
-    ("task", "wanted"),
-    [
-        ({"type": "worker", "index": 1}, Task("worker", 1)),
-        ({"type": "worker", "index": "1"}, Task("worker", 1)),
-        ({"type": "ps", "index": 0}, Task("ps", 0)),
-        ({"type": "ps"}, Task("ps", 0)),
-    ],
-)
-def test_tf_config_says_which_process_this_is(task: Any, wanted: Task) -> None:
-    made, found = read(tf_config(task))
-    assert (made, found) == (Cluster(tuple(PS), tuple(WORKERS)), wanted)
+def test_tf_config_says_which_process_this_is() -> None:
+    for task, wanted in (
+        *(({"type": "worker", "index": index}, Task("worker", 1)) for index in (1, "1")),
+        *((task, Task("ps", 0)) for task in ({"type": "ps", "index": 0}, {"type": "ps"})),
+    ):
+        assert read(tf_config(task)) == (Cluster(tuple(PS), tuple(WORKERS)), wanted)
 
 
 @pytest.mark.parametrize("head", ["chief", "master"])
@@ -131,9 +118,6 @@ def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> Non
     assert (chief, chief.is_chief) == (Task("worker", 0), True)
     assert read(tf_config({"type": "worker", "index": 0}, **jobs))[1] == Task("worker", 1)
     assert read(tf_config({"type": "ps", "index": 0}, **jobs))[1] == Task("ps", 0)
-
-
-# --- ports and peers ----------------------------------------------------------------------------
 
 
 def test_free_ports_are_free_and_all_different() -> None:
@@ -197,9 +181,6 @@ def test_a_connection_to_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> N
         topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 0.01)
 
 
-# --- the environment of a process ---------------------------------------------------------------
-
-
 def test_a_process_gets_no_proxy_and_keeps_the_rest() -> None:
     names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "ftp_proxy")
     unwanted = {*names, *(name.upper() for name in names), "TF_GRPC_REUSE_PORT"}
@@ -240,3 +221,99 @@ def test_the_owner_of_a_port_is_named() -> None:
         assert listeners.port_owner(port) == (os.getpid(), psutil.Process().name())
     assert listeners.port_owner(port) is None
     assert not listeners.has_loopback_only(2**31 - 1), "no such process"
+
+
+HERE: dict[str, Any] = {"host": "here", "address": "10.77.0.1", "slots": 2}
+BETA: dict[str, Any] = {"host": "beta", "address": "10.77.0.2", "slots": 4}
+GAMMA = {"host": "gamma", "address": "fd00::3", "slots": 10, "directory": "/opt/a3c"}
+
+
+def test_slots_are_filled_in_order_and_this_host_comes_first() -> None:
+    file = hostfile.parse({"host": [BETA, HERE, GAMMA], "ps": ["beta", "gamma"]})
+    config = configure(workers=7, ps=3, trusted_network=True, max_workers=16)
+    placed = hostfile.place(file, config)
+    hosts = [placed.hosts[f"worker-{i}"].name for i in range(16)]
+    assert hosts == ["here"] * 2 + ["beta"] * 4 + ["gamma"] * 10
+    assert [placed.hosts[f"ps-{i}"].name for i in range(3)] == ["beta", "gamma", "beta"]
+    assert placed.cluster.ps == ("10.77.0.2:2222", "[fd00::3]:2222", "10.77.0.2:2223")
+    assert placed.cluster.workers[:3] == ("10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2224")
+
+
+def test_ssh_is_told_what_the_file_says_and_never_asks_for_a_password() -> None:
+    mine = {"host": "ml@beta", "user": "ml", "port": 2200, "options": ["-i", "my key"]}
+    beta = hostfile.parse({"host": [HERE, BETA | mine]}).hosts[1]
+    command = ssh_command(beta, ("/a b/python", "-V"), directory="/opt/my code")
+    assert command[:4] == ["ssh", "-T", "-i", "my key"]
+    assert command[-6:-1] == ["-p", "2200", "-l", "ml", "ml@beta"]
+    assert command[-1] == "cd '/opt/my code' && exec '/a b/python' -V"
+    assert "BatchMode=yes" in command
+
+
+TRUSTED = ClusterConfig(trusted_network=True)
+STEP = {
+    "SLURM_STEP_NODELIST": "rack[1-2]n[08-09]",
+    "SLURM_STEP_NUM_TASKS": "10",
+    "SLURM_STEP_TASKS_PER_NODE": "3(x2),2(x2)",
+    "SLURM_PROCID": "4",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "157",
+    # Of the job around it, which may be larger.
+    "SLURM_JOB_NODELIST": "rack[1-9]n08",
+    "SLURM_NTASKS": "90",
+    "SLURM_TASKS_PER_NODE": "10(x9)",
+}
+ALONE = {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "1"}
+ALONE |= {"SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0"}
+
+
+def test_host_lists_are_expanded_as_slurm_writes_them() -> None:
+    wanted = {
+        "n7": ["n7"],
+        "n[08-10],gpu-1": ["n08", "n09", "n10", "gpu-1"],
+        "n[1,3-4]-ib": ["n1-ib", "n3-ib", "n4-ib"],
+        "r[1-2]n[1-2]": ["r1n1", "r1n2", "r2n1", "r2n2"],
+        "n[098-101]": ["n098", "n099", "n100", "n101"],
+        "n[9-10]": ["n9", "n10"],
+    }
+    assert {text: which_task.expand_hosts(text) for text in wanted} == wanted
+
+
+def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
+    cluster, task = place_by_slurm(STEP, TRUSTED)
+    base = 10_000 + 128  # jobs 1, 157, 313 ... have these
+    assert cluster.ps == (f"rack1n08:{base}",)
+    assert cluster.workers == (
+        *(f"rack1n08:{base + i}" for i in (1, 2)),
+        *(f"rack1n09:{base + i}" for i in (0, 1, 2)),
+        *(f"rack2n08:{base + i}" for i in (0, 1)),
+        *(f"rack2n09:{base + i}" for i in (0, 1)),
+    )
+    assert task == Task("worker", 3)
+    settings = ClusterConfig(trusted_network=True, ps=2, base_port=7000)
+    second = {"SLURM_PROCID": "1", "SLURM_NODEID": "0", "SLURM_DISTRIBUTION": "block:cyclic"}
+    cluster, task = place_by_slurm(STEP | second, settings)
+    assert (cluster.ps, task) == (("rack1n08:7000", "rack1n08:7001"), Task("ps", 1))
+
+
+def test_invalid_variables_are_refused_in_one_line() -> None:
+    cases: list[tuple[dict[str, str], str]] = [
+        ({"SLURM_STEP_NODELIST": "n[1-"}, "host list"),
+        ({"SLURM_STEP_NODELIST": "n[4-1]"}, "host list"),
+        ({"SLURM_STEP_NODELIST": "n[1-99999999]"}, "host list"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "3(x"}, "tasks per node"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "10"}, "10 tasks are not 10 on 1 of 4 nodes"),
+        ({"SLURM_STEP_NUM_TASKS": "ten"}, "SLURM_STEP_NUM_TASKS 'ten' is not a number"),
+        ({"SLURM_PROCID": "10"}, "task 10 of 10 has no place"),
+        (ALONE, "task 0 of 1 has no place with 1 ps: give srun --ntasks=2"),
+        ({"SLURM_NODEID": "3"}, "--distribution=block"),
+        ({"SLURM_DISTRIBUTION": "cyclic:block"}, "--distribution=block"),
+    ]
+    for changes, says in cases:
+        with pytest.raises(UserError, match=says) as caught:
+            place_by_slurm(STEP | changes, TRUSTED)
+        assert "\n" not in str(caught.value)
+
+
+def test_other_hosts_are_refused_without_trust() -> None:
+    with pytest.raises(UserError, match="--trusted-network"):
+        place_by_slurm(STEP, ClusterConfig())

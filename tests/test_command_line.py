@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import worker
 from a3c.config import Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.command_line import OPTIONS
+from tests import Out, Patch
 
 
 def parse(*arguments: str) -> Config:
@@ -23,14 +23,11 @@ def value_of(config: Config, name: str) -> Any:
 
 
 @pytest.fixture
-def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def presets(tmp_path: Path, monkeypatch: Patch) -> Path:
     folder = tmp_path / "presets"
     folder.mkdir()
     monkeypatch.setattr(command_line, "PRESETS", folder)
     return folder
-
-
-# --- precedence ---------------------------------------------------------------------------------
 
 
 def test_flags_win_over_file_over_preset_over_default(presets: Path, tmp_path: Path) -> None:
@@ -64,26 +61,17 @@ def test_a_runs_config_json_gives_the_same_configuration_without_a_preset(tmp_pa
     assert (after, namespace.preset) == (before, None)
 
 
-# --- values: refused ones are in docs/bad-input.md ----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("max_wall_time_s", "90", 90.0),
-        ("max_wall_time_s", "90s", 90.0),
-        ("max_wall_time_s", "30m", 1800.0),
-        ("max_wall_time_s", "1.5h", 5400.0),
-        *(("max_env_steps", text, 10**6) for text in ("1e6", "1000000", "1_000_000", "1000000.0")),
-        ("stop_at_return", "-1.5e2", -150.0),
-        ("initial_log_deviation", "-.5", -0.5),
-    ],
-)
-def test_numbers_and_times_may_be_written_as_people_do(name: str, text: str, value: float) -> None:
-    assert value_of(parse(OPTIONS[name].flag, text), name) == value
-
-
-# --- presets ------------------------------------------------------------------------------------
+def test_numbers_and_times_may_be_written_as_people_do() -> None:
+    times = {"90": 90.0, "90s": 90.0, "30m": 1800.0, "1.5h": 5400.0}
+    meant: dict[str, dict[str, float]] = {
+        "max_wall_time_s": times,
+        "max_env_steps": dict.fromkeys(("1e6", "1000000", "1_000_000", "1000000.0"), 10**6),
+        "stop_at_return": {"-1.5e2": -150.0},
+        "initial_log_deviation": {"-.5": -0.5},
+    }
+    for name, values in meant.items():
+        found = {text: value_of(parse(OPTIONS[name].flag, text), name) for text in values}
+        assert found == values
 
 
 @pytest.mark.parametrize("name", command_line.preset_names())
@@ -112,14 +100,11 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
     assert parse("--env-id", "CartPole-v1", "--preset", "none").run.seed == 1
 
 
-def test_a_broken_preset_is_named(presets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_preset_is_named(presets: Path, capsys: Out) -> None:
     (presets / "mine.toml").write_text("[run")
     with pytest.raises(SystemExit):
         parse("--preset", "mine")
     assert "preset mine is not valid TOML" in capsys.readouterr().err
-
-
-# --- help ---------------------------------------------------------------------------------------
 
 
 def test_every_option_has_help_and_a_flag_of_its_own() -> None:
@@ -131,9 +116,7 @@ def test_every_option_has_help_and_a_flag_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("script", [launch_cluster, worker])
-def test_help_fits_two_screens_and_help_all_shows_every_option(
-    script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_is_short_and_help_all_complete(script: Any, capsys: Out, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
     def help_of(flag: str) -> list[str]:

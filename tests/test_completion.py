@@ -9,6 +9,7 @@ import pytest
 
 import launch_cluster
 from a3c.config import command_line
+from tests import Out, Patch
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, living
 from tests.runs import wait_until
@@ -17,57 +18,50 @@ from tests.terminals import terminal
 LAUNCHER = REPOSITORY / "launch_cluster.py"
 
 
-def follow(
-    line: str, capsys: pytest.CaptureFixture[str], command: str = "python launch_cluster.py"
-) -> list[str]:
+def follow(line: str, capsys: Out, command: str = "python launch_cluster.py") -> list[str]:
     line = f"{command} {line}"
     assert launch_cluster.complete(line + " not this", str(len(line))) == 0
     return capsys.readouterr().out.splitlines()
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two runs, one of them with two workers."""
+def runs(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     living(tmp_path / "runs" / "pong-1", workers=2)
     FakeRun(tmp_path / "runs" / "my 'run'", configure(env_id="CartPole-v1"), age_s=0.0)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("sta", ["start", "status"]),
-        ("lo", ["logs"]),
-        ("cock", []),
-        ("--mode ", ["auto", "child", "compose", "tmux"]),
-        ("--mode=t", ["tmux"]),
-        ("start --mode c", ["child", "compose"]),
-        ("--preset pe", ["pendulum"]),
-        ("--preset=paper", ["paper-ff", "paper-lstm"]),
-        ("--workers 2 --optimizer ", ["adam", "rmsprop", "sgd"]),
-        ("--workers ", []),
-        ("--stop-at-r", ["--stop-at-return"]),
-        ("stop --n", ["--now"]),
-        ("status --", ["--help", "--json", "--version"]),
-        ("--run-dir ", []),
-        ("--mode 'chi", []),
-    ],
-)
-def test_what_may_follow(line: str, offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert follow(line, capsys) == offered
-    assert follow(line, capsys, "venv/bin/a3c") == offered
-    assert follow(line, capsys, "other-a3c") == []
+OFFERED = {
+    "sta": "start status",
+    "lo": "logs",
+    "--mode ": "auto child compose tmux",
+    "--mode=t": "tmux",
+    "start --mode c": "child compose",
+    "--preset pe": "pendulum",
+    "--preset=paper": "paper-ff paper-lstm",
+    "--workers 2 --optimizer ": "adam rmsprop sgd",
+    "--stop-at-r": "--stop-at-return",
+    "stop --n": "--now",
+    "status --": "--help --json --version",
+    **dict.fromkeys(("cock", "--workers ", "--run-dir ", "--mode 'chi"), ""),
+}
 
 
-def test_every_flag_and_verb_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_follow(capsys: Out) -> None:
+    for line, words in OFFERED.items():
+        assert follow(line, capsys) == follow(line, capsys, "venv/bin/a3c") == words.split()
+        assert follow(line, capsys, "other-a3c") == []
+
+
+def test_every_flag_and_verb_is_offered(capsys: Out) -> None:
     flags = set(follow("--", capsys))
     assert {option.flag for option in command_line.OPTIONS.values()} <= flags
     assert {"--dry-run", "--resume", "--no-tensorboard"} <= flags
     assert {"start", "status", "watch", "attach", "stop", "list"} < set(follow("", capsys))
 
 
-def test_runs_and_processes_are_offered(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_and_processes_are_offered(runs: Path, capsys: Out) -> None:
     assert follow("status ", capsys) == [r"my\ \'run\'", "pong-1"]
     assert follow("stop --now po", capsys) == ["pong-1"]
     assert follow("restart --run pong-1 wor", capsys) == ["worker-0", "worker-1"]
@@ -75,7 +69,7 @@ def test_runs_and_processes_are_offered(runs: Path, capsys: pytest.CaptureFixtur
     assert follow("restart --run nowhere ", capsys) == []
 
 
-def test_environments_are_offered_without_old_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_environments_are_offered_without_old_names(capsys: Out) -> None:
     assert follow("--env-id ALE/Po", capsys) == ["ALE/Pong-v5", "ALE/Pooyan-v5"]
     assert "CartPole-v1" in follow("--env-id Cart", capsys)
     offered = follow("--env-id ", capsys)

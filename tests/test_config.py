@@ -4,7 +4,6 @@ import json
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,16 +12,6 @@ from a3c.config import Config, Share, command_line
 from a3c.config.command_line import OPTIONS, Layer, Option
 from a3c.launch.run_summary import sharing
 from tests.clusters import config
-
-
-def test_defaults_are_valid_settings_like_any_other() -> None:
-    for option in OPTIONS.values():
-        default = getattr(getattr(Config(), option.section), option.name)
-        assert command_line.coerce(option, default, option.name) == default
-    assert command_line.merge([]) == Config()
-
-
-# --- any settings, as layers ----------------------------------------------------------------------
 
 TEXTS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
 WORDS = st.text(max_size=5)
@@ -36,20 +25,12 @@ JSON_TABLES = st.dictionaries(WORDS, JSON, max_size=3)
 
 # More minibatches and epochs need other settings; schedules must end after they start.
 CERTAIN: dict[str, Any] = {
-    "minibatches": 1,
-    "epochs": 1,
-    "kl_limit": 0.0,
-    "value_clip": 0.0,
-    "anneal_start": 0,
-    "epsilon_anneal_start": 0,
-    "entropy_anneal_start": 0,
-    "ratio_limit_anneal_start": 0,
-    "optimizer_statistics": "shared",
-    "value_optimizer": "shared",
-    "return_steps": None,
+    **dict.fromkeys(("minibatches", "epochs"), 1),
+    **dict.fromkeys(("kl_limit", "value_clip"), 0.0),
+    **{f"{which}anneal_start": 0 for which in ("", "epsilon_", "entropy_", "ratio_limit_")},
+    **dict.fromkeys(("optimizer_statistics", "value_optimizer"), "shared"),
+    **dict.fromkeys(("return_steps", "stop_worker_games", "render_worker")),
     "push_winner": False,
-    "stop_worker_games": None,
-    "render_worker": None,
 }
 
 
@@ -130,15 +111,12 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
     assert set(config(max_env_steps=123, anneal_steps=7).windows.values()) == {(0, 7)}
 
 
-# --- how the workers share what a preset says of the task -----------------------------------------
-
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
 PONG = {"envs": 16, "rollout_length": 128}
 
 
-@pytest.mark.parametrize(
-    ("given", "share"),
-    [
+def test_workers_share_the_environments_and_then_the_steps() -> None:
+    cases: list[tuple[Any, Share]] = [
         ({"workers": 1, **TASK}, Share(4, 32, 1)),
         ({"workers": 2, **TASK}, Share(2, 32, 1)),
         ({"workers": 4, **TASK}, Share(1, 32, 1)),
@@ -157,27 +135,17 @@ PONG = {"envs": 16, "rollout_length": 128}
         *[({"workers": n, **PONG, "samples_per_step": 256}, Share(1, 128, 2)) for n in (16, 64)],
         # Where every push is a step, a rollout is one push.
         ({"workers": 2, **PONG, "samples_per_step": 0}, Share(8, 128, 1)),
-    ],
-    ids=str,
-)
-def test_workers_share_the_environments_and_then_the_steps(given: Any, share: Share) -> None:
-    assert config(**given).share == share
+    ]
+    assert [(task, config(**task).share) for task, _ in cases] == cases
 
 
-@pytest.mark.parametrize(
-    ("given", "predicts"),
-    [
-        ({"workers": 2}, True),
-        ({"workers": 1}, False),
-        ({"workers": 2, "optimizer": "rmsprop"}, False),
-        ({"workers": 2, "samples_per_step": 0}, False),
-        ({"workers": 2, "predict_weights": False}, False),
-        ({"workers": 2, "push_winner": True, "stop_at_return": 9.0}, False),
-    ],
-    ids=str,
-)
-def test_several_workers_that_gather_adam_steps_predict_weights(given: Any, predicts: bool) -> None:
-    assert config(**given).predicts_weights is predicts
+def test_several_workers_that_gather_adam_steps_predict_weights() -> None:
+    assert config(workers=2).predicts_weights
+    for others in (
+        *({"workers": 1}, {"optimizer": "rmsprop"}, {"samples_per_step": 0}),
+        *({"predict_weights": False}, {"push_winner": True, "stop_at_return": 9.0}),
+    ):
+        assert not config(**{"workers": 2, **others}).predicts_weights, others
 
 
 def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
@@ -186,22 +154,19 @@ def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
     assert command_line.merge([{"cluster": {"max_workers": most}}]).cluster.workers == most - 1
 
 
-@pytest.mark.parametrize(
-    ("workers", "samples"), [(1, 128), (8, 128), (32, 128), (64, 256), (256, 1024)]
-)
-def test_steps_hold_more_samples_where_gradients_are_too_old(workers: int, samples: int) -> None:
+def test_steps_hold_more_samples_where_gradients_are_too_old() -> None:
     """Pushes of 16 samples: one of each worker makes no more than four steps."""
-    assert config(workers=workers, **TASK).samples_per_step == samples
-    every = config(workers=workers, **TASK, samples_per_step=0)
-    assert every.samples_per_step == 0
+    for workers, samples in {1: 128, 8: 128, 32: 128, 64: 256, 256: 1024}.items():
+        assert config(workers=workers, **TASK).samples_per_step == samples
+        assert config(workers=workers, **TASK, samples_per_step=0).samples_per_step == 0
 
 
-@pytest.mark.parametrize("workers", [2, 16, 64])
-def test_gradients_of_a_network_with_a_memory_are_no_older(workers: int) -> None:
+def test_gradients_of_a_network_with_a_memory_are_no_older() -> None:
     """A push holds whole environments; the step grows if one of each worker is too much."""
-    made = config(workers=workers, **PONG, samples_per_step=128).for_recurrent()
-    assert made.share == Share(max(1, 16 // workers), 128, max(1, 16 // workers))
-    assert made.samples_per_step == max(128, workers * 128 // 4)
+    for workers in (2, 16, 64):
+        made = config(workers=workers, **PONG, samples_per_step=128).for_recurrent()
+        assert made.share == Share(max(1, 16 // workers), 128, max(1, 16 // workers))
+        assert made.samples_per_step == max(128, workers * 128 // 4)
 
 
 def test_the_share_is_said_in_one_line() -> None:

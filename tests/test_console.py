@@ -5,19 +5,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from a3c.process import console
 from a3c.process.console import Progress
+from tests import Patch
 from tests.runs import REPOSITORY, call
-
-
-class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def shown(stream: io.StringIO, step_s: float) -> str:
@@ -30,10 +25,11 @@ def shown(stream: io.StringIO, step_s: float) -> str:
 
 
 def test_a_terminal_shows_one_line_which_is_removed_at_the_end() -> None:
-    *lines, last = shown(Terminal(), 1.0).split("\r")[1:]
-    assert [line.partition(",")[0] for line in lines] == [
-        f"played {n} of 5 games" for n in range(5)
-    ]
+    stream = io.StringIO()
+    with mock.patch.object(stream, "isatty", return_value=True):
+        *lines, last = shown(stream, 1.0).split("\r")[1:]
+    heads = [f"played {n} of 5 games" for n in range(5)]
+    assert [line.partition(",")[0] for line in lines] == heads
     assert lines[0] == "played 0 of 5 games, 100 env steps\x1b[K"
     assert "s left" in lines[1]
     assert last == "\x1b[K"
@@ -45,9 +41,7 @@ def test_a_file_has_a_line_every_ten_seconds_and_none_for_short_work() -> None:
     assert line.startswith("played 1 of 5 games, 200 env steps, about ")
 
 
-def test_what_the_encoding_lacks_is_a_question_mark_and_odd_file_names_stay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_an_encoding_lacks_is_a_question_mark_file_names_stay(monkeypatch: Patch) -> None:
     data = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding="ascii"))
     console.prepare()
@@ -56,9 +50,7 @@ def test_what_the_encoding_lacks_is_a_question_mark_and_odd_file_names_stay(
     assert data.getvalue() == b"4 ? 2?\xff"
 
 
-def test_a_path_in_a_command_is_never_taken_for_a_flag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_in_a_command_is_never_taken_for_a_flag(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     assert console.from_here(Path("-run")) == console.from_here(tmp_path / "-run") == "./-run"
     assert console.from_here(Path("runs/-run")) == "runs/-run"
@@ -73,9 +65,7 @@ def test_a_path_in_a_command_is_never_taken_for_a_flag(
         ("status", 2, "the current folder is gone: cd elsewhere"),
     ],
 )
-def test_standard_streams_and_folders_that_are_gone(
-    tmp_path: Path, words: str, code: int, said: str
-) -> None:
+def test_closed_streams_and_gone_folders(tmp_path: Path, words: str, code: int, said: str) -> None:
     (tmp_path / "here").mkdir()
     script = shlex.join([sys.executable, str(REPOSITORY / "launch_cluster.py")])
     gone = "rmdir ../here;" if words == "status" else ""

@@ -13,6 +13,7 @@ from a3c.cluster.topology import Cluster, Task, free_ports
 from a3c.errors import RetryableError
 from a3c.server import sessions
 from a3c.server.store import Store
+from tests import Patch
 from tests.clusters import InProcessCluster, agent, flat, push_of, serve, small_config
 
 SETTINGS = small_config(hidden_sizes=[8000], learning_rate=0.01)  # 56,003 parameters
@@ -78,9 +79,7 @@ def test_no_push_counts_twice_where_the_connection_breaks(what: str) -> None:
     assert num_updates == 2 if what == "answer" else num_updates in (1, 2)
 
 
-def test_a_ps_started_again_while_sessions_are_made_ready_is_a_lost_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ps_started_again_while_sessions_are_made_ready_is_lost(monkeypatch: Patch) -> None:
     first, second, address = (f"127.0.0.1:{port}" for port in free_ports(3))
     wire, worker = Wire(port_of(first)), Task("worker", 0)
     cluster = Cluster((f"127.0.0.1:{wire.port}",), (address,))

@@ -41,9 +41,6 @@ def sources(rows: list[LayerRow]) -> dict[str, tuple[str, ...]]:
     return {row.name: row.sources for row in rows}
 
 
-# --- the table ----------------------------------------------------------------------------------
-
-
 def test_rows_count_every_parameter_once() -> None:
     rows = table(VECTOR, hidden_sizes=(8,), lstm_size=4, network="mlp-lstm")
     assert {row.name: row.num_parameters for row in rows} == {
@@ -100,8 +97,6 @@ def test_the_printed_table_names_layers_shapes_and_the_total() -> None:
     assert ["conv1", "conv 8x8/4, ReLU", "20x20x16", "4,112"] in cells
     assert ["total", "", "", "677,943"] in cells
 
-
-# --- the picture --------------------------------------------------------------------------------
 
 TWO_TRUNKS = {"separate_value": True}
 PICTURES: dict[str, tuple[Box, Any, Any, dict[str, Any]]] = {

@@ -1,12 +1,13 @@
 """The policies against closed forms in NumPy, float64, and at extremes."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from a3c.config import NetworkConfig
 from a3c.errors import UserError
@@ -39,8 +40,6 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(policy: Policy, parameters: Any, actions: Any) -> list[np.ndarray]:
-    """Log-probabilities and entropies, and the gradients of both."""
-
     def build() -> Any:
         inputs = tf.constant(f32(parameters))
         stored = np.asarray(actions, policy.action_dtype)
@@ -50,13 +49,8 @@ def numbers_of(policy: Policy, parameters: Any, actions: Any) -> list[np.ndarray
     return run(build)
 
 
-# --- categorical --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("space", "sizes"), [(DISCRETE, [3]), (MULTI, [2, 3])], ids=str)
-def test_categorical_numbers_are_their_closed_forms_summed_over_choices(
-    space: Any, sizes: list[int]
-) -> None:
+def test_categorical_numbers_are_closed_forms_summed_over_choices(space: Any, sizes: Any) -> None:
     policy = for_space(space, CLIP)
     choices = np.array(list(np.ndindex(*sizes)))  # every action, each with its own logits
     logits = f32(np.random.default_rng(0).uniform(-20, 20, (len(choices), sum(sizes))))
@@ -74,9 +68,7 @@ def test_categorical_numbers_are_their_closed_forms_summed_over_choices(
 
 
 @pytest.mark.parametrize(("space", "config"), POLICIES)
-def test_extreme_parameters_give_finite_numbers_and_gradients(
-    space: Any, config: NetworkConfig
-) -> None:
+def test_extreme_parameters_give_finite_numbers_and_gradients(space: Any, config: Any) -> None:
     policy = for_space(space, config)
     if isinstance(space, Box):
         low, high = distributions.LOG_DEVIATION_RANGE
@@ -115,9 +107,7 @@ def test_categorical_samples_come_as_often_as_their_probabilities_say_by_seed() 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("space", "config"), POLICIES)
-def test_whatever_a_diverged_network_says_the_environment_gets_a_valid_action(
-    space: Any, config: NetworkConfig, bad: float
-) -> None:
+def test_a_diverged_network_still_gives_valid_actions(space: Any, config: Any, bad: float) -> None:
     policy = for_space(space, config)
     parameters = np.zeros((3, policy.num_parameters))
     parameters[0, 0], parameters[1] = bad, bad
@@ -126,9 +116,6 @@ def test_whatever_a_diverged_network_says_the_environment_gets_a_valid_action(
         run(lambda: policy.mode(tf.constant(f32(parameters)))),
     ):
         assert all(space.contains(action) for action in policy.to_env(actions))
-
-
-# --- Gaussian -----------------------------------------------------------------------------------
 
 
 def test_gaussian_log_probability_and_entropy_match_their_closed_forms() -> None:
@@ -156,7 +143,7 @@ def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
 @pytest.mark.parametrize(
     ("deviation", "tolerance"), [(0.1, 1e-4), (1.0, 1e-4), (3.0, 0.09), (30.0, 0.9)]
 )
-def test_squashed_entropy_is_as_close_to_the_integral_as_stated(
+def test_squashed_entropy_is_near_the_integral(
     mean: float, deviation: float, tolerance: float
 ) -> None:
     policy = for_space(Box(-3.0, 1.0, (1,), np.float64), SQUASH)
@@ -198,9 +185,6 @@ def test_bounds_that_leave_no_choice_keep_the_density_finite() -> None:
     np.testing.assert_array_equal(policy.to_env(f32([[0.3, 0.0]])), [[1.0, 0.5]])
 
 
-# --- heads --------------------------------------------------------------------------------------
-
-
 def head(config: NetworkConfig, space: Any = BOX) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     def build() -> Any:
         features = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 8)), tf.float32)
@@ -226,7 +210,7 @@ def test_deviations_are_one_variable_or_differ_by_state_around_their_start() -> 
     ("start", "sign", "expected"),
     [(9.0, 1, 1.0), (9.0, -1, 0.0), (-12.0, 1, 0.0), (-12.0, -1, -1.0), (0.0, 1, 1.0)],
 )
-def test_log_deviations_are_kept_within_their_range_and_find_back_into_it(
+def test_log_deviations_stay_in_their_range_or_return(
     start: float, sign: int, expected: float
 ) -> None:
     """Descending a loss of slope `sign`: a step further out is stopped, a step back in is not."""
@@ -243,9 +227,6 @@ def test_log_deviations_are_kept_within_their_range_and_find_back_into_it(
     assert gradient == expected
 
 
-# --- what goes around it ------------------------------------------------------------------------
-
-
 def played(policy: Policy, parameters: Any, actions: Any, epsilon: float) -> np.ndarray:
     stored = np.asarray(actions, policy.action_dtype)
     rows, chances = np.tile(f32(parameters), (len(actions), 1)), np.full(len(actions), f32(epsilon))
@@ -257,9 +238,7 @@ def played(policy: Policy, parameters: Any, actions: Any, epsilon: float) -> np.
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_what_is_played_is_drawn_from_the_mixture_of_policy_and_random_actions(
-    epsilon: float,
-) -> None:
+def test_what_is_played_is_drawn_from_a_mix_of_policy_and_random_actions(epsilon: float) -> None:
     logits = [0.5, -1.0, 2.0]
     by_policy = np.exp(log_softmax(np.array(logits)))
     wanted = (1 - epsilon) * by_policy + epsilon / 3
@@ -274,9 +253,7 @@ def test_what_is_played_is_drawn_from_the_mixture_of_policy_and_random_actions(
 
 @pytest.mark.parametrize("config", [CLIP, SQUASH], ids=["clip", "squash"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_densities_of_what_is_played_integrate_to_one(
-    config: NetworkConfig, epsilon: float
-) -> None:
+def test_densities_of_what_is_played_integrate_to_one(config: Any, epsilon: float) -> None:
     policy = for_space(Box(-2.0, 1.0, (1,), np.float32), config)
     actions = np.linspace(-9, 9, 20_001)[:, None]
     slope = np.ones(len(actions))
@@ -297,9 +274,7 @@ def test_random_actions_without_bounds_are_drawn_from_a_gaussian() -> None:
 
 
 @pytest.mark.parametrize(("space", "config"), POLICIES)
-def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
-    space: Any, config: NetworkConfig
-) -> None:
+def test_random_actions_are_stored_like_samples_and_spread_evenly(space: Any, config: Any) -> None:
     policy = for_space(space, config)
     parameters = np.zeros((2000, policy.num_parameters))
     actions = policy.random_actions(np.random.default_rng(0), parameters)
@@ -317,19 +292,10 @@ def test_random_actions_are_stored_like_samples_and_spread_over_the_space(
         assert counts.min() > 0.8 * 2000 / len(counts)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        Dict({"a": Discrete(2)}),
-        Tuple([Discrete(2)]),
-        Box(0, 5, (1,), np.int64),
-    ],
-    ids=str,
-)
-def test_other_action_spaces_are_refused_by_name(space: Space[Any]) -> None:
-    with pytest.raises(UserError, match="has no policy: wrap the environment") as error:
-        for_space(space, CLIP)
-    assert str(space) in str(error.value)
+def test_other_action_spaces_are_refused_by_name() -> None:
+    for space in (Dict({"a": Discrete(2)}), Tuple([Discrete(2)]), Box(0, 5, (1,), np.int64)):
+        with pytest.raises(UserError, match=rf"{re.escape(str(space))} has no policy: wrap"):
+            for_space(space, CLIP)
 
 
 def test_policies_describe_themselves() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from a3c.process import process_records
-from tests import runs
+from tests import Patch, runs
 from tests.clusters import launcher
 from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
 from tests.terminals import terminal
@@ -24,35 +24,25 @@ def test_killing_the_launcher_of_child_mode_ends_everything_in_order(tmp_path: P
         assert_vanishes(network)
 
 
-def test_closing_the_terminal_of_child_mode_ends_everything_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_closed_terminal_and_ctrl_c_end_everything_in_order(tmp_path: Path, closed: bool) -> None:
+    """Ctrl-C sends SIGINT to the whole foreground group: the order must hold all the same."""
     path = tmp_path / "run"
     command = launcher(*runs.CARTPOLE, *runs.ENDLESS, "--run-dir", str(path))
     with terminal(command, tmp_path) as opened:
         runs.wait_until(lambda: runs.is_training(path), "training")
         runs.wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
-        opened.close()
-        opened.process.wait(runs.DEADLINE_S)
+        opened.close() if closed else opened.type(b"\x03")
+        code = opened.process.wait(runs.DEADLINE_S)
         runs.wait_until_stopped(path)
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
-
-
-def test_ctrl_c_on_a_terminal_ends_everything_in_order(tmp_path: Path) -> None:
-    """The terminal sends SIGINT to the whole foreground group: the order must hold all the same."""
-    path = tmp_path / "run"
-    command = launcher(*runs.CARTPOLE, *runs.ENDLESS, "--run-dir", str(path))
-    with terminal(command, tmp_path) as opened:
-        runs.wait_until(lambda: runs.is_training(path), "training")
-        opened.type(b"\x03")
-        assert opened.process.wait(runs.DEADLINE_S) == 130
-        runs.wait_until_stopped(path)
-        said = opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
-        assert "--resume" in said  # how to go on
+    if not closed:
+        assert code == 130
+        assert "--resume" in opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
         assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
 
 
-def test_a_slow_environment_is_healthy_and_stops_with_what_was_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_environment_is_healthy_and_can_be_saved(tmp_path: Path, monkeypatch: Patch) -> None:
     """A rollout takes longer than the heartbeat limit, and than a process has to leave."""
     path = tmp_path / "run"
     slow = ("--env-id", "tests.faults.worlds:Slow-v0", "--network", "mlp", "--preset", "none")

@@ -13,6 +13,7 @@ import envs
 from a3c.config import EnvConfig
 from a3c.env import environments
 from a3c.errors import UserError
+from tests import Patch
 
 FLOATS = spaces.Box(-1.0, 1.0, (3,), np.float64)
 TWO = spaces.Discrete(2)
@@ -31,9 +32,7 @@ class Echo(gymnasium.Env[Any, Any]):
         self.action_space = actions
         self._fault = fault
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return self.observation_space.sample(), {}
 
@@ -49,20 +48,14 @@ class Echo(gymnasium.Env[Any, Any]):
         Echo.closed += 1
 
 
-def vector_pendulum(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """A vector implementation that takes no keywords at all."""
-    return gymnasium.make_vec("Pendulum-v1", num_envs)
-
-
 def misdeclared(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """A vector implementation whose observations are not what it says."""
     made = gymnasium.make_vec("Pendulum-v1", num_envs)
     made.single_observation_space = UNBOUNDED
     return made
 
 
 @pytest.fixture(autouse=True)
-def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def echo(monkeypatch: Patch) -> Iterator[None]:
     """`Echo-v0` is registered, and what a test registers or puts on the path is gone after it."""
     known, modules = dict(gymnasium.registry), set(sys.modules)
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -76,9 +69,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[module]
 
 
-def make(
-    env_id: str, num_envs: int = 2, render_mode: str | None = None, **settings: Any
-) -> VectorEnv[Any, Any, Any]:
+def make(env_id: str, num_envs: int = 2, render_mode: str | None = None, **settings: Any) -> Any:
     return envs.make(env_id, num_envs, 0, EnvConfig(env_id=env_id, **settings), render_mode)
 
 
@@ -97,14 +88,15 @@ def truncations(made: VectorEnv[Any, Any, Any], num_steps: int) -> list[int]:
     return [int(made.step(made.action_space.sample())[3][0]) for _ in range(num_steps)]
 
 
-# --- what is made -------------------------------------------------------------------------------
-
-
 def test_an_own_vector_implementation_is_taken_but_not_where_it_lacks_a_keyword() -> None:
     made = make("CartPole-v1")
     assert type(made.unwrapped).__name__ == "CartPoleVectorEnv"
     assert made.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
-    gymnasium.register("Mute-v0", Echo, vector_entry_point=vector_pendulum)  # type: ignore[arg-type]
+
+    def mute(num_envs: int) -> Any:  # takes no keywords at all
+        return gymnasium.make_vec("Pendulum-v1", num_envs)
+
+    gymnasium.register("Mute-v0", Echo, vector_entry_point=mute)  # type: ignore[arg-type]
     assert make("Mute-v0").single_observation_space.shape == (3,)
     for settings in ({"env_kwargs": {"actions": TWO}}, {"max_episode_steps": 2}):
         assert make("Mute-v0", **settings).single_action_space == TWO
@@ -162,8 +154,8 @@ def test_only_selected_actions_are_played_by_the_numbers_of_the_space() -> None:
     refusal("Echo-v0", "3 is none, they go from 4 to 6", actions=(5, 3), env_kwargs=given)
 
 
-def test_an_environment_of_ones_own_comes_from_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ones_own_environment_comes_from_the_folder_here(
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     package = tmp_path / "someones"
     package.mkdir()
@@ -177,12 +169,8 @@ def test_an_environment_of_ones_own_comes_from_the_current_directory(
     assert truncations(made, 4) == [0, 1, 0, 1]
 
 
-# --- what is checked ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "keywords",
-    [
+def test_check_returns_the_spaces_and_closes() -> None:
+    cases: list[dict[str, Any]] = [
         {},
         {"observations": spaces.Box(0, 255, (8, 8, 3), np.uint8)},
         {"observations": UNBOUNDED, "actions": UNBOUNDED},
@@ -190,19 +178,16 @@ def test_an_environment_of_ones_own_comes_from_the_current_directory(
         {"actions": spaces.MultiBinary(3)},
         {"actions": spaces.Discrete(3, start=-1)},
         {"actions": spaces.Box(-1.0, 1.0, (2, 2), np.float64)},
-    ],
-    ids=str,
-)
-def test_check_returns_the_spaces_and_closes(keywords: dict[str, Any]) -> None:
-    closed = Echo.closed
-    found = envs.check(EnvConfig(env_id="Echo-v0", env_kwargs=keywords))
-    assert found == (keywords.get("observations", FLOATS), keywords.get("actions", TWO))
-    assert Echo.closed == closed + 1
+    ]
+    for keywords in cases:
+        closed = Echo.closed
+        found = envs.check(EnvConfig(env_id="Echo-v0", env_kwargs=keywords))
+        assert found == (keywords.get("observations", FLOATS), keywords.get("actions", TWO))
+        assert Echo.closed == closed + 1
 
 
-@pytest.mark.parametrize(
-    ("keywords", "what"),
-    [
+def test_what_the_cluster_cannot_use_is_refused_in_one_line() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"observations": spaces.Box(0, 1, (3, 0))}, "empty observations.*shape without 0"),
         ({"actions": spaces.Dict({"a": TWO})}, "actions Dict.*wrap it"),
         ({"actions": spaces.Box(0, 9, (2,), np.int64)}, "Box of floating-point"),
@@ -213,13 +198,9 @@ def test_check_returns_the_spaces_and_closes(keywords: dict[str, Any]) -> None:
         ({"fault": KeyError()}, r"test_envs.py:\d+: KeyError; mend it"),
         ({"fault": ModuleNotFoundError("x", name="chess.pgn")}, "chess.pgn.*pip install chess$"),
         ({"colour": 3}, "env_kwargs {'colour': 3} failed: .*argument 'colour'; mend"),
-    ],
-    ids=str,
-)
-def test_what_the_cluster_cannot_use_is_refused_in_one_line(
-    keywords: dict[str, Any], what: str
-) -> None:
-    assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
+    ]
+    for keywords, what in cases:
+        assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
 
 
 def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_declare() -> None:
@@ -236,7 +217,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     refusal("CartPole-v1", "{'num_envs': 3} failed: .*TypeError", env_kwargs={"num_envs": 3})
 
 
-def test_a_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dependency_says_what_to_install(monkeypatch: Patch) -> None:
     for module in ("jax", "mujoco", "Box2D"):
         monkeypatch.setitem(sys.modules, module, None)
     for module in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
@@ -254,9 +235,7 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPat
         make("LunarLander-v3")
 
 
-def test_packages_that_need_an_import_are_imported_for_their_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_are_imported_for_their_ids(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "someones_package.py").write_text(
         "import gymnasium\n"
         "def register_envs():\n"

@@ -31,9 +31,9 @@ from a3c.process import heartbeat
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
-from tests import videos
+from tests import Log, Out, Patch, videos
 from tests.fake_runs import configure, manifest_of
-from tests.runs import REPOSITORY, call, call_script, launcher, wait_until
+from tests.runs import REPOSITORY, call, call_script, launcher, started, wait_until
 from tests.snapshots import write_values
 from tests.test_loaded import untrained
 from tests.test_scaling import OF_OTHERS
@@ -55,7 +55,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of Breakout, with episodic life and clipped rewards."""
     folder, learned = tmp_path_factory.mktemp("atari"), {"episodic_life": True, "reward_clip": 1.0}
     untrained(folder, env_id="ALE/Breakout-v5", max_episode_steps=150, **learned)
     return folder / "7"
@@ -85,20 +84,11 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
 
 def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as another process does."""
-    path, config = (
-        checkpoint.steps(trained / "checkpoints")[-1],
-        rundir.read_config(RunDir(trained)),
-    )
+    path = checkpoint.steps(trained / "checkpoints")[-1]
     with mock.patch.dict(os.environ):
-        played = confirm(path, 3, config, envs.make, model.build)
+        played = confirm(path, 3, rundir.read_config(RunDir(trained)), envs.make, model.build)
     assert checkpoint.verify(path).evaluation == json.loads(json.dumps(played))
     assert not (trained / "candidate").exists()
-
-
-def test_the_zoo_is_played_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    played = result("zoo/cartpole", "--episodes", "3")
-    assert (played["checkpoint"], played["mean"]) == (str(REPOSITORY / "zoo" / "cartpole"), 500.0)
 
 
 def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
@@ -154,9 +144,7 @@ def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
         assert float(pixels.std()) > 0.05
 
 
-def test_for_vectors_filters_are_drawn_and_saliency_is_refused(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path, capsys: Out) -> None:
     with mock.patch.dict(os.environ):
         looks = ["--what", "filters", "saliency", "--output", str(tmp_path)]
         assert plot.main([str(trained), *looks]) == 2
@@ -218,17 +206,12 @@ def follower(trained: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[s
     end_as(path, "stop")
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--follow"]
     environment = {**os.environ, heartbeat.VARIABLE: str(tmp_path / "heartbeat")}  # of a keeper
-    with subprocess.Popen(
-        [*command, "--episodes", "1"], stderr=subprocess.PIPE, text=True, env=environment
-    ) as evaluator:
-        try:
-            assert evaluator.stderr is not None
-            assert "env step" in evaluator.stderr.readline()
-            time.sleep(2.0)
-            assert evaluator.poll() is None
-            yield evaluator, path
-        finally:
-            evaluator.kill()
+    with started([*command, "--episodes", "1"], env=environment) as (evaluator,):
+        assert evaluator.stderr is not None
+        assert "env step" in evaluator.stderr.readline()
+        time.sleep(2.0)
+        assert evaluator.poll() is None
+        yield evaluator, path
 
 
 def test_the_evaluator_ends_when_weights_it_has_played_are_confirmed(follower: Any) -> None:
@@ -248,9 +231,7 @@ def test_a_signal_ends_the_evaluator_which_has_kept_the_best(follower: Any) -> N
     assert checkpoint.verify(kept).step == rows[-1]["env_steps"]
 
 
-def test_a_score_is_recorded_only_after_its_checkpoint_is_kept(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_best_is_kept_before_its_score(trained: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """A recorded checkpoint isn't played again, so a signal in between would lose the best."""
     path = tmp_path / "run"
     shutil.copytree(trained, path, ignore=shutil.ignore_patterns("best", "metrics", "events"))
@@ -264,13 +245,6 @@ def test_a_score_is_recorded_only_after_its_checkpoint_is_kept(
 
 def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch", "--json"]
-    watching = subprocess.Popen(
-        [*command, "--episodes", "1000"],
-        env=HEADLESS,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
 
     def open_window() -> psutil.Process | None:
         for child in psutil.Process(watching.pid).children():
@@ -279,33 +253,19 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
                     return child
         return None
 
-    try:
+    with started([*command, "--episodes", "1000"], env=HEADLESS) as (watching,):
         window = wait_until(open_window, "a window")
         time.sleep(1.5)
         watching.send_signal(signal.SIGINT)
         said, complaints = watching.communicate(timeout=60)
-    finally:
-        watching.kill()
     assert (watching.returncode, complaints) == (128 + signal.SIGINT, "")
     if said:  # of games that were over by then
         assert sum(json.loads(said)["lengths"]) < 50 * 60
     window.wait(timeout=10)
 
 
-def test_watching_needs_a_display(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
-    assert evaluate.main(["--watch"]) == 2
-    assert "--watch: there is no display here" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("where", ["make", "reset", "step"])
-def test_an_error_of_the_environment_is_one_line(
-    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch, capsys: Out) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError("no camera")
 
@@ -324,7 +284,7 @@ def test_an_error_of_the_environment_is_one_line(
 
 
 @pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+def stopped(tmp_path: Path, monkeypatch: Patch) -> RunDir:
     """A run that was stopped after its first checkpoint, whose evaluator never waits."""
     monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
     monkeypatch.setattr(following, "time", mock.Mock(sleep=mock.Mock(side_effect=AssertionError)))
@@ -340,18 +300,14 @@ def follow(run: RunDir) -> int:
         return evaluate.main([str(run.path), "--follow", "--episodes", "1"])
 
 
-def test_following_a_stopped_run_by_hand_plays_what_there_is(
-    stopped: RunDir, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_following_a_stopped_run_by_hand_plays_what_there_is(stopped: RunDir, caplog: Log) -> None:
     caplog.set_level("INFO")
     assert follow(stopped) == 0
     assert caplog.messages[-1] == f"run {stopped.path} is stopped: no more checkpoints"
     assert [row["env_steps"] for row in read_rows(stopped.metrics("evaluator-0"))][-1] == 7
 
 
-def test_a_second_evaluator_of_a_run_is_refused_and_that_of_a_keeper_waits(
-    stopped: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path, capsys: Out) -> None:
     beats, path = tmp_path / "heartbeat", stopped.path / "processes" / ".evaluator"
     with path.open("w") as first, path.open("w") as another:
         assert rundir.lock(first.fileno())

@@ -16,6 +16,7 @@ import yaml
 import launch_cluster
 from a3c.cluster.topology import split_address
 from a3c.run import rundir
+from tests import Patch
 from tests.fake_runs import configure
 from tests.runs import REPOSITORY
 
@@ -37,7 +38,6 @@ SamePlan = Callable[..., Cast]
 
 
 def printed(*arguments: str) -> str:
-    """The output of a launcher that exits with 0."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert launch_cluster.main(list(arguments)) == 0
     return out.getvalue()
@@ -59,7 +59,6 @@ def dry_run(*arguments: str) -> Cast:
 
 
 def value_of(argv: list[str], flag: str) -> str:
-    """The value after a flag."""
     return argv[argv.index(flag) + 1]
 
 
@@ -73,12 +72,10 @@ def stripped(cast: Cast) -> dict[str, tuple[Any, ...]]:
 
 
 def keep_arguments(command: list[str]) -> list[str]:
-    """The arguments of `keep` in a container's command."""
     return command[command.index("keep") :]
 
 
 def from_compose(text: str) -> dict[str, list[str]]:
-    """The command of each ps and worker service."""
     services = yaml.safe_load(text)["services"]
     commands = {}
     for name, service in services.items():
@@ -91,19 +88,16 @@ def from_compose(text: str) -> dict[str, list[str]]:
 
 
 def with_env(text: str, **env: str) -> str:
-    """A compose file with its variables put in."""
     return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda m: env.get(m[1], m[2]), text)
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    """The Kubernetes resources by file name."""
     return {
         name: yaml.safe_load((DOCKER / "k8s" / f"{name}.yaml").read_text()) for name in MANIFESTS
     }
 
 
 def settings_of_pods() -> tuple[dict[str, str], int]:
-    """The variables of kustomization.yaml, and its number of workers."""
     found = yaml.safe_load((DOCKER / "k8s" / "kustomization.yaml").read_text())
     literals = dict(text.split("=") for text in found["configMapGenerator"][0]["literals"])
     return literals, next(r["count"] for r in found["replicas"] if r["name"] == "worker")
@@ -154,21 +148,16 @@ def test_a_generated_compose_file_is_the_plan_task_by_task(same_plan: SamePlan) 
         assert [p["address"] for p in cast] == [f"{name}:2222" for name in NAMES]
 
 
-def test_a_compose_file_has_any_name_in_it() -> None:
-    name = "naïve ☃ \U0001f3d3 \\ud83d $HOME"
-    text = printed("--mode", "compose", "--env-id", "CartPole-v1", "--run-dir", f"runs/{name}")
-    entrypoint = yaml.safe_load(text)["x-process"]["entrypoint"]
-    assert entrypoint[-1] == f"/runs/{name}".replace("$", "$$")
-
-
-def test_a_compose_file_has_the_real_name_of_the_folder_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compose_file_has_any_name_and_the_real_one(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "pong" / "logs").mkdir(parents=True)
-    for here, path in (("pong", "."), ("pong/logs", "..")):
+    odd = "naïve ☃ \U0001f3d3 \\ud83d $HOME"
+    for here, path, name in (
+        *((".", f"runs/{odd}", odd.replace("$", "$$")), ("pong", ".", "pong")),
+        ("pong/logs", "..", "pong"),
+    ):
         monkeypatch.chdir(tmp_path / here)
         text = printed("--mode", "compose", "--env-id", "CartPole-v1", "--run-dir", path)
-        assert yaml.safe_load(text)["x-process"]["entrypoint"][-1] == "/runs/pong"
+        assert yaml.safe_load(text)["x-process"]["entrypoint"][-1] == f"/runs/{name}"
 
 
 def test_the_compose_file_here_is_the_same_plan(same_plan: SamePlan) -> None:
@@ -188,7 +177,7 @@ def test_pods_work_out_the_same_plan_from_their_names(same_plan: SamePlan) -> No
         assert (host, port) == (f"{name}.{service}", 2222)
 
 
-def test_slurm_gives_the_same_plan(monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan) -> None:
+def test_slurm_gives_the_same_plan(monkeypatch: Patch, same_plan: SamePlan) -> None:
     nodes = [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
     for name, value in NODES.items():
         monkeypatch.setenv(name, value)
@@ -232,7 +221,7 @@ def test_every_host_with_containers_works_out_the_same_plan(same_plan: SamePlan)
         assert [p["address"] for p in cast if p["role"] == "worker"] == workers
 
 
-def test_tf_config_is_the_same_plan(monkeypatch: pytest.MonkeyPatch, same_plan: SamePlan) -> None:
+def test_tf_config_is_the_same_plan(monkeypatch: Patch, same_plan: SamePlan) -> None:
     """As Kubeflow's operator sets it, with a chief apart from the workers."""
     cluster = {
         "ps": ["run-ps-0.ns.svc:2222"],
@@ -286,7 +275,7 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_a_resumed_run_uses_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_uses_its_hosts(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "runs" / "pong"
     rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)

@@ -64,7 +64,6 @@ def tree(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def add_no_runs(path: Path) -> None:
-    """Things in a folder that are no runs."""
     (path / "folder").mkdir()
     (path / "full").mkdir()
     (path / "full" / "letter").touch()
@@ -91,8 +90,6 @@ def check_refused(said: Said, prog: str) -> None:
     assert said.err.endswith("\n")
     assert len(said.err.splitlines()) == 1, said.err
 
-
-# --- what people could give -----------------------------------------------------------------------
 
 NASTY_WORDS = """
 - -- --- = nan inf -inf -nan 1e400 -1e-3 1e6 0 -0 -1 2**3 0x10 1_0 none None true {} [] [1 null
@@ -150,8 +147,6 @@ def test_any_start_is_a_plan_or_one_line(stage: Stage, arguments: list[str]) -> 
     check_start(stage, arguments)
 
 
-# --- files ----------------------------------------------------------------------------------------
-
 TOML_WORDS = "nan inf -inf 1e400 1979-05-27 07:32:00 true 'x' '' 0x_1 [] [[[]]] {} -1 0 1_0 a #"
 TOML_VALUES = st.one_of(
     st.sampled_from(
@@ -203,8 +198,6 @@ def test_any_file_is_a_plan_or_one_line(stage: Stage, data: bytes, name: str) ->
     finally:
         file.unlink()
 
-
-# --- the other commands ---------------------------------------------------------------------------
 
 STRANGE_HOSTS = """
 127.0.0.1:1 localhost:65535 [::1]:9 ::1:9 [::1%lo]:9 [::1] []:1 127.0.0.1:0 127.0.0.1:70000
@@ -308,17 +301,12 @@ NOT_OF_A_RUN = {"list", "completion", "config", "envs", "presets"}
 @example("evaluate", ["--record", "loop"])
 @example("plot", ["loop"])
 @example("plot", ["a" * 300])
-def test_any_command_about_no_run_is_one_line(
-    stage: Stage, command: str, arguments: list[str]
-) -> None:
+def test_any_command_on_no_run_is_a_line(stage: Stage, command: str, arguments: list[str]) -> None:
     tool = {"evaluate": evaluate, "plot": plot}.get(command, launch_cluster)
     words = arguments if tool is not launch_cluster else [command, *arguments]
     said = stage.call(tool.main, words)
     if said.code or "--help" not in arguments:
         check_refused(said, f"{tool.__name__}.py")
-
-
-# --- real processes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

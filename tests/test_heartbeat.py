@@ -8,11 +8,10 @@ import pytest
 
 from a3c.process import heartbeat
 from a3c.process.heartbeat import Heartbeat, HeartbeatMonitor
+from tests import Patch
 
 
-def test_beats_create_the_file_and_come_at_most_twice_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beats_make_a_file_and_come_twice_a_second(tmp_path: Path, monkeypatch: Patch) -> None:
     now = [0.0]  # as on a machine that has just booted
     monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     path = tmp_path / "worker-0.heartbeat"
@@ -45,9 +44,7 @@ def test_time_in_which_the_keeper_was_stopped_is_not_silence(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_beat_in_the_same_tick_of_the_clock_as_the_start_is_seen(
-    tmp_path: Path, exists: bool
-) -> None:
+def test_a_beat_in_the_same_tick_as_the_start_is_seen(tmp_path: Path, exists: bool) -> None:
     path = tmp_path / "heartbeat"
     before = time.time_ns()
     if exists:

@@ -19,6 +19,7 @@ from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
+from tests import Patch
 from tests.runs import children, wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
@@ -88,7 +89,6 @@ class Far:
         return record
 
     def cut_off(self, follower: subprocess.Popen[bytes]) -> None:
-        """End the connection, and let no other one come about."""
         self.cut.touch()
         for child in children(follower.pid):
             os.kill(child, signal.SIGKILL)
@@ -130,9 +130,7 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
     assert mirrored.read_bytes() == rows  # to the last one, none twice
 
 
-def test_a_killed_remote_keeper_is_restarted_and_the_next_follower_passes_the_exit_code_on(
-    far: Far,
-) -> None:
+def test_a_killed_remote_keeper_is_restarted_and_its_exit_code_passed_on(far: Far) -> None:
     follower = far.follow()
     os.kill(far.at_work().keeper.pid, signal.SIGKILL)
     far.wait_for("ended together with its keeper")
@@ -152,9 +150,7 @@ def test_a_killed_remote_keeper_is_restarted_and_the_next_follower_passes_the_ex
     assert far.follow().wait(timeout=60) == 0
 
 
-def test_processes_on_a_host_that_was_cut_off_are_ended_later(
-    far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PATH", far.environment["PATH"])
     follower = far.follow()
     far.at_work()
@@ -180,8 +176,8 @@ def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
 
 
-def test_half_a_line_from_a_host_ends_in_a_time_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_half_a_line_from_a_host_or_a_missing_ssh_is_named(
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
@@ -190,15 +186,11 @@ def test_half_a_line_from_a_host_ends_in_a_time_out(
     monkeypatch.setattr(hosts, "FACTS_TIMEOUT_S", 1.0)
     host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
     worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
-    began = time.monotonic()
-    (answer,) = hosts.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
+    plan, began = Plan(str(tmp_path), (worker,), hosts=(host,)), time.monotonic()
+    (answer,) = hosts.ask(plan)
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
-
-
-def test_a_missing_ssh_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ssh.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
-    worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
     with pytest.raises(UserError, match="--hosts: there is no ssh here: install it"):
-        hosts.ask(Plan(str(tmp_path), (worker,), hosts=(host,)))
+        hosts.ask(plan)

@@ -37,9 +37,7 @@ def said(installed: Path, folder: Path, *command: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_run_is_trained_shown_and_evaluated_by_the_installed_commands(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_the_installed_commands_train_show_and_evaluate(installed: Path, tmp_path: Path) -> None:
     flags = ("--mode", "child", "--env-id", "CartPole-v1", "--workers", "1")
     code, out = said(installed, tmp_path, "a3c", "start", *flags, "--max-env-steps", "2000")
     assert code == 0, out

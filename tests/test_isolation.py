@@ -9,24 +9,20 @@ import pytest
 from a3c.cluster.topology import split_address
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
-from tests import isolation, runs
+from tests import Patch, isolation, runs
+from tests.isolation import network_of, record_of
 
 
 @isolation.needs_user_namespaces
 @isolation.needs_namespaces
-def test_an_ordinary_user_trains_in_isolation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ordinary_user_trains_in_isolation(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("SOME_TOKEN", runs.ONLY_IN_ENVIRONMENT)
-    with runs.running(
-        path, "--isolation", "on", *runs.ENDLESS, prefix=isolation.ORDINARY_USER
-    ) as process:
-        ps = isolation.record_of(path, "ps-0")
-        network = isolation.network_of(ps.pid or 0)
-        assert isolation.network_of(ps.pid or 0, "user") != isolation.network_of(
-            process.pid, "user"
-        )
+    flags = ("--isolation", "on", *runs.ENDLESS)
+    with runs.running(path, *flags, prefix=isolation.ORDINARY_USER) as process:
+        ps = record_of(path, "ps-0").pid or 0
+        network = network_of(ps)
+        assert network_of(ps, "user") != network_of(process.pid, "user")
         isolation.assert_cut_off(path)
         process.send_signal(signal.SIGINT)
         code, said = runs.finish(process)
@@ -40,10 +36,8 @@ def test_an_ordinary_user_trains_in_isolation(
 def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with runs.running(path, "--isolation", "off", "--workers", "1", *runs.ENDLESS) as process:
-        _, port = split_address(isolation.record_of(path, "ps-0").address)
-        runs.wait_until(
-            lambda: isolation.connects(("127.0.0.1", port)), "a server that anybody reaches"
-        )
+        host, port = split_address(record_of(path, "ps-0").address)
+        runs.wait_until(lambda: isolation.connects((host, port)), "a server that anybody reaches")
         found = status.read(RunDir(path), usage=True)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
@@ -60,10 +54,8 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path
 @pytest.mark.parametrize("wanted", ["on", "auto"])
 def test_where_the_kernel_forbids_it_one_line_says_so(tmp_path: Path, wanted: str) -> None:
     run = tmp_path / "run"
-    command = runs.launcher(
-        *runs.CARTPOLE, "--run-dir", str(run), "--isolation", wanted, "--dry-run"
-    )
-    done = runs.call(*isolation.FORBIDDEN, *command)
+    flags = ("--run-dir", str(run), "--isolation", wanted, "--dry-run")
+    done = runs.call(*isolation.FORBIDDEN, *runs.launcher(*runs.CARTPOLE, *flags))
     lines = [line for line in done.stderr.splitlines() if "unshare: No space left" in line]
     assert (done.returncode, len(lines)) == ((2, 1) if wanted == "on" else (0, 1)), done.stderr
     assert ("--isolation" in lines[0]) == (wanted == "on")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,8 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests.runs import DEADLINE_S, REPOSITORY, a_process, wait_until
+from tests import Log, Out, Patch
+from tests.runs import DEADLINE_S, REPOSITORY, a_process, started, wait_until
 
 KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
 
@@ -42,39 +43,19 @@ def test_names_ranges_and_pods_select_processes_or_are_refused(text: str, names:
         assert keep.expand_names(text) == names
 
 
-@contextlib.contextmanager
-def keeping(
-    run: RunDir, hosts: Sequence[str], *names: str
-) -> Iterator[list[subprocess.Popen[str]]]:
-    """A `keep` for each of some names at work; whatever is left is killed."""
-    settings = ("--env-id", "CartPole-v1", "--max-env-steps", "20000", "--stop-at-return", "none")
-    more = ("--evaluation-episodes", "2", "--run-dir", str(run.path), *settings)
-    with contextlib.ExitStack() as stack:
-        kept = []
-        for name in names:
-            process = subprocess.Popen(
-                [*KEEP, name, *hosts, *more],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
-            kept.append(process)
-        yield kept
-
-
-def test_a_run_of_several_keep_commands_ends_with_a_summary_and_is_not_restarted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_of_several_keep_commands_ends_for_good(tmp_path: Path, caplog: Log) -> None:
     run = RunDir(tmp_path / "run")
     ports = topology.free_ports(4)
     hosts = (
         *("--ps-hosts", f"127.0.0.1:{ports[0]}"),
         *("--worker-hosts", ",".join(f"127.0.0.1:{port}" for port in ports[1:])),
     )
-    with keeping(run, hosts, "ps-0", "worker-0", "worker-1-2") as kept:
-        wait_until(lambda: is_well(run), "all that has started to be well")
+    settings = ("--env-id", "CartPole-v1", "--max-env-steps", "20000", "--stop-at-return", "none")
+    flags = (*hosts, "--evaluation-episodes", "2", "--run-dir", str(run.path), *settings)
+    commands = [[*KEEP, name, *flags] for name in ("ps-0", "worker-0", "worker-1-2")]
+    with started(*commands, stderr=subprocess.STDOUT) as kept:
+        wait_until(lambda: process_records.read_records(run.path), "a process")
+        wait_until(lambda: health.main([str(run.path)]) == 0, "all that has started to be well")
         said = [process.communicate(timeout=DEADLINE_S)[0] for process in kept]
     assert [process.returncode for process in kept] == [0, 0, 0], said
     states = {record.name: record.state for record in process_records.read_records(run.path)}
@@ -117,7 +98,7 @@ def supervise(run: RunDir, mine: Sequence[Process]) -> Outcome:
         return keep.PartSupervisor(mine, run, interruption).run()
 
 
-def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: Patch) -> None:
     run = RunDir(tmp_path)
     quick = a_process(run, "worker-0", sys.executable, "-c", "pass")
     assert supervise(run, [quick]) == Outcome(0)
@@ -151,11 +132,6 @@ def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) ->
     assert supervise(run, [good, bad]) == Outcome(70, failed="worker-2")
 
 
-def is_well(run: RunDir) -> bool:
-    """Whether the health check of a container would be content with this run."""
-    return bool(process_records.read_records(run.path)) and health.main([str(run.path)]) == 0
-
-
-def test_health_fails_without_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_fails_without_processes(tmp_path: Path, capsys: Out) -> None:
     assert health.main([str(tmp_path)]) == 1
     assert capsys.readouterr().out == "nothing is kept here\n"

@@ -12,6 +12,7 @@ from a3c.errors import UserError
 from a3c.learn import own_network
 from a3c.learn.agent import Agent
 from examples import keras_network
+from tests import Patch
 from tests.clusters import batch_of, small_config
 
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
@@ -77,9 +78,7 @@ def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
         ("narrow", "incompatible with"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_in_one_line(
-    last: Any, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_fit_is_one_line(last: Any, said: str, monkeypatch: Patch) -> None:
     def build(*_: Any) -> Any:
         keras.backend.clear_session()
         x = inputs = keras.Input((2,) if last == "narrow" else (3,))

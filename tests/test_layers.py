@@ -1,7 +1,6 @@
 """The layers against NumPy, and what they start from."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def unrolled_lstm(
-    inputs: np.ndarray, state: np.ndarray, starts: np.ndarray, variables: dict[str, np.ndarray]
+    inputs: Any, state: Any, starts: Any, variables: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """The LSTM as the textbook writes it, one environment and one step at a time, in float64."""
     weights, recurrent, biases = (
@@ -41,21 +40,16 @@ def unrolled_lstm(
     return outputs, last
 
 
-# --- dense and convolution ----------------------------------------------------------------------
+ACTIVATIONS: dict[Any, Any] = {
+    None: lambda x: x,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+}
 
 
-@pytest.mark.parametrize(
-    ("activation", "reference"),
-    [
-        (None, lambda x: x),
-        ("tanh", np.tanh),
-        ("relu", lambda x: np.maximum(x, 0)),
-        ("elu", lambda x: np.where(x > 0, x, np.expm1(x))),
-    ],
-)
-def test_dense_is_an_affine_map_and_its_activation(
-    activation: layers.Activation | None, reference: Callable[[np.ndarray], np.ndarray]
-) -> None:
+@pytest.mark.parametrize(("activation", "reference"), ACTIVATIONS.items())
+def test_dense_is_an_affine_map_and_its_activation(activation: Any, reference: Any) -> None:
     x = np.random.default_rng(0).normal(size=(2, 4, 3))
 
     def build() -> Any:
@@ -89,17 +83,9 @@ def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
     np.testing.assert_allclose(outputs, np.maximum(slow, 0), atol=1e-5)
 
 
-def test_an_unknown_activation_and_a_kernel_larger_than_its_input_are_refused() -> None:
+def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(UserError, match="activation 'gelu' is unknown: give one of tanh, relu"):
         layers.dense(None, 1, "layer", activation="gelu")  # type: ignore[arg-type]
-    with (
-        tf.Graph().as_default(),
-        pytest.raises(UserError, match="layer conv1: a 8x8 kernel does not fit into 7x9 pixels"),
-    ):
-        layers.conv2d(tf.zeros([1, 1, 7, 9, 3]), 4, 8, 4, "conv1")
-
-
-# --- the LSTM -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("time", [None, 6])
@@ -152,9 +138,6 @@ def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
             assert gradients[name][place] == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
-# --- variables and what they start from ---------------------------------------------------------
-
-
 def initial_variables(initialization: layers.Initialization) -> dict[str, np.ndarray]:
     chosen: Any = {"initialization": initialization}
 
@@ -193,9 +176,6 @@ def test_paper_weights_and_biases_fill_their_range_evenly() -> None:
             assert np.abs(value).max() > 0.95 * bound
             assert value.std() == pytest.approx(bound / math.sqrt(3), rel=0.1)
         assert np.ptp(value) > 0.5 * bound
-
-
-# --- recording ----------------------------------------------------------------------------------
 
 
 def test_records_list_layers_in_order_with_their_scopes_and_tells_namesakes_apart() -> None:

@@ -58,14 +58,8 @@ def test_shards_cover_every_parameter_once_and_evenly(
     assert max(sizes) - min(sizes) <= 1 + some_apart
 
 
-# --- names in checkpoints -------------------------------------------------------------------------
-
 NAMED = {"conv/weights": (3, 4), "policy/biases": (2,), "value/weights": (5,)}
 SCALARS = {"global_step": np.array(7), "Adam/beta1_power": np.array(0.5)}
-
-
-def is_value(name: str) -> bool:
-    return name.startswith("value")
 
 
 def held_by(layout: Layout) -> dict[str, np.ndarray]:
@@ -80,7 +74,8 @@ def held_by(layout: Layout) -> dict[str, np.ndarray]:
     return held
 
 
-LAYOUTS = [cut(NAMED, num_ps, apart) for num_ps in (1, 3) for apart in (is_value, lambda _: False)]
+APART = (lambda name: name.startswith("value"), lambda _: False)
+LAYOUTS = [cut(NAMED, num_ps, apart) for num_ps in (1, 3) for apart in APART]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -94,9 +89,7 @@ def test_checkpoints_name_parameters_and_their_slots(layout: Layout) -> None:
 
 @pytest.mark.parametrize("before", LAYOUTS)
 @pytest.mark.parametrize("after", LAYOUTS)
-def test_a_run_goes_on_with_another_number_of_ps_and_another_critic_rate(
-    before: Layout, after: Layout
-) -> None:
+def test_a_run_goes_on_with_other_ps_and_another_critic_rate(before: Layout, after: Layout) -> None:
     named = by_parameter(held_by(before), before)
     held = by_shard(named, after, held_by(after))
     assert held.keys() == held_by(after).keys()

@@ -17,6 +17,7 @@ from a3c.learn.learner import Learner, minibatches
 from a3c.learn.returns import gae, n_step
 from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
 from a3c.run.metrics import METRICS, Episode
+from tests import Patch
 from tests.clusters import InProcessCluster, agent, push_of, small_config
 from tests.scripted import Script, make_envs
 
@@ -62,13 +63,11 @@ class Side:
 
     def join(self) -> Side:
         """Start as a worker does that finds a ps that is ready."""
-        self.learner = Learner(
-            self.agent, self.store, self._settings, Stopwatch(), seed=self._worker
-        )
+        clock, seed = Stopwatch(), self._worker
+        self.learner = Learner(self.agent, self.store, self._settings, clock, seed=seed)
         return self
 
     def named(self) -> dict[str, np.ndarray]:
-        """The variables on the ps by name."""
         return {k: v.copy() for k, v in self.store.snapshot().values.items()}
 
 
@@ -80,13 +79,11 @@ class Sides:
         self._made: dict[tuple[str, int], Side] = {}
 
     def one(self, settings: Config) -> Side:
-        """The first worker of a freshly initialised ps."""
         side = self._side(settings, 0)
         side.store.initialize(side.initial)
         return side.join()
 
     def two(self, settings: Config) -> tuple[Side, Side]:
-        """The two workers of a freshly initialised ps."""
         return self.one(settings), self._side(settings, 1).join()
 
     def _side(self, settings: Config, worker: int) -> Side:
@@ -101,47 +98,41 @@ def sides() -> Sides:
     return Sides()
 
 
-def random_rollout(
-    seed: int, num_steps: int = 5, num_envs: int = 3, state_size: int = 0
-) -> Rollout:
-    """A rollout of anything, with ended episodes and dead transitions."""
+def random_rollout(seed: int, num_steps: int = 5) -> Rollout:
+    """A rollout of anything of three environments, with ended episodes and dead transitions."""
     rng = np.random.default_rng(seed)
-    shape = (num_steps, num_envs)
+    shape = (num_steps, 3)
     return Rollout(
         observations=rng.normal(size=(*shape, 3)).astype(np.float32),
         actions=rng.integers(2, size=shape),
         rewards=rng.normal(size=shape).astype(np.float32),
         discounts=np.where(rng.random(shape) < 0.3, 0.0, 0.9).astype(np.float32),
         values=rng.normal(size=shape).astype(np.float32),
-        bootstrap_value=rng.normal(size=num_envs).astype(np.float32),
+        bootstrap_value=rng.normal(size=3).astype(np.float32),
         mask=(rng.random(shape) < 0.8).astype(np.float32),
         starts=rng.random(shape) < 0.2,
-        state=rng.normal(size=(num_envs, state_size)).astype(np.float32),
+        state=np.zeros((3, 0), np.float32),
         policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
         epsilon=rng.uniform(0.0, 0.5, shape).astype(np.float32),
         episodes=[],
         info={},
         return_statistics=np.zeros(0),
-        after=rng.normal(size=(num_envs, 3)).astype(np.float32),
-        after_starts=np.zeros(num_envs, bool),
+        after=rng.normal(size=(3, 3)).astype(np.float32),
+        after_starts=np.zeros(3, bool),
     )
 
 
-# --- the update against NumPy -------------------------------------------------------------------
+Weights = dict[str, np.ndarray]
 
 
-def forward(weights: dict[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The hidden layer of tanh and the values, in float64."""
+def forward(weights: Weights, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     inner = x.astype(np.float64) @ weights["hidden1/weights"] + weights["hidden1/biases"]
     hidden = np.tanh(inner)
     return hidden, (hidden @ weights["value/weights"] + weights["value/biases"])[..., 0]
 
 
 def loss_by_definition(
-    weights: dict[str, np.ndarray],
-    rollout: Rollout,
-    settings: Config,
-    loaded: dict[str, np.ndarray] | None = None,
+    weights: Weights, rollout: Rollout, settings: Config, loaded: Weights | None = None
 ) -> float:
     """The loss of docs/numerics.md; returns are estimated with the `loaded` weights, if others."""
     learning = settings.learning
@@ -175,9 +166,7 @@ def loss_by_definition(
     return float((rollout.mask * terms).sum() / rollout.mask.sum())
 
 
-def gradient_by_differences(
-    weights: dict[str, np.ndarray], rollout: Rollout, settings: Config
-) -> dict[str, np.ndarray]:
+def gradient_by_differences(weights: Weights, rollout: Rollout, settings: Config) -> Weights:
     """The gradient of `loss_by_definition`, one weight after the other."""
     width, gradient = 1e-5, {}
     for name, value in weights.items():
@@ -199,9 +188,7 @@ def gradient_by_differences(
     [SGD, SHAPED, LIMITED, UNPREDICTED, ALONE, CLIPPED, APART],
     ids=["plain", "shaped", "limited", "unpredicted", "alone", "clipped", "apart"],
 )
-def test_an_update_moves_the_ps_and_has_the_metrics_that_numpy_says(
-    sides: Sides, settings: Config
-) -> None:
+def test_an_update_moves_the_ps_and_has_metrics_like_numpys(sides: Sides, settings: Config) -> None:
     side = sides.one(settings)
     rollout = random_rollout(1)
     before = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
@@ -234,9 +221,7 @@ def test_an_update_moves_the_ps_and_has_the_metrics_that_numpy_says(
     assert after["num_updates"] == 1
 
 
-def test_annealed_settings_are_those_of_the_env_step_at_which_an_update_begins(
-    sides: Sides,
-) -> None:
+def test_annealed_settings_are_those_of_the_step_at_which_an_update_begins(sides: Sides) -> None:
     limits: dict[str, Any] = {"ratio_limit": 0.9, "ratio_limit_final": 0.3, "anneal_steps": 1}
     limits |= {"learning_rate_schedule": "linear", "learning_rate_final": 0.1}
     side = sides.one(small_config(**PLAIN, **limits))
@@ -250,9 +235,6 @@ def test_annealed_settings_are_those_of_the_env_step_at_which_an_update_begins(
     loss = loss_by_definition(weights, random_rollout(2), LIMITED)
     assert second.metrics["loss/total"] == pytest.approx(loss, rel=1e-4)
     assert loss != pytest.approx(loss_by_definition(weights, random_rollout(2), SGD), rel=1e-3)
-
-
-# --- how updates travel -------------------------------------------------------------------------
 
 
 def test_a_rollout_without_samples_makes_no_step(sides: Sides) -> None:
@@ -281,9 +263,7 @@ def test_every_epoch_learns_from_all_but_counts_steps_and_statistics_once(sides:
         assert 0 <= update.metrics["loss/clipped_share"] <= 1
 
 
-def test_a_limit_of_divergence_leaves_out_later_epochs_only(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_of_divergence_leaves_out_later_epochs(sides: Sides, monkeypatch: Patch) -> None:
     """1.5 × 0.2 is the limit: the fifth minibatch is above it, the first may be."""
     settings = {"minibatches": 2, "epochs": 4, "ratio_limit": 0.2, "kl_limit": 0.2}
     side = sides.one(small_config(**PLAIN, **settings))
@@ -422,13 +402,8 @@ def test_the_value_loss_may_have_an_optimizer_of_its_own(sides: Sides, statistic
     assert ("hidden1/weights/RMSProp" in after) is kept
 
 
-# --- dropped updates ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 3e38])
-def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
-    sides: Sides, poison: float
-) -> None:
+def test_a_rollout_that_is_not_finite_leaves_no_trace(sides: Sides, poison: float) -> None:
     side, other = sides.two(NORMALISED)
     side.learner.update(random_rollout(0))
     step = other.learner.update(random_rollout(4)).reply.global_step
@@ -449,13 +424,8 @@ def test_a_rollout_that_is_not_finite_is_dropped_and_leaves_no_trace(
     assert other.learner.update(random_rollout(3)).pushed
 
 
-# --- newest and expected weights ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED])
-def test_with_a_ratio_limit_the_newest_weights_are_loaded_before_learning(
-    sides: Sides, settings: Config
-) -> None:
+def test_with_a_ratio_limit_the_newest_weights_are_learned(sides: Sides, settings: Config) -> None:
     one, two = sides.two(settings)
     for seed in range(3):
         two.learner.update(random_rollout(seed))
@@ -486,12 +456,7 @@ def test_with_several_workers_the_agent_has_the_weights_of_one_step_later(sides:
         np.testing.assert_allclose(value, before[name], rtol=1e-6)
 
 
-# --- observation statistics ---------------------------------------------------------------------
-
-
-def test_observations_are_normalised_by_all_that_all_workers_saw_and_a_snapshot_keeps_it(
-    sides: Sides,
-) -> None:
+def test_observations_are_normalised_by_what_all_workers_saw(sides: Sides) -> None:
     one, two = sides.two(NORMALISED)
     everything = []
     for seed, side in enumerate((one, two, one, one, two)):
@@ -540,8 +505,6 @@ def advantages_of(rollout: Rollout) -> np.ndarray:
     return advantages[rollout.mask > 0].astype(np.float64)
 
 
-# --- minibatches: every sample once, mixed where that does no harm --------------------------------
-
 STEPS, ENVS = 6, 4  # of the batch that is cut
 
 
@@ -557,9 +520,7 @@ def numbered(state_size: int) -> Batch:
 
 @pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("state_size", [0, 3])
-def test_minibatches_mix_all_samples_but_keep_environments_whole_with_a_memory(
-    state_size: int, count: int
-) -> None:
+def test_minibatches_mix_samples_but_not_those_with_a_memory(state_size: int, count: int) -> None:
     rng = np.random.default_rng(1)
     found, again = (list(minibatches(numbered(state_size), count, rng)) for _ in range(2))
     assert len(found) == count
@@ -582,9 +543,6 @@ def test_minibatches_mix_all_samples_but_keep_environments_whole_with_a_memory(
     everything = np.concatenate([part.observations[..., 0].ravel() for part in found])
     assert sorted(everything) == list(range(STEPS * ENVS))
     assert count == 1 or (found[0].observations != again[0].observations).any()
-
-
-# --- returns that slide over rollouts: however a game is cut, each sample learns the same ---------
 
 
 def cut(whole: Rollout, first: int, last: int) -> Rollout:
@@ -632,12 +590,7 @@ def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
         np.testing.assert_array_equal(found, getattr(again, name)[:done])
 
 
-# --- the order of events ------------------------------------------------------------------------
-
-
-def test_the_events_of_an_update_come_in_order(
-    sides: Sides, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_events_of_an_update_come_in_order(sides: Sides, monkeypatch: Patch) -> None:
     side, events = sides.one(SGD), list[str]()
 
     def record(owner: Any, name: str) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from a3c.errors import UserError
 from a3c.keeper import namespaces
 from a3c.process.process_records import Identity
+from tests import Patch
 from tests.isolation import needs_namespaces
 from tests.runs import Python, line_of
 
@@ -28,17 +28,13 @@ sys.stdin.read()
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where the members are listed."""
     return tmp_path / ".network"
 
 
-def network_of(process: subprocess.Popen[bytes]) -> bytes:
-    """The inode of the network that a process has joined."""
-    return line_of(process.stdout)
-
-
 def test_all_that_start_at_once_share_one_network(python: Python, file: Path) -> None:
-    assert len({network_of(process) for process in [python(JOINS, file) for _ in range(6)]}) == 1
+    assert (
+        len({line_of(process.stdout) for process in [python(JOINS, file) for _ in range(6)]}) == 1
+    )
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -46,34 +42,32 @@ def test_it_is_found_as_long_as_anybody_is_in_it(python: Python, file: Path) -> 
     earlier = Identity(os.getpid(), 0.0, "of a process with the pid of this one, which is outside")
     file.write_text(json.dumps(dataclasses.asdict(earlier)) + "\n")
     first = python(JOINS, file)
-    there = network_of(first)
+    there = line_of(first.stdout)
     assert int(there) != Path("/proc/self/ns/net").stat().st_ino
     second = python(JOINS, file)
-    assert network_of(second) == there
+    assert line_of(second.stdout) == there
     first.kill()
     first.wait()
     with file.open("a") as lines:
         lines.write('[1, "a line that a killed keeper')
         lines.write('\n{"not": "a member"}\n[0, "", 0, null]\nnull\n')
     third = python(JOINS, file)
-    assert network_of(third) == there
+    assert line_of(third.stdout) == there
     for process in (second, third):
         process.kill()
         process.wait()
     last = python(JOINS, file)
-    assert network_of(last)
+    assert line_of(last.stdout)
     assert [json.loads(line)["pid"] for line in file.read_text().splitlines()] == [last.pid]
 
 
-def test_a_second_network_is_never_made_beside_that_of_a_living_member(
-    python: Python, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_second_network_beside_a_member(python: Python, file: Path, monkeypatch: Patch) -> None:
     """Its processes would wait for a ps that is in the other one."""
 
     def refuse(name: str, *_arguments: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
 
-    network_of(python(JOINS, file))
+    line_of(python(JOINS, file).stdout)
     members = file.read_bytes()
     monkeypatch.setattr(namespaces, "_call", refuse)
     with pytest.raises(UserError, match="setns: Operation not permitted"):

@@ -57,12 +57,9 @@ def rollout(space: Box, time: int = 2, batch: int = 3, seed: int = 0) -> np.ndar
     return rng.uniform(0, 1, shape).astype(space.dtype)
 
 
-# --- shapes and scales --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("space", "axes", "shape", "picture"), SHAPES)
 def test_images_get_channels_last_and_bytes_are_scaled_to_one(
-    space: Box, axes: tuple[int, ...], shape: tuple[int, ...], picture: tuple[int, ...]
+    space: Box, axes: Any, shape: Any, picture: Any
 ) -> None:
     raw = rollout(space)
     ordered = raw.transpose(0, 1, *(2 + axis for axis in axes)).reshape(2, 3, *shape)
@@ -76,9 +73,6 @@ def test_images_get_channels_last_and_bytes_are_scaled_to_one(
         drawn = observations.picture(raw[0, 0], space)
         assert drawn.shape == picture
         assert drawn.dtype == np.uint8
-
-
-# --- normalisation ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("space", ALL, ids=str)
@@ -126,9 +120,6 @@ def test_normalisation_clips_at_ten_deviations_and_bears_constants() -> None:
     np.testing.assert_allclose(prepared[0, 0], [0.0, 10.0, -10.0, 1.0], atol=1e-3)
 
 
-# --- pictures for people ------------------------------------------------------------------------
-
-
 def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
     stack = rollout(ATARI)[0, 0]
     picture = observations.picture(stack, ATARI)
@@ -144,8 +135,6 @@ def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
     values = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 3, 1)
     assert observations.picture(values, space).ravel().tolist() == [0, 128, 255]
 
-
-# --- channels last --------------------------------------------------------------------------------
 
 STACK = Box(0, 255, (4, 12, 14), np.uint8)
 OTHERS: list[Box] = [RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR]

@@ -1,7 +1,9 @@
 """A network of the user's own that isn't right is one line with file and line, before any start."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -10,7 +12,6 @@ import model
 from a3c.errors import UserError
 from a3c.learn import own_network
 from tests.clusters import small_config
-from tests.test_bad_input import refused
 
 SPACES = (Box(-1.0, 1.0, (3,)), Discrete(2))
 WHOLE = """\
@@ -46,31 +47,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refusal(source: str) -> str:
-    """The line with which the worker, which builds and runs it, refuses a network."""
+def check(source: str, **settings: Any) -> None:
+    """Build and run a network, as a worker does first."""
     Path("mine.py").write_text(source)
-    config = small_config(network="mine:build")
-    with pytest.raises(UserError) as raised:
-        own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
-    line = str(raised.value)
-    assert line.startswith("network mine:build")
-    assert "\n" not in line
-    return line
-
-
-def test_the_whole_one_is_taken() -> None:
-    Path("mine.py").write_text(WHOLE)
-    config = small_config(network="mine:build")
+    config = small_config(network="mine:build", **settings)
     own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
 
 
-def test_one_with_a_memory_is_not_cut_finer_than_its_environments() -> None:
-    Path("mine.py").write_text(
-        WHOLE.replace("Network(forward, policy)", "Network(forward, policy, 1)")
-    )
-    config = small_config(network="mine:build", minibatches=3, envs_per_worker=2)
+def test_the_whole_one_is_taken_but_no_environment_of_one_with_a_memory_is_cut() -> None:
+    check(WHOLE)
+    sys.modules.pop("mine")
+    remembers = WHOLE.replace("Network(forward, policy)", "Network(forward, policy, 1)")
     with pytest.raises(UserError, match="minibatches 3 is more than envs_per_worker 2"):
-        own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
+        check(remembers, minibatches=3, envs_per_worker=2)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +103,6 @@ def test_one_with_a_memory_is_not_cut_finer_than_its_environments() -> None:
 )
 def test_a_mistake_is_one_line_that_says_where_and_what(old: str, new: str, said: str) -> None:
     assert WHOLE.count(old) == 1
-    assert said in refusal(WHOLE.replace(old, new))
-
-
-def test_the_launcher_refuses_it_before_anything_is_started(tmp_path: Path) -> None:
-    work, folder = tmp_path / "work", str(tmp_path)
-    work.mkdir()
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "net.py").write_text(WHOLE.replace("policy = for", "policy = far"))
-    own = ("--env-id", "CartPole-v1", "--network", "inner.net:build")
-    line = refused("launch_cluster.py", *own, cwd=work, PYTHONPATH=folder)
-    assert "network inner.net:build: " in line
-    assert "inner/net.py:7: NameError: name 'far_space' is not defined; mend it" in line
+    with pytest.raises(UserError, match=rf"^network mine:build.*{re.escape(said)}") as raised:
+        check(WHOLE.replace(old, new))
+    assert "\n" not in str(raised.value)

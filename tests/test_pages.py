@@ -1,7 +1,9 @@
-"""The pages that the documentation site is built from."""
+"""The pages of the documentation site, and the README as a reader would use it."""
 
+import itertools
 import re
 import shlex
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,9 @@ import pytest
 from a3c.config.command_line import parse_config
 from a3c.config.options import OPTIONS
 from docs import pages
-
-PAGE = (pages.REPOSITORY / "docs" / "variants.md").read_text()
-VARIANTS = re.findall(r"^    python launch_cluster.py (.*)$", PAGE, re.MULTILINE)
+from tests import Patch
+from tests.runs import REPOSITORY
+from tests.test_loaded import untrained
 
 
 def test_the_page_of_options_has_each_with_its_default() -> None:
@@ -53,12 +55,38 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     assert ": docs/options.md\n" in navigation
 
 
-@pytest.mark.parametrize("command", VARIANTS)
-def test_commands_of_the_page_of_variants_are_accepted(command: str) -> None:
-    parse_config(shlex.split(command), "launch_cluster.py", "")
-
-
-def test_options_of_the_page_of_variants_are_in_a_command() -> None:
-    named = set(re.findall(r"`(--[a-z-]+)", PAGE))
+def test_commands_of_the_page_of_variants_are_accepted_and_have_all_its_options() -> None:
+    page = (pages.REPOSITORY / "docs" / "variants.md").read_text()
+    variants = re.findall(r"^    python launch_cluster.py (.*)$", page, re.MULTILINE)
+    for command in variants:
+        parse_config(shlex.split(command), "launch_cluster.py", "")
+    named = set(re.findall(r"`(--[a-z-]+)", page))
     assert named
-    assert named <= set(re.findall(r"--[a-z-]+", " ".join(VARIANTS)))
+    assert named <= set(re.findall(r"--[a-z-]+", " ".join(variants)))
+
+
+README = (REPOSITORY / "README.md").read_text()
+
+
+def test_the_environment_and_network_of_the_readme_play(tmp_path: Path, monkeypatch: Patch) -> None:
+    for name in ("line_walk.py", "my_network.py"):
+        found = re.search(rf"```python\n(# {name}\n.*?)```", README, re.DOTALL)
+        assert found, f"README has no listing {name}"
+        (tmp_path / name).write_text(found.group(1))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"env_id": "line_walk:LineWalk-v0", "network": "my_network:build"}
+    agent = untrained(tmp_path / "run", **own)
+    assert agent._agent.parameters()["hidden/weights"].shape == (1, 64)
+    with closing(agent.make_env()) as env:
+        observation, _ = env.reset(seed=1)
+        rewards = [env.step(agent.act(observation).action)[1] for _ in range(100)]
+    assert any(rewards)
+
+
+def test_every_path_in_the_map_and_every_link_leads_somewhere() -> None:
+    pairs = re.findall(r"^    (\w+[./]\S*) |^      ((?:\w+(?:\.py|/) )+)", README, re.MULTILINE)
+    names = " ".join(itertools.chain(*pairs)).split()
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert min(len(names), len(links)) > 10
+    lost = [n for n in names if not any((REPOSITORY / top / n).exists() for top in (".", "a3c"))]
+    assert lost + [link for link in links if not (REPOSITORY / link).exists()] == []

@@ -83,9 +83,6 @@ def test_a_value_that_is_not_finite_is_drawn_without_an_error() -> None:
         assert painted([], value=value).shape[2] == 3
 
 
-# --- a policy as people read it -------------------------------------------------------------------
-
-
 def view(space: Any, parameters: Any, action: Any, **settings: Any) -> list[Any]:
     policy = for_space(space, NetworkConfig(**settings))
     names = action_names(EnvConfig(env_id="Nameless-v0"), space)
@@ -119,15 +116,13 @@ def test_a_users_own_policy_has_no_rows() -> None:
     assert view_policy(own, Discrete(2), taken, ["a", "b"]) == []
 
 
-@pytest.mark.parametrize(
-    ("env_id", "space", "actions", "names"),
-    [
+def test_actions_have_names() -> None:
+    cases: list[tuple[str, Any, Any, list[str]]] = [
         ("CartPole-v1", Discrete(2), (), ["← push", "push →"]),
         ("ALE/Pong-v5", Discrete(3), (0, 2, 3), ["noop", "↑", "↓"]),
         ("PongNoFrameskip-v4", Discrete(6), (), ["noop", "fire", "↑", "↓", "↑ fire", "↓ fire"]),
         ("Nameless-v0", Discrete(2), (4, 7), ["4", "7"]),
         ("Nameless-v0", Discrete(2, start=5), (), ["5", "6"]),
-    ],
-)
-def test_actions_have_names(env_id: str, space: Any, actions: tuple, names: list[str]) -> None:
-    assert action_names(EnvConfig(env_id=env_id, actions=actions), space) == names
+    ]
+    for env_id, space, actions, names in cases:
+        assert action_names(EnvConfig(env_id=env_id, actions=actions), space) == names

@@ -46,36 +46,22 @@ def test_a_window_without_a_display_is_only_a_warning() -> None:
     assert warned(PLENTY, render=True) == warned(nowhere) == []
 
 
-@pytest.mark.parametrize("flags", [["--patience", "3"], ["--render"]])
-def test_patience_and_a_window_start_the_evaluator_and_are_refused_without_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
-) -> None:
-    arguments = ["--env-id", "CartPole-v1", "--run-dir", str(tmp_path / "x"), "--dry-run", *flags]
-    assert launch_cluster.main(arguments) == 0
-    shown = capsys.readouterr().out
-    assert "--follow" in shown
-    assert ("--watch" in shown) == (flags == ["--render"])
-    assert launch_cluster.main([*arguments, "--no-evaluator"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"--no-evaluator with {flags[0]}, which needs it: leave one of them out")
+def test_patience_and_a_window_start_the_evaluator(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--patience=3", "--render"):
+        assert launch_cluster.main(["--env-id", "CartPole-v1", "--dry-run", flag]) == 0
+        shown = capsys.readouterr().out
+        assert "--follow" in shown
+        assert ("--watch" in shown) == (flag == "--render")
 
 
-@pytest.mark.parametrize(
-    ("workers", "threads", "cores", "said"),
-    [
-        (4, 1, 4, None),
-        (5, 1, 4, "5 workers share 4 cores"),
-        (2, 2, 4, None),
-        (2, 4, 4, "2 workers x 4 threads share 4 cores"),
-        (2, 1, 1, "2 workers share 1 core:"),
-    ],
-)
-def test_more_workers_times_threads_than_cores_is_one_line(
-    workers: int, threads: int, cores: int, said: str | None
-) -> None:
-    lines = warned(PLENTY._replace(cores=cores), workers=workers, worker_threads=threads)
-    assert len(lines) == (said is not None)
-    assert said is None or lines[0].startswith(said)
+def test_more_workers_times_threads_than_cores_is_one_line() -> None:
+    for workers, threads, cores, said in (
+        *((4, 1, 4, ""), (5, 1, 4, "5 workers share 4 cores"), (2, 2, 4, "")),
+        *((2, 4, 4, "2 workers x 4 threads share 4 cores"), (2, 1, 1, "2 workers share 1 core:")),
+    ):
+        lines = warned(PLENTY._replace(cores=cores), workers=workers, worker_threads=threads)
+        assert len(lines) == bool(said)
+        assert not said or lines[0].startswith(said)
 
 
 def test_memory_is_compared_with_what_every_process_needs() -> None:
@@ -107,10 +93,10 @@ def test_a_run_on_a_full_disk_is_refused_and_leaves_no_partial_files(tmp_path: P
         rundir.create(tmp_path / "run", config, None, resume=False)
     with little_room(0), pytest.raises(UserError, match="give a directory that can be written"):
         planned(config).save(RunDir(tmp_path / "run"))
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-
-
-# --- what an earlier start left over --------------------------------------------------------------
+    rundir.check_free(tmp_path / "run", resume=False)
+    (tmp_path / "run" / "logs" / "mine.log").touch()
+    with pytest.raises(UserError, match="run holds other things"):
+        rundir.check_free(tmp_path / "run", resume=False)
 
 
 def test_old_processes_of_a_run_are_named_with_pid_and_not_ended(tmp_path: Path) -> None:

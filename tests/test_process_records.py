@@ -17,7 +17,6 @@ from tests.runs import Python, wait_until
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the records of a run are."""
     (tmp_path / "processes").mkdir()
     return tmp_path / "processes"
 
@@ -87,9 +86,7 @@ def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
     assert process_records.terminate(record) is False
 
 
-def test_a_pid_with_another_birth_is_never_signalled_and_a_zombie_is_not_alive(
-    python: Python,
-) -> None:
+def test_a_pid_of_another_birth_is_never_signalled_and_a_zombie_not_alive(python: Python) -> None:
     process = python("input()")
     identity = process_records.identify(process.pid)
     assert identity is not None

@@ -21,7 +21,6 @@ POLE = Goal("CartPole-v1", 1, STEPS, STEPS)
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    """Start a plan of CartPole, with all of its folders in one."""
     command = [sys.executable, "-m", "benchmarks.results", "--games", POLE.env_id, "--seeds", "1"]
     command += ["--env-steps", str(STEPS), "--workers", "1", "--save-every", "1"]
     for name in ("folder", "output", "zoo"):

@@ -58,9 +58,7 @@ def test_a_loss_counts_from_the_furthest_worker_of_that_ps_life(tmp_path: Path) 
     assert resume.losses(rows, since=10.0) == ()
 
 
-def test_a_chief_knows_what_happened_since_the_checkpoint_unless_the_ps_was_restored(
-    tmp_path: Path,
-) -> None:
+def test_a_chief_knows_what_happened_since_the_checkpoint_unless_restored(tmp_path: Path) -> None:
     """The first one died before its first row, from which wall time didn't go back to 0."""
     life = Life(2, 100)
     rows = attach(tmp_path / "worker-0.jsonl", life, 100)

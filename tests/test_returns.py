@@ -15,9 +15,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 FRACTIONS = st.floats(0.0, 1.0)
 
 
-def make_rollout(
-    seed: int, num_steps: int, num_envs: int, gamma: float = 0.9
-) -> tuple[Array, Array, Array, Array]:
+def make_rollout(seed: int, num_steps: int, num_envs: int, gamma: float = 0.9) -> tuple[Array, ...]:
     """Random float32 rewards, values, bootstrap_value and discounts, a fifth of the steps final."""
     generator = np.random.default_rng(seed)
     rewards, values = generator.normal(size=(2, num_steps, num_envs)).astype(np.float32)
@@ -46,11 +44,11 @@ def gae_by_definition(
 def test_gae_equals_the_sum_of_the_paper(
     seed: int, num_steps: int, num_envs: int, gamma: float, lambda_: float
 ) -> None:
-    rollout = make_rollout(seed, num_steps, num_envs, gamma)
-    advantages, returns = gae(*rollout, lambda_)
-    expected = gae_by_definition(*rollout, lambda_)
+    rewards, values, bootstrap, discounts = make_rollout(seed, num_steps, num_envs, gamma)
+    advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
+    expected = gae_by_definition(rewards, values, bootstrap, discounts, lambda_)
     np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(returns, expected + rollout[1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(returns, expected + values, rtol=1e-5, atol=1e-5)
 
 
 @given(
@@ -119,9 +117,6 @@ def test_gae_refuses_shapes_that_don_t_fit_and_names_them(name: str) -> None:
         gae(**arrays, lambda_=1.0)
     with pytest.raises(ValueError, match=r"\[T, B\].*rewards \(3,\)"):
         gae(np.zeros(3), np.zeros(3), np.zeros(()), np.zeros(3), 1.0)
-
-
-# --- running moments ----------------------------------------------------------------------------
 
 
 def moments_of(parts: list[np.ndarray], horizon: int) -> np.ndarray:

@@ -7,8 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 import launch_cluster
 from a3c.config import identity
 from a3c.process import process_records
@@ -16,14 +14,12 @@ from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
-from tests import runs
+from tests import Out, Patch, runs
 from tests.clusters import config
 from tests.snapshots import write
 
 
-def test_a_run_ends_by_itself_has_counted_every_step_once_and_leaves_everything_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_by_itself_and_counts_every_step(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("SOME_TOKEN", runs.ONLY_IN_ENVIRONMENT)
     settings = ("--env-id", "Acrobot-v1", "--rollout-length", "5", "--envs-per-worker", "3")
@@ -47,9 +43,7 @@ def test_a_run_ends_by_itself_has_counted_every_step_once_and_leaves_everything_
     runs.assert_private(path)
 
 
-def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ps_end_without_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "run"
     hold = (
         "import sys, time\nif sys.argv[1:5] == '--job worker --task 1'.split(): time.sleep(600)\n"
@@ -69,7 +63,7 @@ def test_a_run_with_two_ps_ends_without_waiting_for_a_worker_that_cannot_start(
     assert runs.everything_ended(path)
 
 
-def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
     faulty = ("--env-id", "tests.faults.worlds:Faulty-v0", "--preset", "cartpole")
@@ -88,8 +82,8 @@ def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert runs.everything_ended(path)
 
 
-def test_a_resumed_run_keeps_its_settings_except_those_of_a_file_or_flags(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_resumed_run_keeps_other_settings(
+    tmp_path: Path, monkeypatch: Patch, capsys: Out
 ) -> None:
     monkeypatch.chdir(tmp_path)
     chosen = config(env_id="CartPole-v1", learning_rate=0.01, workers=1)
@@ -148,9 +142,7 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
     assert steps == sorted(steps)
 
 
-def test_an_existing_run_is_refused_without_resume_or_with_another_environment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_existing_run_is_refused_unless_resumed_as_it_was(tmp_path: Path, capsys: Out) -> None:
     path = tmp_path / "run"
     rundir.create(path, config(env_id="CartPole-v1"), None, resume=False)
     write(path / "checkpoints", 10, identity=identity(config(env_id="CartPole-v1")))

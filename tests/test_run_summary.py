@@ -21,6 +21,7 @@ from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import beside
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
+from tests import Log, Out, Patch
 from tests.fake_runs import FakeRun, configure, gone
 from tests.runs import Python, wait_until
 
@@ -62,7 +63,7 @@ def test_a_run_is_solved_if_its_last_checkpoint_reached_its_present_goal(
     assert summary_of(made, "state", "solved", "env_steps") == wanted
 
 
-def test_confirming_games_are_played_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirming_games_are_played_once(tmp_path: Path, monkeypatch: Patch) -> None:
     made = cartpole(tmp_path, stop_at_return=475)
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
     (tmp_path / "plot.py").write_text("print('curve.png')")
@@ -71,9 +72,7 @@ def test_confirming_games_are_played_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert summary_of(made, "solved", "evaluation") == (True, SCORES)
 
 
-def test_no_curve_is_drawn_without_a_game(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_curve_is_drawn_without_a_game(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     made = cartpole(tmp_path, max_env_steps=900, evaluation_episodes=0)
     made.checkpoint(900, 1.0, reason="max_env_steps", episodes=0)
     monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without a plot.py
@@ -82,8 +81,8 @@ def test_no_curve_is_drawn_without_a_game(
     assert "failed" not in caplog.text
 
 
-def test_after_a_signal_right_after_training_the_summary_is_still_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_signal_right_after_training_spares_the_summary(
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
@@ -121,7 +120,7 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def said(monkeypatch: Patch) -> list[str]:
     """What was said, without waiting between lines."""
     lines: list[str] = []
     monkeypatch.setattr(run_summary, "LINE_INTERVAL_S", 0.0)
@@ -178,9 +177,7 @@ def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]
     assert said.pop().endswith("mean return 115.0 of 475.0  running, goal in about 6 min")
 
 
-def test_the_progress_of_the_last_games_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_games_progress_is_logged(tmp_path: Path, monkeypatch: Patch, capfd: Out) -> None:
     made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     scores = json.dumps(SCORES | {"returns": [0.0] * 50_000})  # more than a pipe holds
@@ -193,24 +190,17 @@ def test_the_progress_of_the_last_games_is_logged(
     assert json.loads(made.run.summary.read_text())["evaluation"]["mean"] == SCORES["mean"]
 
 
-@pytest.mark.parametrize(
-    ("mean", "mark", "shown"),
-    [
-        (0.94, 0.95, "0.94"),
-        (0.9496, 0.95, "0.9496"),
-        (474.96, 475.0, "474.96"),
-        (12.34, None, "12.3"),
-        (500.0, 475.0, "500.0"),
-        (0.95, 0.95, "0.95"),
-    ],
-)
-def test_a_mean_is_never_rounded_past_its_mark(mean: float, mark: float | None, shown: str) -> None:
-    assert beside(mean, mark) == shown
-    assert mark is None or (float(shown) >= mark) == (mean >= mark)
+def test_a_mean_is_never_rounded_past_its_mark() -> None:
+    for mean, mark, shown in (
+        *((0.94, 0.95, "0.94"), (0.9496, 0.95, "0.9496"), (474.96, 475.0, "474.96")),
+        *((12.34, None, "12.3"), (500.0, 475.0, "500.0"), (0.95, 0.95, "0.95")),
+    ):
+        assert beside(mean, mark) == shown
+        assert mark is None or (float(shown) >= mark) == (mean >= mark)
 
 
-def test_of_a_run_whose_directory_was_deleted_nothing_is_offered_to_go_on_with(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_deleted_run_is_not_offered_again(
+    tmp_path: Path, caplog: Log, monkeypatch: Patch
 ) -> None:
     made = cartpole(tmp_path)
     made.checkpoint(900, 20.0, reason="interrupted")
@@ -227,9 +217,7 @@ def test_of_a_run_whose_directory_was_deleted_nothing_is_offered_to_go_on_with(
     assert "go on with" not in closing(made.run, summary, [])
 
 
-def test_a_dumb_terminal_gets_lines_instead_of_the_dashboard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dumb_terminal_gets_lines_and_no_dashboard(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with run_summary.showing(cartpole(tmp_path).run) as poll:
@@ -252,9 +240,7 @@ with rundir.hold(run.path), Interruption() as interruption:
 """
 
 
-def test_stop_during_the_last_games_ends_the_launcher(
-    tmp_path: Path, python: Python, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: Out) -> None:
     made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     for name in ("ps-0", "worker-0"):
@@ -271,8 +257,8 @@ def test_stop_during_the_last_games_ends_the_launcher(
 
 
 @pytest.mark.parametrize("words", [["stop"], ["restart", "worker-1"], ["remove", "worker-1"]])
-def test_processes_on_another_host_are_named_with_their_host(
-    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+def test_processes_elsewhere_are_named_with_their_host(
+    tmp_path: Path, words: Any, capsys: Out
 ) -> None:
     """As on a login node that shares the disk of the hosts."""
     made = cartpole(tmp_path, workers=2)
@@ -283,9 +269,7 @@ def test_processes_on_another_host_are_named_with_their_host(
     assert capsys.readouterr().err == said
 
 
-def test_the_remedies_in_a_live_run_name_what_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path, capsys: Out) -> None:
     made = cartpole(tmp_path, workers=2)
     for name in ("worker-0", "worker-1"):
         made.process(name, "stopped")

@@ -27,7 +27,6 @@ class Looker:
         return found[:, place[0], place[1]].reshape(len(images), -1).mean(axis=1)
 
     def act(self, images: np.ndarray, state: Any, starts: Any) -> Action:
-        """Two policy parameters and a value an image."""
         assert len(images) == len(state) == len(starts)
         policy = np.stack([self._at(images, self._policy), np.zeros(len(images))], axis=1)
         actions = np.zeros(len(images), int)
@@ -86,9 +85,6 @@ def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> N
     found = [places[id(moment)] for moment in pictures.largest_value_changes(decisions, 3)]
     assert found == [2, 6, 11]
     assert len(pictures.largest_value_changes(decisions[:2], 4)) == 2
-
-
-# --- what is drawn of it --------------------------------------------------------------------------
 
 
 def test_frames_are_named_by_their_age() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import floor, scale_model, scale_solve, turns
 from benchmarks.scale_queues import Costs, Shape, Simulation
+from tests import Patch
 
 COSTS = Costs(play_ms=80.0, worker_ms=5.0, ps_ms=5.0, ps_fixed_ms=1.0, wire_bytes=2.5e6)
 FAST = 1e9  # Mbit/s
@@ -26,10 +27,9 @@ CASES = {  # shape, updates a second, staleness, what limits it
 }
 
 
-@pytest.mark.parametrize(("shape", "rate", "staleness", "limit"), CASES.values(), ids=CASES)
-def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(
-    shape: Shape, rate: float, staleness: float, limit: str
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(case: str) -> None:
+    shape, rate, staleness, limit = CASES[case]
     found = Simulation(shape, COSTS).run()
     assert found.updates_per_s == pytest.approx(rate, rel=0.06 if shape.workers == 4 else 0.02)
     assert found.staleness == pytest.approx(staleness, abs=0.2 if shape.workers < 5 else 1)
@@ -63,9 +63,7 @@ def test_the_cost_of_a_small_network_was_measured_with_small_networks() -> None:
     assert pong.ps_fixed_ms == pytest.approx(0.27, abs=0.01)
 
 
-def test_the_floor_and_the_cluster_have_the_same_number_of_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_floor_and_cluster_have_equally_many_workers(tmp_path: Path, monkeypatch: Patch) -> None:
     commands: list[list[str]] = []
 
     def note(_name: str, command: Sequence[str], *_: object, **__: Any) -> None:

@@ -71,9 +71,7 @@ def test_a_schedule_may_have_a_window_of_its_own(setting: str, window: str) -> N
 
 
 @given(seed=st.integers(0, 2**31 - 1), low=st.floats(1e-9, 1.0), factor=st.floats(1.0, 100.0))
-def test_drawn_learning_rate_is_within_its_range_and_the_same_for_every_process(
-    seed: int, low: float, factor: float
-) -> None:
+def test_a_drawn_learning_rate_is_the_same_everywhere(seed: int, low: float, factor: float) -> None:
     config = make_config(seed, learning_rate_range=(low, low * factor))
     rate = schedules.initial_rate(config)
     assert low <= rate <= low * factor

@@ -16,7 +16,7 @@ def test_blocks_of_one_run_never_overlap(run_seed: int, worker: int, distance: i
 
 
 @given(run_seeds, run_seeds, indices)
-def test_no_run_evaluates_on_what_any_run_trains_on_and_all_seeds_fit_int32(
+def test_no_run_evaluates_on_training_seeds(
     run_seed: int, other_run_seed: int, worker: int
 ) -> None:
     last_of_training = training_seed(run_seed, worker) + BLOCK - 1

@@ -53,20 +53,12 @@ MASKED = [
 class Odd(gymnasium.Env[Any, Any]):
     """Any spaces; allows one to all actions of each choice, and fails if a forbidden one comes."""
 
-    def __init__(
-        self,
-        observed: spaces.Space[Any],
-        actions: spaces.Space[Any] = BIT,
-        length: int = 3,
-        as_tuple: bool = False,
-    ) -> None:
+    def __init__(self, observed: Any, actions: Any = BIT, as_tuple: bool = False) -> None:
         self.observation_space, self.action_space = observed, actions
-        self._length, self._as_tuple = length, as_tuple
+        self._as_tuple = as_tuple
         self._t = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self.observation_space.seed(seed)
@@ -80,7 +72,7 @@ class Odd(gymnasium.Env[Any, Any]):
             assert mask[index], f"{action} is forbidden by {self._mask}"
         self._t += 1
         observed, info = self._observe()
-        return observed, 1.0, False, self._t == self._length, info
+        return observed, 1.0, False, self._t == 3, info
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
         self._mask = [self._some(size) for size in choice_sizes(self.action_space)]
@@ -93,11 +85,9 @@ class Odd(gymnasium.Env[Any, Any]):
         return mask
 
 
-def copies(
-    *arguments: Any, mode: AutoresetMode = AutoresetMode.SAME_STEP, num: int = 3, **settings: Any
-) -> Any:
+def copies(*arguments: Any, mode: Any = AutoresetMode.SAME_STEP, num: int = 3, **more: Any) -> Any:
     raw = SyncVectorEnv([lambda: Odd(*arguments)] * num, autoreset_mode=mode)
-    return pack(raw, EnvConfig(env_id="Odd-v0", **settings))
+    return pack(raw, EnvConfig(env_id="Odd-v0", **more))
 
 
 @pytest.fixture(autouse=True)
@@ -105,9 +95,6 @@ def odd() -> Iterator[None]:
     gymnasium.register("Odd-v0", Odd, disable_env_checker=True)  # type: ignore[arg-type]
     yield
     del gymnasium.registry["Odd-v0"]
-
-
-# --- packing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("space", VECTORS, ids=str)
@@ -160,7 +147,7 @@ def test_an_image_beside_a_vector_is_prepared_like_one_alone(image: spaces.Box) 
 
 
 @pytest.mark.parametrize("network", ["a3c-lstm", "my_parts:build", "examples.own_network:build"])
-def test_image_and_vector_and_nothing_else_reach_the_output(
+def test_image_and_vector_alone_reach_the_output(
     network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (REPOSITORY / "docs" / "environments.md").read_text()
@@ -205,9 +192,6 @@ def test_final_observations_are_packed_and_masks_are_of_the_next_action(mode: An
             observed, _ = made.reset(options={"reset_mask": only})
             np.testing.assert_array_equal(observed[1:, -5:], before[1:, -5:])
             return
-
-
-# --- masks ----------------------------------------------------------------------------------------
 
 
 def masked_agent(actions: Any) -> tuple[Any, Agent, Any]:
@@ -270,7 +254,7 @@ def test_masks_may_be_missing_empty_or_tuples_but_of_no_other_size() -> None:
     assert made._masks.tolist() == [[True, True], [False, True], [True, True]]
     with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): mend"):
         made._read_masks({"action_mask": np.ones((3, 3))})
-    made = copies(FLOATS, MASKED[1][0], 3, True, action_masks=True)
+    made = copies(FLOATS, MASKED[1][0], True, action_masks=True)
     observed, info = made.reset(seed=1)
     expected = [np.concatenate(given) for given in info["action_mask"]]
     np.testing.assert_array_equal(observed[:, -5:], expected)
@@ -306,9 +290,7 @@ def test_a_loaded_agent_obeys_the_masks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [[], [FLOATS]], ids=["alone", "beside a vector"])
-def test_the_pictures_of_a_network_show_an_image_alone_and_beside_a_vector(
-    beside: list[Any], tmp_path: Path
-) -> None:
+def test_pictures_show_an_image_alone_and_beside_a_vector(beside: Any, tmp_path: Path) -> None:
     made = gymnasium.spec("Odd-v0")
     screen = spaces.Box(0, 255, (20, 20, 1), np.uint8)
     made.kwargs.update({"observed": spaces.Tuple([screen, *beside]), "actions": BIT})
@@ -326,12 +308,8 @@ def test_the_pictures_of_a_network_show_an_image_alone_and_beside_a_vector(
     assert (image.height, image.width) == (20, 20)
 
 
-# --- refusals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("observed", "what"),
-    [
+def test_observations_that_no_network_takes_are_refused_in_one_line() -> None:
+    cases: list[tuple[Any, str]] = [
         (spaces.Text(5), "has Text observations: networks take .*; change them with a --wrapper"),
         (spaces.Sequence(BIT), "has Sequence observations: networks"),
         (spaces.OneOf([BIT, FLOATS]), "has OneOf observations: networks"),
@@ -340,14 +318,10 @@ def test_the_pictures_of_a_network_show_an_image_alone_and_beside_a_vector(
         (spaces.Dict({"a": GREY, "b": PLANES}), "observes 2 images, a, b: networks take one; keep"),
         (spaces.Discrete(2_000_000_000), "2,000,000,000 numbers, Discrete ones one-hot: at most"),
         (spaces.Dict({}), "has empty observations"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_observations_that_no_network_takes_are_refused_in_one_line(
-    observed: Any, what: str
-) -> None:
-    with pytest.raises(UserError, match=f"^env_id Odd-v0 .*{what}"):
-        envs.check(EnvConfig(env_id="Odd-v0", env_kwargs={"observed": observed}))
+    ]
+    for observed, what in cases:
+        with pytest.raises(UserError, match=f"^env_id Odd-v0 .*{what}"):
+            envs.check(EnvConfig(env_id="Odd-v0", env_kwargs={"observed": observed}))
 
 
 @pytest.mark.parametrize("wrong", [spaces.Text(5), spaces.Tuple([PLANES])], ids=["text", "image"])
@@ -367,9 +341,6 @@ def test_the_check_plays_an_allowed_action() -> None:
         given = {"observed": FLOATS, "actions": spaces.Discrete(size, start=size)}
         space, _ = envs.check(EnvConfig(env_id="Odd-v0", env_kwargs=given, action_masks=True))
         assert isinstance(space, Packed)
-
-
-# --- learning -------------------------------------------------------------------------------------
 
 
 def test_an_image_beside_a_number_is_learned_with_masks(tmp_path: Path) -> None:

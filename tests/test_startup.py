@@ -11,16 +11,14 @@ import pytest
 
 from a3c.process import startup as module
 from a3c.process.startup import start_in_order
+from tests import Log, Patch
 from tests.runs import REPOSITORY, call, wait_until
-
-# --- ps and chief first, then all others; no process waits for ever ------------------------------
 
 MANY = 1000  # processes: more than a machine has cores
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the second in which the first ones begin."""
+def at_once(monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "YIELD_S", 0.0)
 
 
@@ -55,9 +53,7 @@ def num_inside(starters: list[Starter]) -> int:
     return sum(starter.inside.is_set() for starter in starters)
 
 
-def test_others_log_that_they_wait_for_the_ps_and_the_chief_and_then_start_at_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_others_log_that_they_wait_and_then_start_at_once(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
     with starting(tmp_path, 9) as (firsts, rest):
         firsts[0].let_go.set()
@@ -78,9 +74,7 @@ def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
         other.let_go.set()
 
 
-def test_a_waiting_process_starts_after_a_time_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waiting_process_starts_after_a_time_out(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.5)
     with starting(tmp_path, 1) as (_, rest):
         assert rest[0].inside.wait(60)
@@ -91,8 +85,6 @@ def test_no_process_waits_if_nothing_can_be_written(first: bool) -> None:
     with start_in_order(Path("/dev/null/processes"), first=first, processes=MANY):
         pass
 
-
-# --- the import of TensorFlow: silent, and without Keras until it is used ------------------------
 
 IMPORT = """
 import gc, sys
@@ -123,8 +115,6 @@ def test_tensorflow_is_imported_silently_and_keras_only_by_who_uses_it() -> None
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout.split() == ["True", "False", "False", "1", "3"]
 
-
-# --- freed memory stays with the process of a server ---------------------------------------------
 
 # Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The
 # threads of a server take pages of their own meanwhile.
@@ -157,7 +147,7 @@ def test_a_server_keeps_freed_memory_unless_the_user_has_chosen() -> None:
     assert faults(KEEP, MALLOC_MMAP_THRESHOLD_="131072") > 4 * (1 << 26) // 2_097_152  # huge pages
 
 
-def test_messages_are_not_caught_where_stderr_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_not_caught_where_stderr_is_closed(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with module.silence():
         pass

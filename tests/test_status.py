@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,9 @@ from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from a3c.watch.snapshot import lines
-from tests.clusters import REPOSITORY
+from tests import Out, Patch
 from tests.fake_runs import FakeRun, configure, gone, living
+from tests.runs import call_script
 from tests.test_run_summary import SCORES
 
 
@@ -60,19 +60,15 @@ def test_a_reused_pid_is_not_taken_for_the_process(tmp_path: Path) -> None:
     assert {p.state for p in found.processes} == {"dead"}
 
 
-@pytest.mark.parametrize("state", ["done", "failed", "stopped"])
-def test_a_run_that_ended_is_what_its_summary_says_and_watching_it_returns(
-    tmp_path: Path, state: str
-) -> None:
-    made, stream = pole(tmp_path, "done"), io.StringIO()
-    run_summary.summarise(made.run, state, None, None)
-    assert dashboard.watch(made.run, stream=stream).state == state
-    assert "worker-0" in stream.getvalue()
+def test_a_run_that_ended_is_what_its_summary_says_and_watching_it_returns(tmp_path: Path) -> None:
+    made = pole(tmp_path, "done")
+    for state in ("done", "failed", "stopped"):
+        run_summary.summarise(made.run, state, None, None)
+        assert dashboard.watch(made.run, stream=(stream := io.StringIO())).state == state
+        assert "worker-0" in stream.getvalue()
 
 
-def test_before_its_summary_is_written_a_run_is_solved_by_its_last_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_before_its_summary_a_run_is_solved_by_its_last_checkpoint(tmp_path: Path) -> None:
     made = pole(tmp_path, "done", stop_at_return=475)
     made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
     assert (status.read(made.run).state, status.read(made.run).solved) == ("done", True)
@@ -172,9 +168,7 @@ def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [2, 16, 32])
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_dashboard_fits_and_shows_what_matters(
-    tmp_path: Path, workers: int, width: int
-) -> None:
+def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, width: int) -> None:
     made = living(tmp_path / "run", workers=workers)
     board = dashboard.Dashboard(made.run, Console(file=io.StringIO(), width=width))
     board.refresh()
@@ -185,9 +179,7 @@ def test_the_dashboard_fits_and_shows_what_matters(
     assert all(word in text for word in ("ALE/Pong-v5", "running", "env steps", "4.6M", "ps-0"))
 
 
-def test_the_list_says_of_each_run_what_status_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_says_what_status_says(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
     monkeypatch.chdir(tmp_path)
     solved = FakeRun(tmp_path / "runs" / "good", configure(stop_at_return=0.95))
     ended = {"state": "done", "solved": True, "env_steps": 9, "mean_return_100": 0.94}
@@ -205,8 +197,8 @@ def test_the_list_says_of_each_run_what_status_says(
     assert "damaged" not in said
 
 
-def test_followed_logs_show_processes_that_come_later_and_whole_lines_after_a_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_followed_logs_show_later_processes(
+    tmp_path: Path, monkeypatch: Patch, capsys: Out
 ) -> None:
     run = FakeRun(tmp_path / "run", configure(workers=2)).run
     first, later = run.log("ps-0"), run.log("worker-0")
@@ -233,17 +225,15 @@ def test_followed_logs_show_processes_that_come_later_and_whole_lines_after_a_cu
     assert said.err == ""
 
 
-def test_the_name_of_a_run_is_no_process_but_is_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_name_of_a_run_is_understood(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
     monkeypatch.chdir(tmp_path)
     FakeRun(tmp_path / "runs" / "pong-1", configure())
     assert launch_cluster.main(["logs", "pong-1"]) == 2
     assert "did you mean `logs --run pong-1`?" in capsys.readouterr().err
 
 
-def test_only_a_run_that_is_at_work_has_its_first_checkpoint_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_only_a_run_at_work_has_its_first_checkpoint_waited_for(
+    tmp_path: Path, capsys: Out
 ) -> None:
     for state, said in (("running", " yet: wait for its first"), ("failed", ", and is failed")):
         assert evaluate.main([str(pole(tmp_path / state, state).run.path)]) == 2
@@ -253,9 +243,9 @@ def test_only_a_run_that_is_at_work_has_its_first_checkpoint_waited_for(
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     """As `status | head -1` does, for which shells have a signal and Python an exception."""
     run = FakeRun(tmp_path / "run", configure(workers=2)).run.path
-    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "status", str(run)]
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    pipes = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+    done = call_script("launch_cluster.py", "status", str(run), **pipes)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

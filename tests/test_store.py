@@ -13,8 +13,10 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.server import sessions
 from a3c.server.store import Store
+from tests import Patch
 from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
 
+Pair = tuple[Store, Store]
 SETTINGS = small_config(learning_rate=0.01)
 
 cluster = functools.cache(InProcessCluster)  # by its number of ps; each test initialises them
@@ -27,13 +29,13 @@ def player(**settings: Any) -> Agent:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Store, Store]:
+def made() -> Pair:
     first, second = (cluster(2).store(SETTINGS, i, player()) for i in range(2))
     return first, second
 
 
 @pytest.fixture
-def stores(made: tuple[Store, Store]) -> tuple[Store, Store]:
+def stores(made: Pair) -> Pair:
     """The two workers' views of a freshly initialised ps."""
     made[0].initialize(player().parameters())
     return made
@@ -45,7 +47,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
         agent(small_config(device="gpu"))
 
 
-def test_two_workers_share_one_set_of_adam_slots(stores: tuple[Store, Store]) -> None:
+def test_two_workers_share_one_set_of_adam_slots(stores: Pair) -> None:
     """Two pushes through two workers end where those of one worker end."""
     first, second = stores
     gradients = np.random.default_rng(0).normal(size=(2, first.layout.num_parameters))
@@ -58,9 +60,7 @@ def test_two_workers_share_one_set_of_adam_slots(stores: tuple[Store, Store]) ->
     assert (ends[0] != ends[1]).any()
 
 
-def test_initialising_writes_what_was_given_and_forgets_the_rest(
-    stores: tuple[Store, Store],
-) -> None:
+def test_initialising_writes_what_was_given_and_forgets_the_rest(stores: Pair) -> None:
     first, second = stores
     parameters = agent(SETTINGS, seed=5).parameters()
     first.push(push_of(np.ones_like(first.pull().parameters), 4))
@@ -103,9 +103,7 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker() -> Non
     assert int(snapshots[-1].values["num_updates"]) > int(snapshots[0].values["num_updates"])
 
 
-def test_reports_come_out_once_as_they_went_in_and_a_full_queue_refuses_without_blocking(
-    stores: tuple[Store, Store],
-) -> None:
+def test_reports_come_out_once_and_a_full_queue_refuses_at_once(stores: Pair) -> None:
     first, second = stores
     first.drain()
     rows = np.array([[1, 20.5, 100, 4000], [1, -3, 7, 4100], [0, 9, 9, 4200]], np.float64)
@@ -120,9 +118,7 @@ def test_reports_come_out_once_as_they_went_in_and_a_full_queue_refuses_without_
     first.drain()
 
 
-def test_workers_attach_one_by_one_and_all_hear_of_the_end_with_their_next_exchange(
-    stores: tuple[Store, Store],
-) -> None:
+def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None:
     first, second = stores
     first.attach(print)
     second.attach(print)
@@ -137,9 +133,7 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end_with_their_next_excha
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
-def test_any_number_of_ps_and_either_precision_end_in_the_same_numbers(
-    num_ps: int, wire_dtype: str
-) -> None:
+def test_any_number_of_ps_and_precision_give_the_same_numbers(num_ps: int, wire_dtype: str) -> None:
     """Parameters, counts and statistics after two workers' pushes, against NumPy."""
     settings = small_config(
         optimizer="sgd",
@@ -177,9 +171,7 @@ def test_half_precision_takes_gradients_whose_squares_underflow() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
-def test_no_ps_needs_anything_of_another_process_for_a_push(
-    optimizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_ps_needs_other_processes_for_a_push(optimizer: str, monkeypatch: Patch) -> None:
     """Each tensor that travels besides would be a call of its own."""
     settings = small_config(optimizer=optimizer, critic_learning_rate_scale=0.5)
     of, prepared = player(), list[tuple[Any, list[Any], list[Any]]]()
@@ -198,9 +190,6 @@ def test_no_ps_needs_anything_of_another_process_for_a_push(
         assert {node.device for node in part.node} == {f"/job:ps/replica:0/task:{ps}/device:CPU:0"}
 
 
-# --- gathering ----------------------------------------------------------------------------------
-
-
 def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
     """Two workers' views of a ps, and the parameters that it begins with."""
     usual = {"optimizer": "sgd", "max_gradient_norm": 0.0}
@@ -215,7 +204,7 @@ def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
     ("num_ps", "wire_dtype", "max_norm"),
     [(1, "float32", 0.0), (1, "float32", 0.1), (2, "float32", 0.1), (2, "float16", 0.1)],
 )
-def test_a_step_is_made_of_the_clipped_mean_over_the_samples_of_all_pushes(
+def test_a_step_is_the_clipped_mean_over_samples(
     num_ps: int, wire_dtype: str, max_norm: float
 ) -> None:
     (first, second), before = gathering(
@@ -255,9 +244,7 @@ def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
 
 
 @pytest.mark.parametrize("num_ps", [1, 2])
-def test_value_only_weights_may_be_clipped_by_themselves_and_each_norm_is_that_of_all_ps(
-    num_ps: int,
-) -> None:
+def test_value_only_weights_may_be_clipped_by_themselves_over_all_ps(num_ps: int) -> None:
     """The ps have parts of very different length; for pushes of one direction that is exact."""
     limits = {"max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.01}
     (store, _), before = gathering(num_ps, samples_per_step=2, **limits)
@@ -304,7 +291,7 @@ def test_what_is_gathered_is_not_saved_and_not_restored() -> None:
     assert second.push(push_of(ones, 1)).stepped
 
 
-def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: Patch) -> None:
     words = ["RunGraph (Worker) request was received twice. step_id: 1"] * 2
 
     def call(*_arguments: Any, **_options: Any) -> list[int]:

@@ -18,6 +18,7 @@ from a3c.launch import supervisor as module
 from a3c.process import process_records
 from a3c.process.process_records import DEAD, ProcessRecord
 from a3c.run.rundir import RunDir
+from tests import Log, Patch
 from tests.runs import a_process, everything_ended, wait_until
 
 QUICK = Limits(max_crashes=3, first_delay_s=0.05, longest_delay_s=0.1)
@@ -26,7 +27,7 @@ TRIO = ("ps-0", "worker-0", "worker-1")
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+def run(tmp_path: Path, monkeypatch: Patch) -> RunDir:
     """A run directory, where killed keepers are restarted quickly."""
     monkeypatch.setattr(module, "LIMITS", QUICK)
     return RunDir(tmp_path)
@@ -65,9 +66,7 @@ def wait_for_keeper(
     return found
 
 
-def test_a_keeper_is_restarted_until_its_third_kill(
-    keepers: module.ChildKeepers, run: RunDir
-) -> None:
+def test_a_keeper_restarts_until_its_third_kill(keepers: module.ChildKeepers, run: RunDir) -> None:
     supervisor = module.Supervisor(plan(run), keepers, run, module.Interruption())
     before = wait_for_keeper(run)
     for restarts in (1, 2):
@@ -86,9 +85,7 @@ def test_a_keeper_is_restarted_until_its_third_kill(
     assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
 
 
-def test_a_keeper_that_another_process_started_is_known_by_its_record(
-    keepers: module.ChildKeepers, run: RunDir
-) -> None:
+def test_a_keeper_started_elsewhere_is_known(keepers: module.ChildKeepers, run: RunDir) -> None:
     """As in tmux mode: the new keeper needs a moment to write down that it is there."""
     asked: list[int] = []
 
@@ -135,9 +132,7 @@ def supervise(planned: Plan, keepers: module.Keepers, look: Callable[[], None]) 
 
 
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
-def test_a_run_ends_after_one_of_its_processes_was_told_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
-) -> None:
+def test_a_run_ends_once_a_process_was_told(tmp_path: Path, monkeypatch: Patch, ended: str) -> None:
     """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
     monkeypatch.setattr(module, "WORKER_LINGER_S", 0.3)
     monkeypatch.setattr(module, "PS_LINGER_S", 0.3)
@@ -266,9 +261,7 @@ def test_ctrl_c_while_the_evaluator_plays_the_last_checkpoint_stops_the_run(run:
     assert keepers.told == ["evaluator-0"]
 
 
-def test_a_run_whose_directory_was_deleted_says_so_once(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deleted_directory_is_told_once(run: RunDir, monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setattr(module, "RESTART_POLL_S", 0.0)
     run.config.touch()
     supervisor = module.Supervisor(plan(run), Scripted(run, {NAME: 9}), run, module.Interruption())
@@ -280,9 +273,7 @@ def test_a_run_whose_directory_was_deleted_says_so_once(
     assert caplog.text.count("config.json is gone: nothing can be saved; end this run") == 1
 
 
-def test_a_keeper_for_which_there_is_no_process_is_tried_again(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_keeper_without_a_process_is_tried_again(run: RunDir, monkeypatch: Patch) -> None:
     refusals, popen = [errno.EAGAIN] * 2, subprocess.Popen
 
     def fork(*arguments: Any, **settings: Any) -> subprocess.Popen[bytes]:

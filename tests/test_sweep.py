@@ -16,6 +16,7 @@ import pytest
 import launch_cluster
 from a3c.errors import UserError
 from a3c.launch import sweep
+from tests import Log, Out, Patch
 from tests.fake_runs import FakeRun
 from tests.runs import REPOSITORY, Python, is_gone, wait_until
 
@@ -29,7 +30,6 @@ evaluation_episodes = 2
 
 
 def written(folder: Path, text: str) -> Path:
-    """A sweep's file."""
     path = folder / "sweep.toml"
     path.write_text(text)
     return path
@@ -128,7 +128,7 @@ class Trained:
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
+def trained(monkeypatch: Patch) -> Trained:
     """No trial is really trained; the table isn't shown, and this process keeps its signals."""
     made = Trained()
     monkeypatch.setattr(sweep.Trainer, "_launch", lambda *a, **k: made(*a, **k))
@@ -137,9 +137,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
     return made
 
 
-def test_as_many_trials_are_trained_at_a_time_as_asked_and_one_that_fails_ends_no_other(
-    tmp_path: Path, trained: Trained, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, caplog: Log) -> None:
     caplog.set_level("INFO")
     trained.failing = ("002",)
     vary = "[vary]\nseed = [1, 2, 3, 4, 5, 6, 7]\n"
@@ -159,9 +157,8 @@ def test_as_many_trials_are_trained_at_a_time_as_asked_and_one_that_fails_ends_n
 def test_one_flag_trains_several_seeds(
     tmp_path: Path,
     trained: Trained,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    caplog: Log,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ("--env-id", "CartPole-v1", "--workers", "1")
@@ -170,12 +167,6 @@ def test_one_flag_trains_several_seeds(
     assert sorted(row["seed"] for row in rows(tmp_path / "out")) == ["4", "5"]
     assert trained.flags == [list(flags), list(flags)]
     assert trained.most == 2
-    for wrong, words in (
-        (["--at-once", "2"], "--at-once is for --seeds"),
-        (["--at-once", "0", "--seeds", "1-2"], "--at-once 0 is refused: give 1 to 1000"),
-    ):
-        assert launch_cluster.main([*flags, *wrong]) == 2
-        assert words in capsys.readouterr().err
     trained.failing = ("000",)
     assert launch_cluster.main([*flags, "--seeds", "4"]) == 70
     (folder,) = (tmp_path / "runs").iterdir()
@@ -185,8 +176,8 @@ def test_one_flag_trains_several_seeds(
 def test_seeds_in_a_folder_of_other_settings_are_refused(
     tmp_path: Path,
     trained: Trained,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Out,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     base = ["--env-id", "CartPole-v1", "--workers", "1", "--start-from", "zoo/cartpole"]
@@ -250,15 +241,14 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_the_trial_too_and_no_other_one_starts(
-    tmp_path: Path, python: Python, number: signal.Signals
-) -> None:
+def test_a_signal_ends_trials_too(tmp_path: Path, python: Python, number: signal.Signals) -> None:
     """SIGHUP comes when the terminal is closed; a second Ctrl-C reaches the trial as such."""
     (tmp_path / "launch_cluster.py").write_text(TRIAL)
     sweeping = python(ASLEEP, tmp_path)
     said = tmp_path / "out" / "000.log"
     wait_until(lambda: said.exists() and said.read_text(), "the first trial")
-    (trial,) = (int(line) for line in trials_of(sweeping.pid))
+    threads = Path(f"/proc/{sweeping.pid}/task").glob("*/children")
+    (trial,) = map(int, " ".join(thread.read_text() for thread in threads).split())
     sweeping.send_signal(number)
     if number == signal.SIGINT:
         wait_until(lambda: "interrupted" in said.read_text(), "the first Ctrl-C")
@@ -268,15 +258,7 @@ def test_a_signal_ends_the_trial_too_and_no_other_one_starts(
     assert {path.name for path in said.parent.iterdir()} == {"000.log", "sweep.csv"}
 
 
-def trials_of(pid: int) -> list[str]:
-    """The children that a process's threads have started."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return " ".join((task / "children").read_text() for task in tasks).split()
-
-
-def test_a_first_trial_that_is_refused_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_trial_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = Path("-new")  # which no command takes for a flag
     process = launch("--seeds", "0", "--env-id", "CartPole-v7", f"--run-dir={folder}")

@@ -19,6 +19,7 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from a3c.run.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
+from tests import Patch
 from tests.clusters import agent, small_config
 from tests.fake_runs import configure
 
@@ -35,9 +36,7 @@ def curve(directory: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in shown(directory).Scalars(name)]
 
 
-def test_tensorboard_reads_files_in_order_though_the_clock_was_set_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_in_order_after_a_clock_set_back(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "events.out.tfevents.1700000000 (copy)").touch()
     now = time.time()
     for life, at in enumerate((now, now - 3600)):
@@ -58,9 +57,7 @@ def test_tensorboard_drops_points_beyond_a_restart(tmp_path: Path) -> None:
     assert curve(tmp_path, "loss/total") == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
 
 
-def test_the_graph_is_what_acting_computes_and_a_resumed_run_does_not_repeat_it(
-    tmp_path: Path,
-) -> None:
+def test_the_graph_is_what_acting_computes_and_is_written_once(tmp_path: Path) -> None:
     graph = agent(small_config()).graph_def()
     for life in range(2):
         sink = TensorBoardSink(tmp_path)

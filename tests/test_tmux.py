@@ -63,7 +63,7 @@ def test_a_dead_pane_shows_its_output_until_reused(server: libtmux.Server, tmp_p
     assert "workers-1 worker-1" in listed(server, "#{window_name} #{@a3c_title}")
 
 
-def test_runs_of_any_name_have_separate_sessions_and_leave_the_users_options(
+def test_runs_of_any_name_have_sessions_of_their_own(
     server: libtmux.Server, tmp_path: Path
 ) -> None:
     def options() -> list[list[str]]:
@@ -118,37 +118,27 @@ def test_processes_get_their_arguments_and_the_launchers_environment_without_its
     assert "my-own-token" not in log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("around", "socket", "command"),
-    [
+def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside() -> None:
+    for around, socket, command in (
         (None, None, "tmux attach-session"),
         (None, "/tmp/y", "tmux -S /tmp/y attach-session"),
-        ("/tmp/x,1,0", None, "tmux switch-client"),
-        ("/tmp/x,1,0", "/tmp/x", "tmux switch-client"),
+        *(("/tmp/x,1,0", where, "tmux switch-client") for where in (None, "/tmp/x")),
         ("/tmp/x,1,0", "/tmp/y", "env -u TMUX tmux -S /tmp/y attach-session"),
-    ],
-)
-def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside(
-    around: str | None, socket: str | None, command: str
-) -> None:
-    environ = {"TMUX": around} if around else {}
-    assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]
+    ):
+        environ = {"TMUX": around} if around else {}
+        assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]
 
 
 @pytest.mark.parametrize(
     ("term", "usable"), [("xterm-256color", True), ("dumb", False), ("", False), ("no-such", False)]
 )
-def test_tmux_is_usable_only_on_a_terminal_that_can_be_cleared(
-    term: str, usable: bool, tmp_path: Path
-) -> None:
+def test_tmux_is_usable_only_where_it_can_clear(term: str, usable: bool, tmp_path: Path) -> None:
     code = "from a3c.launch import tmux; print('usable', tmux.is_usable())"
     with terminal(["env", f"TERM={term}", sys.executable, "-c", code], REPOSITORY) as opened:
         wait_until(lambda: f"usable {usable}" in opened.shown, "an answer", 30.0)
 
 
-def test_a_command_that_tmux_does_not_take_is_refused_before_the_start(
-    server: libtmux.Server, tmp_path: Path
-) -> None:
+def test_a_command_too_long_for_tmux_is_refused(server: libtmux.Server, tmp_path: Path) -> None:
     run = RunDir(tmp_path, "run")
 
     def check(size: int) -> Pane:
@@ -164,7 +154,7 @@ def test_a_command_that_tmux_does_not_take_is_refused_before_the_start(
         check(size + 100)
 
 
-def test_panes_are_in_the_folder_of_the_launcher_whatever_its_name(
+def test_panes_are_in_the_launchers_folder_of_any_name(
     server: libtmux.Server, tmp_path: Path
 ) -> None:
     for name in ("C#", "#(touch bad)", "#{pane_id}", "a##b#", "#[x]", "##[x]", "%H"):
@@ -176,7 +166,7 @@ def test_panes_are_in_the_folder_of_the_launcher_whatever_its_name(
     wait_until(lambda: sorted(listed(server, form)) == wanted, "all panes there", 20.0)
 
 
-def test_ctrl_c_while_the_cockpit_starts_does_not_end_it(
+def test_a_cockpit_outlives_ctrl_c(
     server: libtmux.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise nothing would supervise the run; the cockpit handles Ctrl-C a second later."""

@@ -15,15 +15,14 @@ from a3c.learn import training
 from a3c.learn.agent import Agent
 from a3c.learn.training import Worker, not_finite
 from a3c.run import checkpoint
+from tests import Log, Patch
 from tests.clusters import InProcessCluster, flat, push_of, rows, small_config, worker
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
 
 NAN, INF = float("nan"), float("inf")
 
 
-def work(
-    run_dir: Path, *rewards: float, here: InProcessCluster | None = None, **settings: Any
-) -> Worker:
+def work(run_dir: Path, *rewards: float, here: Any = None, **settings: Any) -> Worker:
     """A chief that plays one game again and again."""
     short = {"rollout_length": 1, "max_env_steps": 40, "envs_per_worker": 1}
     games = [[Script(rewards)]]
@@ -59,9 +58,7 @@ def test_rollouts_that_wait_for_their_returns_forgive_no_drops(tmp_path: Path) -
         chief.run()
 
 
-def test_a_chief_that_can_not_learn_saves_for_the_others_for_as_long_as_they_push(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch: Patch) -> None:
     """Worker 1 pushes until it sees a checkpoint of its own steps; then the chief gives up."""
     monkeypatch.setattr(training, "IDLE_S", 2.0)
     here = InProcessCluster(num_ps=1, num_workers=2)
@@ -101,29 +98,20 @@ def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(tmp_path: 
         worker(small_config(), tmp_path, fail)
 
 
-@pytest.mark.parametrize(
-    ("weights", "observation", "reward", "culprit"),
-    [
-        (NAN, NAN, NAN, "weights"),
-        (0.0, INF, NAN, "observations"),
-        (0.0, 0.0, -INF, "rewards"),
-        (0.0, 0.0, 3e38, "losses"),
-    ],
-)
-def test_the_culprit_is_what_the_rest_follows_from(
-    weights: float, observation: float, reward: float, culprit: str
-) -> None:
+def test_the_culprit_is_what_the_rest_follows_from() -> None:
     from tests.test_learner import random_rollout
 
-    rollout = random_rollout(0)
-    rollout.observations[1, 0, 2] = observation
-    rollout.rewards[0, 1] = reward
-    assert not_finite(rollout, np.array([1.0, weights])) == culprit
+    for weights, observation, reward, culprit in (
+        *((NAN, NAN, NAN, "weights"), (0.0, INF, NAN, "observations")),
+        *((0.0, 0.0, -INF, "rewards"), (0.0, 0.0, 3e38, "losses")),
+    ):
+        rollout = random_rollout(0)
+        rollout.observations[1, 0, 2] = observation
+        rollout.rewards[0, 1] = reward
+        assert not_finite(rollout, np.array([1.0, weights])) == culprit
 
 
-def test_workers_may_log_each_game_and_now_and_then_the_policy(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_may_log_each_game_and_now_and_then_the_policy(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
     logged: dict[str, Any] = {"log_games": True, "log_policy_every": 20, "learning_rate": 1e-9}
     work(tmp_path, 1.0, 2.0, 4.0, **logged).run()

@@ -26,7 +26,7 @@ from a3c.play.playground import Games, Playground, frames_per_second
 from a3c.play.show import HOLD_S, file_stem, film, prepare_live, record, show, side_show
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
-from tests import videos
+from tests import Log, Patch, videos
 from tests.clusters import REPOSITORY, small_config
 from tests.full_disks import little_room
 from tests.runs import call
@@ -62,9 +62,7 @@ def length(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("kind", "fps"), [("mp4", FPS), ("gif", 25.0)])
-def test_a_video_lasts_as_long_as_its_game(
-    pole: Pole, tmp_path: Path, kind: Any, fps: float
-) -> None:
+def test_a_video_lasts_as_long_as_a_game(pole: Pole, tmp_path: Path, kind: Any, fps: float) -> None:
     made = recorded(pole, tmp_path, file_format=kind)
     found = videos.read(made)
     length_s = length(made) / FPS + HOLD_S
@@ -74,9 +72,7 @@ def test_a_video_lasts_as_long_as_its_game(
     assert list(tmp_path.iterdir()) == [made]
 
 
-def test_a_limit_of_seconds_is_kept_and_file_names_are_not_used_twice(
-    pole: Pole, tmp_path: Path
-) -> None:
+def test_a_limit_of_seconds_is_kept_and_no_file_overwritten(pole: Pole, tmp_path: Path) -> None:
     first, second = (recorded(pole, tmp_path, seconds=0.1) for _ in range(2))
     assert length(first) > 5
     assert second == first.with_stem(f"{first.stem}-2")
@@ -114,20 +110,14 @@ def test_a_film_has_the_pictures_that_were_written(tmp_path: Path, kind: Any, er
     assert np.abs(means - wanted).max() < error
 
 
-@pytest.mark.parametrize(
-    ("env_id", "score", "name"),
-    [
+def test_files_are_named_after_game_step_and_return() -> None:
+    for env_id, score, name in (
         ("ALE/Pong-v5", -21.0, "pong-step-1200-return-minus-21"),
         ("my.games:Line_Walk-v0", 1234.5, "line-walk-step-1200-return-1234.5"),
         ("CartPole-v1", 500.0, "cartpole-step-1200-return-500"),
         ("CartPole-v1", -1.25e300, "cartpole-step-1200-return-minus-1.25e+300"),
-    ],
-)
-def test_files_are_named_after_game_step_and_return(env_id: str, score: float, name: str) -> None:
-    assert file_stem(env_id, 1200, Episode(score, 10)) == name
-
-
-# --- a game in a window --------------------------------------------------------------------------
+    ):
+        assert file_stem(env_id, 1200, Episode(score, 10)) == name
 
 
 def play(screen: Screen, pole: Pole, episodes: int) -> list[Episode]:
@@ -167,9 +157,7 @@ def test_late_steps_are_not_caught_up_and_closing_the_window_ends_the_show(pole:
         (OSError("lost"), "no window: OSError: lost; the evaluator goes on without it"),
     ],
 )
-def test_a_window_that_is_closed_or_fails_is_reported_once_and_evaluation_continues(
-    pole: Pole, caplog: pytest.LogCaptureFixture, refusal: Exception | None, said: str
-) -> None:
+def test_a_lost_window_is_reported_once(pole: Pole, caplog: Log, refusal: Any, said: str) -> None:
     screen = Screen(wanted=1)
 
     def open_window(title: str, size: tuple[int, int]) -> Any:
@@ -184,8 +172,6 @@ def test_a_window_that_is_closed_or_fails_is_reported_once_and_evaluation_contin
     assert messages == [said]
     assert screen.closed == (refusal is None)
 
-
-# --- a training worker's own game -----------------------------------------------------------------
 
 CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
 
@@ -217,7 +203,7 @@ def test_the_first_game_is_shown_as_it_goes_but_not_more_often_than_a_screen_can
     assert len(games) > 10
 
 
-def test_training_goes_on_without_a_window_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_goes_on_without_a_window_that_fails(caplog: Log) -> None:
     caplog.set_level(logging.WARNING)
     screen = Screen(wanted=3)
     assert train(screen.open, itertools.count().__next__) == 120
@@ -232,9 +218,7 @@ def test_training_goes_on_without_a_window_that_fails(caplog: pytest.LogCaptureF
     assert "OSError: no memory; training goes on" in failed
 
 
-def test_a_worker_plays_as_always_where_nothing_can_be_shown(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_plays_on_where_nothing_can_be_shown(caplog: Log, monkeypatch: Patch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     assert prepare_live(CONFIG, envs.make, model.build) == (envs.make, None)
@@ -247,9 +231,6 @@ def test_a_worker_plays_as_always_where_nothing_can_be_shown(
     without_display, not_drawn = caplog.messages
     assert without_display.startswith("no window: there is no display here")
     assert "not drawn" in not_drawn
-
-
-# --- the window itself ----------------------------------------------------------------------------
 
 
 def test_a_window_shows_pictures_and_leaves_no_process() -> None:
@@ -271,9 +252,6 @@ def test_a_missing_display_is_reported_in_one_line() -> None:
     assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}) is None
 
 
-# --- environments that can't be rendered ----------------------------------------------------------
-
-
 class Promising(Echo):
     """Declares rgb_array and renders `picture`, or raises it."""
 
@@ -291,7 +269,6 @@ class Promising(Echo):
 
 
 def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
-    """The rendered environment; a maker is registered first."""
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
     config = Config(env=EnvConfig(env_id=env_id, env_kwargs=env_kwargs))
@@ -320,9 +297,7 @@ def test_rendering_prints_nothing_without_a_display() -> None:
         ("Broken-v0", Promising, ValueError("no paint"), "no paint"),
     ],
 )
-def test_an_environment_without_pictures_is_refused_in_one_line(
-    name: str, maker: Any, picture: Any, reason: str
-) -> None:
+def test_what_has_no_pictures_is_refused(name: str, maker: Any, picture: Any, reason: str) -> None:
     with pytest.raises(UserError) as refusal:
         opened(name, maker, **({} if picture is ... else {"picture": picture}))
     assert str(refusal.value).startswith(f"env_id {name} can't be shown: ")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -68,7 +67,6 @@ class Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def rollouts(wrapper: str, *scripts: Script, **settings: Any) -> Iterator[Rollout]:
-    """The rollouts of one scripted environment in a wrapper."""
     given = ({"name": f"{__name__}:{wrapper}"},)
     made = wrappers.copies(lambda: ScriptedEnv(0, scripts, []), 1, given)
     chosen = config(gamma=0.5, network="mlp", envs_per_worker=1, **settings)
@@ -151,24 +149,6 @@ def test_atari_games_are_wrapped_one_by_one(preprocessing: Any) -> None:
 class Negative(gymnasium.RewardWrapper[Any, Any]):
     def reward(self, reward: Any) -> float:
         return -float(reward)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"name": "examples.reward_shaping:Outcom"}, "has no Outcom; give package.module:Wrapper"),
-        ({"name": OUTCOME, "lst": 3}, "got an unexpected keyword argument 'lst'; mend it"),
-        ({"name": f"{__name__}:nothing"}, "gave None: let it be a gymnasium.Wrapper"),
-    ],
-)
-def test_a_wrapper_that_is_none_is_one_line(given: dict[str, Any], said: str) -> None:
-    start = f"wrapper {given['name']}"
-    with pytest.raises(UserError, match=f"^{re.escape(start)}.*{re.escape(said)}"):
-        envs.check(EnvConfig(env_id="CartPole-v1", wrapper=(given,)))
-
-
-def nothing(_env: Any) -> None:
-    return None
 
 
 def test_infos_hold_anything_in_each_copy_and_step() -> None:

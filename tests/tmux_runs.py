@@ -13,8 +13,6 @@ from tests.runs import call, call_script
 
 
 class Tmux:
-    """The test's own tmux server, and a launcher that uses it."""
-
     def __init__(self, directory: Path, work: Path) -> None:
         self.work = work
         self.environment = {**os.environ, "TMUX_TMPDIR": str(directory), "TMUX": ""}

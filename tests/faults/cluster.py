@@ -47,8 +47,6 @@ class Moment(NamedTuple):
 
 
 class Cluster:
-    """One run, its processes and its files."""
-
     def __init__(self, directory: Path, *arguments: str, workers: int = 3) -> None:
         self.workers = [f"worker-{i}" for i in range(workers)]
         self.run = RunDir(directory / "run")
@@ -56,8 +54,6 @@ class Cluster:
         self._switches.mkdir(exist_ok=True)
         self._said = directory / "launcher.log"
         self._arguments = ("--workers", str(workers), "--log-interval", "0.1", *arguments)
-
-    # --- start and end --------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -83,8 +79,6 @@ class Cluster:
     def stop(self) -> None:
         call_script("launch_cluster.py", "stop", str(self.run.path), check=True)
 
-    # --- inject faults --------------------------------------------------------------------------
-
     def switch(self, fault: str, value: object = "") -> None:
         """Enable a fault: one of `worlds`, or one of `injected/sitecustomize`."""
         (self._switches / fault).write_text(str(value))
@@ -109,8 +103,6 @@ class Cluster:
     def kill_keeper(self, name: str) -> None:
         os.kill(self.record(name).keeper.pid, signal.SIGKILL)
 
-    # --- read state -----------------------------------------------------------------------------
-
     def records(self) -> list[ProcessRecord]:
         return process_records.read_records(self.run.path)
 
@@ -120,14 +112,12 @@ class Cluster:
         return found
 
     def pid(self, name: str) -> int | None:
-        """The pid of a process; None if it isn't alive."""
         return pid_of(self.run, name)
 
     def status(self) -> dict[str, Any]:
         return status.read(self.run).as_dict()
 
     def log(self, name: str) -> str:
-        """The log of a process and its keeper."""
         path = self.run.log(name)
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -162,7 +152,6 @@ class Cluster:
         return int(steps[-1].name) if steps else 0
 
     def wait_for_checkpoint(self) -> None:
-        """Wait for another checkpoint."""
         newest = self.newest_checkpoint_step()
         wait_until(lambda: self.newest_checkpoint_step() > newest, "another checkpoint")
 
@@ -180,10 +169,7 @@ class Cluster:
         life = self.ps_life()
         return min(row["env_steps"] for row in self.rows("worker-0") if row.get("ps_life") == life)
 
-    # --- assertions -----------------------------------------------------------------------------
-
     def moment(self) -> Moment:
-        """The current progress, to compare with later."""
         names = ["ps-0", "ps-1", *self.workers]
         newest = self.newest_checkpoint_step()
         made = (self.run.checkpoints / str(newest)).stat().st_mtime if newest else time.time()
@@ -239,7 +225,6 @@ class Cluster:
                 assert values == sorted(values), f"{key} of {path.name} goes back"
 
     def assert_finite(self) -> None:
-        """Check that no number of the newest checkpoint is NaN or infinite."""
         newest = checkpoint.steps(self.run.checkpoints)[-1]
         for name, value in checkpoint.load_variables(newest).items():
             assert np.isfinite(value).all(), f"{name} is not finite"

@@ -19,7 +19,7 @@ from a3c.process.environment import code_environment
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir, create
 from a3c.watch import status
-from tests.faults import ledger
+from tests.faults import worlds
 from tests.faults.wire import Host
 from tests.runs import DEADLINE_S, ENDLESS, pid_of, wait_until
 
@@ -38,7 +38,7 @@ class Spread:
         self.hosts |= {f"worker-{i}": host for i, host in enumerate(hosts[1:])}
         mine = ("--workers", str(self.num_workers), "--trusted-network", "--log-interval", "0.2")
         config, _ = command_line.parse_config(
-            [*mine, *ENDLESS, "--env-id", ledger.ENV_ID, *flags], "spread", "", lambda _: None
+            [*mine, *ENDLESS, "--env-id", worlds.COUNTED, *flags], "spread", "", lambda _: None
         )
         create(path, config, None, resume=False)
         ps, *workers = [f"{host.address}:{PORT}" for host in hosts]
@@ -52,7 +52,7 @@ class Spread:
         command = planning.keeper_command(process, self.run, parent=os.getpid())
         self._children[name] = subprocess.Popen(
             self.hosts[name].command(command),
-            env={**code_environment(), ledger.VARIABLE: str(self.ledger)},
+            env={**code_environment(), worlds.LEDGER: str(self.ledger)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -80,7 +80,6 @@ class Spread:
 
     @property
     def step(self) -> int:
-        """The global step that the chief saw last."""
         return status.read(self.run).global_step or 0
 
     def record(self, name: str) -> ProcessRecord:

@@ -1,7 +1,6 @@
 """A disk that is full, or read-only: training continues, and saving resumes with the disk."""
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import pytest
 from a3c.run import checkpoint
 from a3c.run.rundir import RunDir
 from a3c.watch import status
-from tests.faults import ledger
+from tests import Patch
+from tests.faults import worlds
 from tests.full_disks import fill, mounted, small_disk
-from tests.runs import ENDLESS, finish, is_training, running, wait_until
+from tests.runs import ENDLESS, call, finish, is_training, running, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 
@@ -21,8 +21,7 @@ TIMES = ("--checkpoint-interval", "1", "--ps-timeout", "3", "--heartbeat-timeout
 
 def made_read_only(path: Path) -> bool:
     """Whether a mount could be made read-only: it can't be while a file in it is open."""
-    command = ["mount", "-o", "remount,bind,ro", str(path)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return call("mount", "-o", "remount,bind,ro", str(path)).returncode == 0
 
 
 def newest(path: Path) -> int:
@@ -35,16 +34,14 @@ def warned(path: Path, of: str) -> bool:
     return any(of in line for line in status.read(RunDir(path)).warnings)
 
 
-def test_training_outlives_a_full_and_a_read_only_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypatch: Patch) -> None:
     disk, book = tmp_path / "disk", tmp_path / "ledger"
     disk.mkdir()
     book.mkdir()
-    monkeypatch.setenv(ledger.VARIABLE, str(book))
+    monkeypatch.setenv(worlds.LEDGER, str(book))
     path = disk / "run"
     with small_disk(disk, "16m"):
-        with running(path, "--env-id", ledger.ENV_ID, *ENDLESS, *TIMES) as process:
+        with running(path, "--env-id", worlds.COUNTED, *ENDLESS, *TIMES) as process:
             wait_until(lambda: is_training(path), "training")
             wait_until(lambda: newest(path), "a checkpoint")
             filler = fill(disk)
@@ -67,9 +64,9 @@ def _is_blind_but_trains(path: Path, book: Path, alarm: str, blind_s: float) -> 
     """Nothing can be written, the alarm says so, and the last good checkpoint stays."""
     wait_until(lambda: warned(path, alarm), f"the alarm that the disk {alarm}")
     kept = newest(path)
-    before = ledger.read(book).steps
+    before = worlds.played(book).steps
     time.sleep(blind_s)
-    assert ledger.read(book).steps > before + 100 * blind_s
+    assert worlds.played(book).steps > before + 100 * blind_s
     assert newest(path) >= kept > 0
 
 

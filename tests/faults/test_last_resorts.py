@@ -1,19 +1,15 @@
 """Two ps of which one is lost, a port that is taken, the last worker's end, no chief and no ps."""
 
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic as now
 
 from a3c.cluster.topology import free_ports
 from a3c.errors import EXIT_FATAL
 from tests.faults.cluster import FAULTY, Cluster
-from tests.runs import DEADLINE_S, REPOSITORY, call, wait_until
+from tests.runs import DEADLINE_S, REPOSITORY, call, started, wait_until
 
-Process = subprocess.Popen[bytes]
 LEAVES_WITHIN_S = 5.0  # from the word of it to the end, on a busy machine
 
 
@@ -41,9 +37,7 @@ def test_one_of_two_ps_may_die_and_the_run_fails_only_with_its_last_worker(tmp_p
     assert cluster.status()["state"] == "failed"
 
 
-def test_a_port_that_was_taken_since_it_was_checked_is_named_and_worth_another_try(
-    tmp_path: Path,
-) -> None:
+def test_a_port_that_was_taken_since_the_check_is_named_and_tried_again(tmp_path: Path) -> None:
     """Its keeper tries again: 75."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -53,28 +47,14 @@ def test_a_port_that_was_taken_since_it_was_checked_is_named_and_worth_another_t
     assert f"ps-0 can't listen on port {port}" in done.stderr
 
 
-@contextmanager
-def started(log: Path, hosts: Sequence[str], *commands: list[str]) -> Iterator[list[Process]]:
-    """Processes that write to a log; they are gone in the end."""
-    with log.open("wb") as said:
-        processes = [subprocess.Popen([*each, *hosts], stderr=said) for each in commands]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_the_ps_is_lost(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_a_ps_is_lost(tmp_path: Path) -> None:
     """Nothing that it holds waits for the ps to come back, nor until `--ps-timeout` has passed."""
     ps, chief, waiter = (f"127.0.0.1:{port}" for port in free_ports(3))
     hosts = ["--ps-hosts", ps, "--worker-hosts", f"{chief},{waiter}", "--run-dir", str(tmp_path)]
     log = tmp_path / "log"
     waiting = [*command("worker", 1), "--env-id", "CartPole-v1", "--ps-timeout", "60"]
-    with started(log, hosts, command("ps", 0), waiting) as (server, worker):
+    both = (each + hosts for each in (command("ps", 0), waiting))
+    with log.open("wb") as said, started(*both, stderr=said) as (server, worker):
         wait_until(lambda: "waiting for worker-0" in log.read_text(), "a waiting worker")
         server.kill()
         lost = wait_until(lambda: "the ps is lost" in log.read_text() and now(), "the loss")
@@ -89,7 +69,8 @@ def test_a_worker_leaves_as_soon_as_any_ps_is_lost_while_it_plays(tmp_path: Path
     log, rows = tmp_path / "log", tmp_path / "metrics" / "worker-0.jsonl"
     playing = [*command("worker", 0), "--env-id", "CartPole-v1", "--log-interval", "1"]
     playing += ["--ps-timeout", "60", "--stop-at-return", "1e9"]
-    with started(log, hosts, command("ps", 0), command("ps", 1), playing) as (_, second, worker):
+    all_three = (each + hosts for each in (command("ps", 0), command("ps", 1), playing))
+    with log.open("wb") as said, started(*all_three, stderr=said) as (_, second, worker):
         wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 2, "training")
         second.kill()
         killed = now()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from a3c.process import process_records
-from tests.faults import ledger, wire
+from tests.faults import wire, worlds
 from tests.faults.spread import PORT, Spread, spread
 from tests.faults.wire import Conditions, Host
 from tests.runs import manifest, wait_until
@@ -128,5 +128,5 @@ def test_every_step_was_counted_once(cluster: Spread) -> None:
     """Each life of a worker loses two rollouts at most: the one in play, the one on its way."""
     lives = sum(1 + count for count in restarts(cluster)[1:])
     cluster.leave()
-    counted, played = manifest(cluster.run.path).step, ledger.read(cluster.ledger).steps
+    counted, played = manifest(cluster.run.path).step, worlds.played(cluster.ledger).steps
     assert counted <= played <= counted + lives * 2 * IN_FLIGHT

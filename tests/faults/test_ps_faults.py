@@ -127,9 +127,7 @@ def test_a_ps_that_is_frozen_for_good_is_treated_as_dead(cluster: Cluster) -> No
     assert_lost_no_more_than_the_interval(cluster, frozen)
 
 
-def test_a_ps_that_is_back_before_anyone_looked_gets_no_push_while_it_is_blank(
-    cluster: Cluster,
-) -> None:
+def test_a_ps_that_is_back_before_anyone_looked_gets_no_push_while_blank(cluster: Cluster) -> None:
     """All workers sleep while the ps's keeper, and the ps with it, is killed and started again."""
     cluster.wait_for_checkpoint()
     restarts = cluster.record("ps-0").restarts

@@ -2,6 +2,9 @@
 
 A switch is a file in the directory A3C_TEST_FAULTS, named by a fault and a worker's number, such as
 `raise-in-step.2`. The fault lasts as long as the file exists.
+
+Every process that plays `Counted-v0` counts its steps and games in a file of its own in
+$A3C_LEDGER, through shared memory: SIGKILL loses nothing.
 """
 
 import functools
@@ -9,18 +12,18 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from tests.faults import ledger
-
 READ_EVERY_STEPS = 20
 LEAK_BYTES = 20_000_000
 FAULTS = ("raise-in-step", "raise-in-reset", "hang", "leak", "nan-reward", "inf-observation")
 
+LEDGER = "A3C_LEDGER"  # the variable with its directory
+COUNTED = "tests.faults.worlds:Counted-v0"
 _leaked: list[bytes] = []
 
 
@@ -81,13 +84,11 @@ gymnasium.register("Slow-v0", f"{__name__}:Slow", max_episode_steps=500)
 @functools.cache
 def _tally() -> Any:
     """This process's page of the ledger: steps, games."""
-    path = Path(os.environ[ledger.VARIABLE]) / f"{os.getpid()}-{os.urandom(4).hex()}.int64"
+    path = Path(os.environ[LEDGER]) / f"{os.getpid()}-{os.urandom(4).hex()}.int64"
     return np.memmap(path, np.int64, "w+", shape=(2,))
 
 
 class Counted(CartPoleEnv):
-    """CartPole that counts its steps and games in the ledger."""
-
     def step(self, action: Any) -> Any:
         _tally()[0] += 1
         return super().step(action)
@@ -98,3 +99,17 @@ class Counted(CartPoleEnv):
 
 
 gymnasium.register("Counted-v0", f"{__name__}:Counted", max_episode_steps=500)
+
+
+class Played(NamedTuple):
+    """What all processes have played."""
+
+    steps: int
+    games: int  # that have begun
+
+
+def played(directory: Path) -> Played:
+    """The sum over all processes, also over those that have ended."""
+    pages = [np.fromfile(path, np.int64) for path in directory.glob("*.int64")]
+    whole = [page for page in pages if page.size == 2]  # another was just being made
+    return Played(sum(int(page[0]) for page in whole), sum(int(page[1]) for page in whole))

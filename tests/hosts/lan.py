@@ -14,7 +14,7 @@ from pathlib import Path
 from a3c.run.rundir import REPOSITORY
 from tests.faults import wire
 from tests.faults.wire import NETWORK, Host, Wires
-from tests.runs import children, wait_until
+from tests.runs import call, children, wait_until
 
 OUTSIDE = "198.51.100"
 _HOME = "/opt/home"
@@ -76,7 +76,6 @@ class Machine:
             self._init = None
 
     def command(self, argv: Sequence[str], directory: str = "/opt/a3c") -> list[str]:
-        """The command that runs `argv` on this host."""
         assert self._init is not None
         first = children(self._init.pid)[0]
         enter = ["nsenter", f"--target={first}", "--net", "--pid", "--mount", "--uts"]
@@ -84,9 +83,7 @@ class Machine:
         return [*enter, *there, *argv]
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(argv), capture_output=True, text=True, check=check, timeout=180
-        )
+        return call(*self.command(argv), check=check)
 
     def close(self) -> None:
         self.crash()
@@ -108,13 +105,8 @@ def why_not() -> str:
 
 def copy_code(directory: Path) -> None:
     """Copy the code as a fresh clone of this tree would have it."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
+    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, call(*listing, cwd=REPOSITORY, check=True).stdout.split("\0")):
         source = REPOSITORY / name
         if source.is_file() and source.suffix not in (".png", ".gif", ".svg", ".csv", ".jsonl"):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)

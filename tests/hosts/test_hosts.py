@@ -94,9 +94,6 @@ def cluster(net: Net) -> Iterator[Launcher]:
             process.kill()
 
 
-# --- what the run's files say ---------------------------------------------------------------------
-
-
 def gain(net: Net, *names: str, what: str) -> None:
     """Wait until workers have written two more rows, as they reach the launcher's host."""
 
@@ -119,9 +116,6 @@ def processes_of(machine: Machine) -> str:
     """The command lines of everything on a host that runs our code."""
     lines = machine.run("ps", "-eo", "args").stdout.splitlines()
     return "\n".join(line for line in lines if "worker.py" in line or "a3c." in line)
-
-
-# --- before the start -----------------------------------------------------------------------------
 
 
 def test_every_fault_is_said_before_anything_starts(net: Net) -> None:
@@ -150,9 +144,6 @@ def test_every_fault_is_said_before_anything_starts(net: Net) -> None:
     assert said.returncode == 2
     assert "gamma: ssh fails" in said.stderr.splitlines()[-1]
     assert "try `ssh gamma true`" in said.stderr.splitlines()[-1]
-
-
-# --- one run --------------------------------------------------------------------------------------
 
 
 def test_the_run_is_on_three_hosts_and_looked_at_from_one(net: Net, cluster: Launcher) -> None:

@@ -1,14 +1,89 @@
-"""The keeper of a test."""
+"""A keeper for tests, and its effects."""
 
+import dataclasses
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from a3c.keeper.spec import command
-from tests.keeper.kept import QUICK, ROOT, Kept, Start, make_spec
+from a3c.keeper.restarts import Limits
+from a3c.keeper.spec import KeeperSpec, command
+from a3c.process import process_records
+from a3c.process.heartbeat import VARIABLE
+from a3c.process.process_records import ProcessRecord
+from tests.runs import REPOSITORY, wait_until
+
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+QUICK = Limits(first_delay_s=0.01, longest_delay_s=0.05)
+BEAT = f'touch "${VARIABLE}"'
+DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
+# Counts its lives in the file `lives`, in $n.
+COUNT = "echo x >> lives; n=$(wc -l < lives)"
+
+Start = Callable[..., "Kept"]
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    return wait_until(condition, "what the test needs", 20.0)
+
+
+def make_spec(folder: Path, *argv: str, **changes: Any) -> KeeperSpec:
+    """The spec of a keeper whose files are in a directory."""
+    values: dict[str, Any] = {
+        "name": "worker-0",
+        "role": "worker",
+        "task": 0,
+        "address": "127.0.0.1:1234",
+        "argv": argv,
+        "environment": {},
+        "log": str(folder / "logs" / "worker-0.log"),
+        "record": folder / "processes" / "worker-0.json",
+    }
+    return KeeperSpec(**{**values, **changes})
+
+
+@dataclasses.dataclass
+class Kept:
+    process: subprocess.Popen[str]
+    spec: KeeperSpec
+
+    def record(self) -> ProcessRecord:
+        return self.wait_record(lambda _record: True)
+
+    def wait_record(self, condition: Callable[[ProcessRecord], Any]) -> ProcessRecord:
+        def read() -> ProcessRecord | None:
+            record = process_records.read_record(self.spec.record)
+            return record if record is not None and condition(record) else None
+
+        found: ProcessRecord = wait_for(read)
+        return found
+
+    def child(self) -> int:
+        return self.wait_record(lambda record: record.pid).pid or 0
+
+    def file(self, name: str) -> Path:
+        return Path(self.spec.directory or "") / name
+
+    def log(self) -> str:
+        log = Path(self.spec.log)
+        return log.read_text() if log.exists() else ""
+
+    def wait_log(self, text: str) -> None:
+        wait_for(lambda: text in self.log())
+
+    def guardian(self) -> int:
+        """The keeper's other child."""
+        child = self.child()
+        (pid,) = {p.pid for p in psutil.Process(self.process.pid).children()} - {child}
+        return pid
+
+    def ended(self) -> ProcessRecord:
+        self.process.wait(timeout=20)
+        return self.record()
 
 
 @pytest.fixture
@@ -24,7 +99,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "directory": str(tmp_path),
         }
         spec = make_spec(tmp_path / "run", *argv, **{**values, **changes})
-        options: dict[str, Any] = {"cwd": ROOT, "text": True, "start_new_session": True}
+        options: dict[str, Any] = {"cwd": REPOSITORY, "text": True, "start_new_session": True}
         process = subprocess.Popen(command(spec), **{**options, **(popen or {})})
         kept.append(Kept(process, spec))
         return kept[-1]

@@ -13,7 +13,7 @@ import pytest
 from a3c.keeper.restarts import Limits
 from a3c.process import process_records
 from a3c.process.process_records import LastExit
-from tests.keeper.kept import BEAT, DEAF, PYTHON, Start, wait_for
+from tests.keeper.conftest import BEAT, DEAF, PYTHON, Start, wait_for
 from tests.runs import is_gone
 
 

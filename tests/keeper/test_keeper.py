@@ -14,7 +14,7 @@ import pytest
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import command, parse
 from a3c.process.heartbeat import VARIABLE
-from tests.keeper.kept import BEAT, PYTHON, Start, make_spec, wait_for
+from tests.keeper.conftest import BEAT, PYTHON, Start, make_spec, wait_for
 
 
 def test_the_record_can_be_read_at_any_moment(start: Start) -> None:
