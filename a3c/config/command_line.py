@@ -121,9 +121,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
 
-# --- layers from files and presets ----------------------------------------------------------------
-
-
 def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
     """Check the sections and keys of a TOML or JSON file.
 
@@ -232,9 +229,6 @@ def merge(layers: Sequence[Layer]) -> Config:
 def from_dict(tables: Any, source: str) -> Config:
     """A configuration from a run's stored data, checked like any other layer."""
     return merge([from_tables(tables, source, of_run=True)])
-
-
-# --- layers from flags ----------------------------------------------------------------------------
 
 
 def plain(value: Any) -> str:

@@ -106,9 +106,6 @@ def _all_options() -> dict[str, Option]:
 OPTIONS: dict[str, Option] = _all_options()
 
 
-# --- checking one value -------------------------------------------------------------------------
-
-
 def coerce(option: Option, value: Any, source: str) -> Any:
     """Convert a value to the field's type; raises UserError with the allowed values."""
     if value is None and option.optional:
@@ -190,9 +187,6 @@ def parse_text(option: Option, text: Any) -> Any:
         with contextlib.suppress(ValueError, RecursionError):  # 1e6 is a whole number too
             return convert(text)
     return text
-
-
-# --- checks that involve several settings ---------------------------------------------------------
 
 
 def validate(config: Config) -> Config:

@@ -97,9 +97,6 @@ def _of_run(manifest: Manifest, name: str) -> float:
     return float(value) if isinstance(value, int | float) else -math.inf
 
 
-# --- writing ------------------------------------------------------------------------------------
-
-
 def write(
     root: Path, manifest: Manifest, save: Callable[[Path], None], name: str | None = None
 ) -> Path:
@@ -171,9 +168,6 @@ def _remove(path: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# --- reading ------------------------------------------------------------------------------------
 
 
 def verify(directory: Path) -> Manifest:
@@ -255,9 +249,6 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
                     f"{source} was trained with {key} {old!r}, not {value!r}: "
                     "resume with the same, or start a new run in another --run-dir"
                 )
-
-
-# --- the variables, with TensorFlow ---------------------------------------------------------------
 
 
 def is_of_optimizer(name: str) -> bool:
@@ -345,9 +336,6 @@ def start_from(
         found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
     return found, f"starting from the weights of {source}{new}"
-
-
-# --- selecting ------------------------------------------------------------------------------------
 
 
 def steps(root: Path) -> list[Path]:

@@ -152,8 +152,6 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
     return dashboard.status
 
 
-# --- the layout -----------------------------------------------------------------------------------
-
 DIM = "bright_black"
 _ACCENT = "cyan"
 _STATE_STYLES = {
@@ -330,8 +328,6 @@ def warnings(status: Status, width: int) -> list[Text]:
         line.truncate(width, overflow="ellipsis")
     return lines
 
-
-# --- processes ------------------------------------------------------------------------------------
 
 _CELLS = CELLS | {
     "restarts": lambda p: str(p.restarts) if p.restarts else NOTHING,

@@ -117,8 +117,6 @@ class Status:
         return self.state in ENDED_STATES
 
 
-# --- words for numbers ----------------------------------------------------------------------------
-
 NOTHING = "-"
 
 
@@ -166,8 +164,6 @@ def printable(text: str) -> str:
     """The text with control characters replaced by `?`."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
-
-# --- for people -----------------------------------------------------------------------------------
 
 CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
     "process": lambda p: printable(p.name),
@@ -222,8 +218,6 @@ def lines(status: Status) -> list[str]:
         shown += ["", *(f"  ! {line}" for line in status.warnings)]
     return shown
 
-
-# --- the curve, and the time that is left ---------------------------------------------------------
 
 _MAX_POINTS = 2000
 _MEAN_RETURN = "cluster/mean_return_100"

@@ -209,9 +209,6 @@ class Reader:
         )
 
 
-# --- files and disk -------------------------------------------------------------------------------
-
-
 def _read_settings(path: Path) -> tuple[Config, float]:
     """The configuration of a run, and when it was last started or resumed, or else 0."""
     config = rundir.read_config(RunDir(path.parent))
@@ -248,9 +245,6 @@ def _number(row: Row, key: str) -> float:
 def _mean(rows: Sequence[Row], name: str) -> float | None:
     values = [row[name] for row in rows if name in row]
     return sum(values) / len(values) if values else None
-
-
-# --- the run as a whole ---------------------------------------------------------------------------
 
 
 def run_state(
@@ -305,9 +299,6 @@ def _frame_skip(env: EnvConfig) -> int | None:
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
     return env.frame_skip if atari or env.preprocessing not in ("auto", "none") else None
-
-
-# --- single processes -----------------------------------------------------------------------------
 
 
 def _member(
