@@ -15,8 +15,8 @@ from a3c.config.own_code import networks
 def option(
     default: Any,
     help_text: str,
-    *,
     within: tuple[float | None, float | None] = (None, None),
+    *,
     above: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
     is_everyday: bool = False,
@@ -34,18 +34,18 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+everyday = functools.partial(option, is_everyday=True)  # `--help` shows it, not only `--help-all`
+unset = functools.partial(option, None)
+
+
 def window_start(what: str) -> Any:
     text = f"env steps before {what} begins to change (--anneal-start if unset)"
-    return option(None, text, within=(0, None))
+    return unset(text, (0, None))
 
 
 def window_end(what: str) -> Any:
     text = f"env steps at which {what} has its last value (--anneal-steps if unset)"
-    return option(None, text, within=(1, None))
-
-
-# An option that `--help` shows; the others are in `--help-all` only.
-everyday = functools.partial(option, is_everyday=True)
+    return unset(text, (1, None))
 
 
 @dataclass(frozen=True)
@@ -53,39 +53,34 @@ class EnvConfig:
     """The environment, the number of copies, and the preprocessing of observations."""
 
     env_id: str = everyday("ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own")
-    envs: int = everyday(16, "environments in all, which the workers share", within=(1, 100_000))
+    envs: int = everyday(16, "environments in all, which the workers share", (1, 100_000))
     envs_per_worker: int | None = everyday(
         None,
         "environments that each worker plays at once (its share of --envs if unset)",
-        within=(1, 4096),
+        (1, 4096),
     )
     env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
-    max_episode_steps: int | None = option(
-        None,
-        "cut episodes after this many env steps (the environment's own limit if unset)",
-        within=(1, None),
+    max_episode_steps: int | None = unset(
+        "cut episodes after this many env steps (the environment's own limit if unset)", (1, None)
     )
     preprocessing: Literal["auto", "atari", "cropped", "universe", "none"] = option(
         "auto",
         "atari: 84x84 grey, stacked; cropped: rows 34 to 193 of it; universe: these at 42x42; "
         "auto: atari for Atari games",
     )
-    frame_skip: int = option(4, "Atari: frames that one action is held for", within=(1, 60))
-    frame_stack: int = option(4, "Atari: frames that one observation holds", within=(1, 16))
+    frame_skip: int = option(4, "Atari: frames that one action is held for", (1, 60))
+    frame_stack: int = option(4, "Atari: frames that one observation holds", (1, 16))
     repeat_first_frame: bool = option(
         False, "Atari: a game's first observation holds its first frame again and again, not black"
     )
-    noop_max: int = option(
-        30, "Atari: up to this many no-ops at the start of a game", within=(0, 250)
-    )
+    noop_max: int = option(30, "Atari: up to this many no-ops at the start of a game", (0, 250))
     fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
-    sticky_actions: float | None = option(
-        None,
+    sticky_actions: float | None = unset(
         "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
-        within=(0.0, 1.0),
+        (0.0, 1.0),
     )
     episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
-    actions: tuple[int, ...] = option((), "Discrete: play only these actions", within=(0, None))
+    actions: tuple[int, ...] = option((), "Discrete: play only these actions", (0, None))
     wrapper: tuple[dict[str, Any], ...] = option(
         (),
         "wrap each environment in package.module:Wrapper, or a JSON object with this name and "
@@ -111,11 +106,9 @@ class NetworkConfig:
         "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
         choices=("auto", *networks()),
     )
-    hidden_sizes: tuple[int, ...] = option(
-        (64, 64), "mlp: units of each hidden layer", within=(1, 65536)
-    )
+    hidden_sizes: tuple[int, ...] = option((64, 64), "mlp: units of each hidden layer", (1, 65536))
     activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
-    lstm_size: int = option(256, "units of the LSTM, in networks that have one", within=(1, 65536))
+    lstm_size: int = option(256, "units of the LSTM, in networks that have one", (1, 65536))
     separate_value: bool = option(
         False, "give policy and value a trunk each instead of a shared one"
     )
@@ -129,7 +122,7 @@ class NetworkConfig:
         "clip", "Box actions: clip samples to the bounds, or squash them through tanh"
     )
     initial_log_deviation: float = option(
-        0.0, "Box actions: log of the initial standard deviation", within=(-10.0, 5.0)
+        0.0, "Box actions: log of the initial standard deviation", (-10.0, 5.0)
     )
 
 
@@ -138,36 +131,33 @@ class LearningConfig:
     """The update: returns, loss, optimizer and their schedules."""
 
     rollout_length: int = everyday(
-        20, "env steps of each environment in one rollout (T)", within=(1, 100_000)
+        20, "env steps of each environment in one rollout (T)", (1, 100_000)
     )
-    shortest_rollout: int | None = option(
-        None,
-        "shortest rollout with more workers than --envs (--rollout-length if unset)",
-        within=(1, 100_000),
+    shortest_rollout: int | None = unset(
+        "shortest rollout with more workers than --envs (--rollout-length if unset)", (1, 100_000)
     )
     samples_per_step: int | None = everyday(
         None,
         "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
         "--envs if unset; more with many workers; 0: every push is a step)",
-        within=(0, 10**9),
+        (0, 10**9),
     )
     smallest_push: int = option(
-        64, "samples in a push at least, if a rollout has as many", within=(1, 10**9)
+        64, "samples in a push at least, if a rollout has as many", (1, 10**9)
     )
-    gamma: float = everyday(0.99, "discount factor", within=(0.0, 1.0))
+    gamma: float = everyday(0.99, "discount factor", (0.0, 1.0))
     gae_lambda: float = option(
-        1.0, "lambda of generalised advantage estimation (1: n-step returns)", within=(0.0, 1.0)
+        1.0, "lambda of generalised advantage estimation (1: n-step returns)", (0.0, 1.0)
     )
-    return_steps: int | None = option(
-        None,
+    return_steps: int | None = unset(
         "returns of exactly so many env steps, also beyond the rollout's end (to its end if unset)",
-        within=(1, 100_000),
+        (1, 100_000),
     )
     return_min_samples: int = option(
         1,
         "with --return-steps: samples with complete returns that a worker waits for before it "
         "learns",
-        within=(1, 10**9),
+        (1, 10**9),
     )
     optimizer: Literal["adam", "rmsprop", "sgd"] = everyday(
         "adam", "optimizer, its statistics shared by all workers on the ps"
@@ -190,39 +180,36 @@ class LearningConfig:
         "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
     )
     learning_rate_final: float = option(
-        0.0, "learning rate at the end of a linear schedule, and after it", within=(0.0, 100.0)
+        0.0, "learning rate at the end of a linear schedule, and after it", (0.0, 100.0)
     )
-    anneal_start: int = option(0, "env steps before schedules begin to run", within=(0, None))
-    anneal_steps: int | None = option(
-        None, "env steps at which schedules end (--max-env-steps if unset)", within=(1, None)
+    anneal_start: int = option(0, "env steps before schedules begin to run", (0, None))
+    anneal_steps: int | None = unset(
+        "env steps at which schedules end (--max-env-steps if unset)", (1, None)
     )
     critic_learning_rate_scale: float = option(
         1.0, "learning rate of value-only weights, as a multiple", above=(0.0, 100.0)
     )
-    adam_beta1: float = option(0.9, "Adam: decay of the mean", within=(0.0, 0.999999))
-    adam_beta2: float = option(0.999, "Adam: decay of the mean square", within=(0.0, 0.99999999))
+    adam_beta1: float = option(0.9, "Adam: decay of the mean", (0.0, 0.999999))
+    adam_beta2: float = option(0.999, "Adam: decay of the mean square", (0.0, 0.99999999))
     adam_epsilon: float = option(1e-5, "Adam: epsilon", above=(0.0, 1.0))
-    rmsprop_alpha: float = option(
-        0.99, "RMSProp: decay of the mean square", within=(0.0, 0.99999999)
-    )
+    rmsprop_alpha: float = option(0.99, "RMSProp: decay of the mean square", (0.0, 0.99999999))
     rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=(0.0, 10.0))
-    rmsprop_momentum: float = option(0.0, "RMSProp: decay of the momentum", within=(0.0, 0.999999))
+    rmsprop_momentum: float = option(0.0, "RMSProp: decay of the momentum", (0.0, 0.999999))
     rmsprop_initial_mean_square: float = option(
-        0.0, "RMSProp: initial mean square of the gradients", within=(0.0, 1e6)
+        0.0, "RMSProp: initial mean square of the gradients", (0.0, 1e6)
     )
     max_gradient_norm: float = option(
-        0.5, "clip gradients to this global norm (0: never)", within=(0.0, 1e9)
+        0.5, "clip gradients to this global norm (0: never)", (0.0, 1e9)
     )
-    critic_max_gradient_norm: float | None = option(
-        None,
+    critic_max_gradient_norm: float | None = unset(
         "clip the gradient of value-only weights to a norm of their own (with the others if unset; "
         "0: never)",
-        within=(0.0, 1e9),
+        (0.0, 1e9),
     )
-    value_loss_weight: float = option(0.5, "weight of the value loss", within=(0.0, 1e6))
-    entropy_weight: float = everyday(0.01, "weight of the policy's entropy", within=(0.0, 1e6))
-    entropy_weight_final: float | None = option(
-        None, "anneal the entropy weight to this at --entropy-anneal-steps", within=(0.0, 1e6)
+    value_loss_weight: float = option(0.5, "weight of the value loss", (0.0, 1e6))
+    entropy_weight: float = everyday(0.01, "weight of the policy's entropy", (0.0, 1e6))
+    entropy_weight_final: float | None = unset(
+        "anneal the entropy weight to this at --entropy-anneal-steps", (0.0, 1e6)
     )
     entropy_anneal_start: int | None = window_start("the entropy weight")
     entropy_anneal_steps: int | None = window_end("the entropy weight")
@@ -232,10 +219,10 @@ class LearningConfig:
     advantage_horizon: int = option(
         0,
         "scale advantages by running moments over about so many samples of all workers (0: off)",
-        within=(0, 10**9),
+        (0, 10**9),
     )
     reward_clip: float = option(
-        0.0, "clip rewards to plus or minus this, for learning only (0: never)", within=(0.0, 1e9)
+        0.0, "clip rewards to plus or minus this, for learning only (0: never)", (0.0, 1e9)
     )
     reward_scale: float = option(
         1.0, "multiply rewards by this before clipping, for learning only", above=(0.0, 1e9)
@@ -245,43 +232,40 @@ class LearningConfig:
         "compute gradients with the weights expected one step later (several workers that gather "
         "steps of Adam); without it, returns also use the values of play, not newer ones",
     )
-    minibatches: int | None = option(
-        None,
+    minibatches: int | None = unset(
         "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
-        within=(1, 4096),
+        (1, 4096),
     )
-    epochs: int = everyday(
-        1, "passes over each rollout; more than 1 needs --ratio-limit", within=(1, 100)
-    )
+    epochs: int = everyday(1, "passes over each rollout; more than 1 needs --ratio-limit", (1, 100))
     ratio_limit: float = option(
         0.0,
         "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)",
-        within=(0.0, 10.0),
+        (0.0, 10.0),
     )
-    ratio_limit_final: float | None = option(
-        None, "anneal the ratio limit to this at --ratio-limit-anneal-steps", within=(0.0, 10.0)
+    ratio_limit_final: float | None = unset(
+        "anneal the ratio limit to this at --ratio-limit-anneal-steps", (0.0, 10.0)
     )
     ratio_limit_anneal_start: int | None = window_start("the ratio limit")
     ratio_limit_anneal_steps: int | None = window_end("the ratio limit")
     value_clip: float = option(
         0.0,
         "how far a value may move from the one predicted while playing (0: no limit)",
-        within=(0.0, 1e9),
+        (0.0, 1e9),
     )
     kl_limit: float = option(
         0.0,
         "leave out the other epochs of a rollout once the policy has diverged by 1.5 times this "
         "(0: never)",
-        within=(0.0, 100.0),
+        (0.0, 100.0),
     )
     max_dropped_rollouts: int = option(
         100,
         "a worker fails after this many non-finite rollouts in a row (0: never)",
-        within=(0, 2**31 - 1),
+        (0, 2**31 - 1),
     )
-    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", within=(0.0, 1.0))
+    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", (0.0, 1.0))
     epsilon_greedy_final: float = option(
-        0.0, "anneal that chance to this at --epsilon-anneal-steps", within=(0.0, 1.0)
+        0.0, "anneal that chance to this at --epsilon-anneal-steps", (0.0, 1.0)
     )
     epsilon_anneal_start: int | None = window_start("the chance of random actions")
     epsilon_anneal_steps: int | None = window_end("the chance of random actions")
@@ -311,16 +295,14 @@ class LearningConfig:
 class RunConfig:
     """When the run ends, and which files it writes."""
 
-    seed: int = everyday(1, "seed of everything random", within=(0, 2**31 - 1))
+    seed: int = everyday(1, "seed of everything random", (0, 2**31 - 1))
     max_env_steps: int = everyday(
         10_000_000,
         "end after this many env steps of the cluster (+N with --resume: after N more)",
-        within=(1, 2**62),
+        (1, 2**62),
     )
     max_wall_time_s: float | None = everyday(
-        None,
-        "end after so much training: seconds, or 30m, 2h",
-        above=(0.0, 1e9),
+        None, "end after so much training: seconds, or 30m, 2h", above=(0.0, 1e9)
     )
     stop_at_return: float | None = everyday(
         None,
@@ -328,44 +310,37 @@ class RunConfig:
         "reach this mean",
     )
     stop_window: int = option(
-        100, "games of training whose mean must reach --stop-at-return first", within=(1, 100)
+        100, "games of training whose mean must reach --stop-at-return first", (1, 100)
     )
-    stop_worker_games: int | None = option(
-        None,
-        "instead, one worker's games whose mean must reach --stop-at-return first",
-        within=(1, 100),
+    stop_worker_games: int | None = unset(
+        "instead, one worker's games whose mean must reach --stop-at-return first", (1, 100)
     )
     push_winner: bool = option(
         False,
         "a worker whose own last games reach --stop-at-return puts the weights that it played with "
         "on the ps",
     )
-    patience: int | None = option(
-        None,
+    patience: int | None = unset(
         "end when so many evaluations in a row were no better than the best; starts the evaluator",
-        within=(1, 1_000_000),
+        (1, 1_000_000),
     )
     start_from: str | None = everyday(None, "weights to begin with: RUN, a checkpoint or zoo/NAME")
-    checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", within=(0.1, 1e7))
-    keep_checkpoints: int = option(
-        5, "newest checkpoints to keep, besides the best", within=(1, 10_000)
-    )
+    checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", (0.1, 1e7))
+    keep_checkpoints: int = option(5, "newest checkpoints to keep, besides the best", (1, 10_000))
     render: bool = option(
         False, "show a game in a window, where there is a display; starts the evaluator"
     )
-    render_worker: int | None = option(
-        None,
-        "show a game of training of this worker in a window, where there is a display",
-        within=(0, 99_999),
+    render_worker: int | None = unset(
+        "show a game of training of this worker in a window, where there is a display", (0, 99_999)
     )
     log_games: bool = option(False, "workers log a line for each of their games that ends")
     log_policy_every: int = option(
         0,
         "workers log the policy and the value in their first environment once in so many env "
         "steps of it (0: never)",
-        within=(0, 10**9),
+        (0, 10**9),
     )
-    log_interval_s: float = option(2.0, "seconds between rows of metrics", within=(0.05, 3600.0))
+    log_interval_s: float = option(2.0, "seconds between rows of metrics", (0.05, 3600.0))
     info_metrics: tuple[str, ...] = option(
         (), "numbers in the environment's info that become metrics, info/NAME; repeatable"
     )
@@ -377,7 +352,7 @@ class RunConfig:
     evaluation_episodes: int = option(
         20,
         "whole games that confirm that a run is solved, or are played at its end (0: none)",
-        within=(0, 100_000),
+        (0, 100_000),
     )
     evaluation_greedy: bool = option(
         False, "evaluation games take the most probable actions instead of sampled ones"
@@ -391,42 +366,35 @@ class ClusterConfig:
     workers: int = everyday(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "worker processes (one a core of this machine if unset)",
-        within=(1, 100_000),
+        (1, 100_000),
     )
     max_workers: int | None = everyday(
         None,
         "reserve addresses for this many workers; `add` starts those beyond --workers",
-        within=(1, 100_000),
+        (1, 100_000),
     )
-    ps: int = everyday(1, "parameter servers", within=(1, 1000))
+    ps: int = everyday(1, "parameter servers", (1, 1000))
     base_port: int | None = everyday(
-        None, "first port; the others follow (free ports if unset)", within=(1, 65535)
+        None, "first port; the others follow (free ports if unset)", (1, 65535)
     )
     isolation: Literal["auto", "on", "off"] = everyday(
         "auto",
         "run ps and workers in a network of their own: on, off, or where the kernel allows it",
     )
-    worker_threads: int = option(
-        1, "TensorFlow threads for one operation in a worker", within=(1, 256)
-    )
-    ps_threads: int = option(
-        1, "updates that a ps processes at once, one thread each", within=(1, 256)
-    )
+    worker_threads: int = option(1, "TensorFlow threads for one operation in a worker", (1, 256))
+    ps_threads: int = option(1, "updates that a ps processes at once, one thread each", (1, 256))
     connect_timeout_s: float = option(
         60.0, "seconds to wait for a peer at the start", above=(0.0, 86400.0)
     )
     ps_timeout_s: float = option(
         60.0, "seconds after which a silent ps counts as lost", above=(0.0, 86400.0)
     )
-    heartbeat_timeout_s: float | None = option(
-        None,
+    heartbeat_timeout_s: float | None = unset(
         "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
         above=(0.0, 1e6),
     )
-    max_worker_memory_mb: int | None = option(
-        None,
-        "restart a worker above this many MB of resident memory (never if unset)",
-        within=(1, 2**40),
+    max_worker_memory_mb: int | None = unset(
+        "restart a worker above this many MB of resident memory (never if unset)", (1, 2**40)
     )
     wire_dtype: Literal["float32", "float16"] = option(
         "float32",
