@@ -159,14 +159,14 @@ class RecordedKeepers:
         state, record = self._look(name)
         if state in ("done", "stopped"):
             return EXIT_OK
-        if state not in ("failed", process_records.DEAD):
+        if state not in ("failed", "dead"):
             return None
         last = record.last_exit if record and state == "failed" else None
         return (last and last.code) or EXIT_FATAL
 
     def is_killed(self, name: str) -> bool:
         state, record = self._look(name)
-        return record is not None and state == process_records.DEAD
+        return record is not None and state == "dead"
 
     def _look(self, name: str) -> tuple[str, ProcessRecord | None]:
         """State and record of a process; "starting" until its newest keeper has written it."""
@@ -175,7 +175,7 @@ class RecordedKeepers:
         if record is not None and record.keeper != old:
             return process_records.live_state(record), record
         is_late = time.monotonic() - since > FIRST_RECORD_S
-        return process_records.DEAD if is_late else "starting", record
+        return "dead" if is_late else "starting", record
 
     def start_again(self, process: Process, restarts: int) -> None:
         record = process_records.read_record(self._run.record(process.name))

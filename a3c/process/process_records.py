@@ -21,7 +21,6 @@ from a3c.errors import UserError
 from a3c.process.atomic_file import write_atomically
 
 ENDED_STATES = ("done", "failed", "stopped")
-DEAD = "dead"
 
 _MAX_BYTES = 1 << 20
 
@@ -199,7 +198,7 @@ def live_state(record: ProcessRecord) -> str:
         return record.state
     if keeper_lives(record):
         return record.state if record.pid is None else "restarting"
-    return DEAD
+    return "dead"
 
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:

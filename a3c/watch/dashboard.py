@@ -26,7 +26,6 @@ from a3c.run.rundir import RunDir
 from a3c.watch.snapshot import (
     CELLS,
     NOTHING,
-    RUNNING,
     Curve,
     Point,
     ProcessStatus,
@@ -231,7 +230,7 @@ def bars(status: Status, points: Sequence[Point], width: int) -> list[Text]:
         elif mean is not None:  # from the lowest mean so far
             low = min((point.value for point in points), default=mean)
             share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
-            if status.state == RUNNING:
+            if status.state == "running":
                 seconds = seconds_to_goal(goal, mean, points)
                 words += " · no trend" if seconds is None else f" · about {roughly(seconds)}"
         shown.append(("return", share, words))

@@ -13,8 +13,7 @@ from a3c.process.console import beside, count, table
 from a3c.process.process_records import ENDED_STATES, LastExit
 from a3c.run.rows import Follower, parse_row
 
-STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
-WAITING = "waiting"  # planned, but its keeper has not started yet
+LIVE_STATES = ("starting", "running", "restarting")
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,7 @@ def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float 
 
 def seconds_to_end(status: Status) -> float | None:
     """The seconds until `--max-env-steps` or `--max-wall-time`; None if they aren't known."""
-    if status.state != RUNNING or not status.env_steps_per_s:
+    if status.state != "running" or not status.env_steps_per_s:
         return None
     seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
     if status.max_wall_time_s is not None:
@@ -285,7 +284,7 @@ def one_line(status: Status, points: Sequence[Point]) -> str:
     left = ""
     if (seconds := seconds_to_end(status)) is not None:
         left = f", about {roughly(seconds)} left at most"
-    if status.state == RUNNING and goal is not None and mean is not None and mean < goal:
+    if status.state == "running" and goal is not None and mean is not None and mean < goal:
         seconds = seconds_to_goal(goal, mean, points)
         if seconds is not None:
             left = f", goal in about {roughly(seconds)}"

@@ -22,22 +22,13 @@ from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
 from a3c.process.listeners import has_loopback_only
-from a3c.process.process_records import DEAD, ENDED_STATES, ProcessRecord
+from a3c.process.process_records import ENDED_STATES, ProcessRecord
 from a3c.run import checkpoint, resume, rows, rundir
 from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts
-from a3c.watch.snapshot import (
-    LIVE_STATES,
-    RESTARTING,
-    RUNNING,
-    STARTING,
-    WAITING,
-    CheckpointStatus,
-    ProcessStatus,
-    Status,
-)
+from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status
 
 if TYPE_CHECKING:
     import psutil
@@ -115,7 +106,7 @@ class Reader:
         for role, count in (("ps", cluster.ps), ("worker", cluster.workers)):
             for task in range(count):
                 name = f"{role}-{task}"
-                found.setdefault(name, ProcessStatus(name, role, task, WAITING))
+                found.setdefault(name, ProcessStatus(name, role, task, "waiting"))
         games = self._count_games()
         for name, p in found.items():
             if p.role == "worker":
@@ -260,16 +251,16 @@ def run_state(
     servers = [p.state for p in training if p.role == "ps"]
     lost = "failed" in servers or states.get(CHIEF) == "failed" or set(workers) == {"failed"}
     if any(p.is_live for p in training):
-        if lost or DEAD in servers or states.get(CHIEF) == DEAD:  # no keeper restarts them
+        if lost or "dead" in servers or states.get(CHIEF) == "dead":  # no keeper restarts them
             return "failed"
-        return RUNNING if has_news or states.get(CHIEF) == RUNNING else STARTING
+        return "running" if has_news or states.get(CHIEF) == "running" else "starting"
     if summary_state:
         return summary_state
     if lost:
         return "failed"
     if set(workers) == {"done"}:
         return "done"
-    return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
+    return "starting" if is_new and set(states.values()) == {"waiting"} else "stopped"
 
 
 def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunConfig) -> bool:
@@ -306,16 +297,16 @@ def _member(
 ) -> ProcessStatus:
     """The current status of a process; `seen` is about one on another host."""
     state = process_records.live_state(record)
-    if state == DEAD and rundir.is_held(run.path):
-        state = RESTARTING  # the launcher or the cockpit starts another keeper
+    if state == "dead" and rundir.is_held(run.path):
+        state = "restarting"  # the launcher or the cockpit starts another keeper
     is_kept = state in LIVE_STATES
     lives = is_kept and record.pid is not None
-    if state == RESTARTING and record.host == process_records.this_host():
+    if state == "restarting" and record.host == process_records.this_host():
         lives = process_records.is_alive(record)
     known = record
     if seen and is_kept:
         known = seen.record or record
-        state = seen.record.state if seen.record else STARTING
+        state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
     said = known.first_error or known.output_tail  # of its first failure, else the newest
     own = [line for line in said if line.strip() and " keeper: " not in line]
