@@ -23,24 +23,8 @@ from a3c.cluster.topology import CHIEF
 from a3c.errors import A3CError
 from a3c.process.console import count
 from a3c.run.rundir import RunDir
-from a3c.watch.snapshot import (
-    CELLS,
-    NOTHING,
-    Curve,
-    Point,
-    ProcessStatus,
-    Status,
-    duration,
-    lines,
-    one_line,
-    percent,
-    printable,
-    rate,
-    roughly,
-    score,
-    seconds_to_end,
-    seconds_to_goal,
-)
+from a3c.watch import snapshot
+from a3c.watch.snapshot import Point, ProcessStatus, Status, duration, printable, roughly, score
 from a3c.watch.status import Reader
 
 INTERVAL_S = 1.0
@@ -57,7 +41,7 @@ class Dashboard:
 
     def __init__(self, run: RunDir, console: Console | None = None) -> None:
         self._reader = Reader(run)
-        self._curve = Curve(run.metrics(CHIEF))
+        self._curve = snapshot.Curve(run.metrics(CHIEF))
         self.points = self._curve.points
         self._console = console or Console()
         self._notes: deque[str] = deque(maxlen=_NUM_NOTES)
@@ -143,11 +127,11 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
             dashboard.refresh()
             if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
                 printed_at = time.monotonic()
-                stream.write(one_line(dashboard.status, dashboard.points) + "\n")
+                stream.write(snapshot.one_line(dashboard.status, dashboard.points) + "\n")
                 stream.flush()
             time.sleep(INTERVAL_S)
         if not dashboard.is_on_screen:
-            stream.write("\n".join([*lines(dashboard.status), ""]))
+            stream.write("\n".join([*snapshot.lines(dashboard.status), ""]))
     return dashboard.status
 
 
@@ -219,7 +203,7 @@ def bars(status: Status, points: Sequence[Point], width: int) -> list[Text]:
     """Progress bars with the time left: env steps and, if the run has a goal, the mean return."""
     share = min(1.0, status.global_step / status.max_env_steps)
     words = f"{_short(status.global_step)} of {_short(status.max_env_steps)}"
-    if (seconds := seconds_to_end(status)) is not None:
+    if (seconds := snapshot.seconds_to_end(status)) is not None:
         words += f" · {duration(seconds)} left"
     shown = [("env steps", share, words)]
     goal, mean = status.stop_at_return, status.mean_return_100
@@ -231,7 +215,7 @@ def bars(status: Status, points: Sequence[Point], width: int) -> list[Text]:
             low = min((point.value for point in points), default=mean)
             share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
             if status.state == "running":
-                seconds = seconds_to_goal(goal, mean, points)
+                seconds = snapshot.seconds_to_goal(goal, mean, points)
                 words += " · no trend" if seconds is None else f" · about {roughly(seconds)}"
         shown.append(("return", share, words))
     bar_width = max(4, width - _LABEL_WIDTH - max(len(words) for _, _, words in shown) - 9)
@@ -263,12 +247,12 @@ def figures(status: Status, width: int) -> list[Text]:
     newest = status.checkpoint
     pairs = {
         "return": score(status.mean_return_100, status.stop_at_return),
-        "env steps/s": rate(status.env_steps_per_s),
-        "frames/s": rate(status.frames_per_s),
-        "updates/s": rate(status.updates_per_s),
-        "staleness": rate(status.staleness),
-        "games": NOTHING if status.episodes is None else _short(status.episodes),
-        "ps load": percent(busiest) if load else NOTHING,
+        "env steps/s": snapshot.rate(status.env_steps_per_s),
+        "frames/s": snapshot.rate(status.frames_per_s),
+        "updates/s": snapshot.rate(status.updates_per_s),
+        "staleness": snapshot.rate(status.staleness),
+        "games": snapshot.NOTHING if status.episodes is None else _short(status.episodes),
+        "ps load": snapshot.percent(busiest) if load else snapshot.NOTHING,
         "checkpoint": f"{duration(newest.age_s)} ago" if newest else "none yet",
     }
     if status.frames_per_s is None:
@@ -328,8 +312,8 @@ def warnings(status: Status, width: int) -> list[Text]:
     return lines
 
 
-_CELLS = CELLS | {
-    "restarts": lambda p: str(p.restarts) if p.restarts else NOTHING,
+_CELLS = snapshot.CELLS | {
+    "restarts": lambda p: str(p.restarts) if p.restarts else snapshot.NOTHING,
     "↻": lambda p: f"↻{p.restarts}" if p.restarts else "",
 }
 _WIDTHS = {
