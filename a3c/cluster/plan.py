@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -18,7 +19,6 @@ from a3c.errors import UserError
 from a3c.keeper.spec import HERE, KeeperSpec, Process
 from a3c.keeper.spec import command as spec_command
 from a3c.process.environment import chosen_variables, process_environment
-from a3c.process.listeners import port_owner
 from a3c.process.process_records import from_json
 from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
 
@@ -96,6 +96,18 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
                 by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
                 raise UserError(f"port {port} is in use{by}: give another --base-port") from None
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+
+
+def port_owner(port: int) -> tuple[int, str] | None:
+    """Pid and name of the process that listens on a TCP port; None if this user can't see it."""
+    import psutil
+
+    for found in psutil.net_connections(kind="tcp"):
+        listens = found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN
+        if found.pid and listens:
+            with contextlib.suppress(psutil.Error):
+                return found.pid, psutil.Process(found.pid).name()
+    return None
 
 
 def choose_board_port(here: Cluster) -> int:

@@ -15,8 +15,7 @@ from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts.connection import Connection
 from a3c.process import console
-from a3c.process.atomic_file import write_atomically
-from a3c.process.process_records import ENDED_STATES, ProcessRecord, read_json
+from a3c.process.process_records import ENDED_STATES, ProcessRecord, read_json, write_atomically
 from a3c.run.rundir import RunDir, copied_from
 
 _TIMEOUT_S = 60.0

@@ -4,6 +4,7 @@ A keeper writes `processes/<name>.json` in the run directory; all others only re
 reuses pids, so a pid counts only together with its birth.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from a3c.errors import UserError
-from a3c.process.atomic_file import write_atomically
 
 ENDED_STATES = ("done", "failed", "stopped")
 
@@ -156,6 +156,35 @@ def write_record(path: Path, record: ProcessRecord) -> None:
     write_atomically(path, text + "\n", durable=False)
 
 
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a private file; on OSError the old one stays. If `durable`, it survives power loss."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(temporary, flags, 0o600)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Return when the entries of a directory are on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def identify(pid: int) -> Identity | None:
     """The process that has this pid now; None if there is none or it is a zombie."""
     try:
@@ -212,6 +241,15 @@ def resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def has_loopback_only(pid: int) -> bool | None:
+    """Whether loopback is the only interface in a process's network; None if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    except OSError:
+        return None
+    return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
 
 
 def signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:

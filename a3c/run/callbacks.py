@@ -14,8 +14,7 @@ from typing import Any
 
 from a3c.config import own_code
 from a3c.errors import UserError
-from a3c.process.listeners import has_loopback_only
-from a3c.process.process_records import read_json
+from a3c.process.process_records import has_loopback_only, read_json
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from a3c.config import EnvConfig, RunConfig
 from a3c.errors import UserError
-from a3c.process.atomic_file import sync_directory, write_atomically
-from a3c.process.process_records import from_json
+from a3c.process.process_records import from_json, sync_directory, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.errors import UserError
-from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.process.environment import REPOSITORY as REPOSITORY
-from a3c.process.process_records import identify, read_json
+from a3c.process.process_records import identify, read_json, sync_directory, write_atomically
 from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")

@@ -21,8 +21,7 @@ from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
-from a3c.process.listeners import has_loopback_only
-from a3c.process.process_records import ENDED_STATES, ProcessRecord
+from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
 from a3c.run import checkpoint, resume, rows, rundir
 from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
