@@ -12,16 +12,12 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
 
 from a3c import __version__
 from a3c.config import SECTIONS, ClusterConfig, Config
-from a3c.config.options import OPTIONS as OPTIONS
-from a3c.config.options import Option as Option
-from a3c.config.options import coerce as coerce
-from a3c.config.options import parse_text, shown, to_text, validate
+from a3c.config.options import OPTIONS, coerce, flat, parse_text, shown, to_text, validate
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.process.environment import REPOSITORY
@@ -37,46 +33,43 @@ Layer = dict[str, dict[str, Any]]
 
 # The names of our flags in other programs.
 _MEANT = {
-    flag: others.split()
-    for flag, others in {
-        "--actions": "--action-set",
-        "--base-port": "--port",
-        "--callback": "--callbacks --track --wandb --mlflow --wandb-project-name",
-        "--config": "--cfg --config-file --settings",
-        "--device": "--gpu --cuda",
-        "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
-        "--env-id": "--env --env-name --environment --game --task",
-        "--envs": "--n-envs --num-envs",
-        "--epochs": "--n-epochs --num-epochs --ppo-epochs",
-        "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
-        "--evaluation-episodes": "--eval-episodes",
-        "--gae-lambda": "--gae --lam --lambda",
-        "--gamma": "--discount",
-        "--greedy": "--deterministic",
-        "--learning-rate": "--lr --alpha",
-        "--log-interval": "--log-every",
-        "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
-        "--timesteps --n-timesteps --total-timesteps --max-timesteps",
-        "--max-wall-time": "--time-limit --max-time --timeout",
-        "--patience": "--early-stopping --early-stop",
-        "--start-from": "--trained-agent --pretrained --warm-start --init-from --finetune",
-        "--max-gradient-norm": "--max-grad-norm --grad-clip --clip-grad",
-        "--network": "--model --policy --net",
-        "--ps": "--num-ps --n-ps --parameter-servers",
-        "--ratio-limit": "--clip-range --clip-coef --clip",
-        "--record": "--video --save-video --output --out",
-        "--resume": "--restore --load --continue --checkpoint",
-        "--rollout-length": "--n-steps --n-step --t-max --unroll-length",
-        "--run-dir": "--output --out --logdir --log-dir --save-dir --dir --name",
-        "--samples-per-step": "--batch-size --batch",
-        "--seed": "--random-seed",
-        "--stop-at-return": "--goal --target --target-return --reward-threshold",
-        "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
-        "--watch": "--render --display --window",
-        "--worker-threads": "--threads",
-        "--wrapper": "--wrappers --env-wrapper",
-        "--workers": "--num-workers --n-workers --processes --num-processes --n-jobs",
-    }.items()
+    "--actions": "--action-set",
+    "--base-port": "--port",
+    "--callback": "--callbacks --track --wandb --mlflow --wandb-project-name",
+    "--config": "--cfg --config-file --settings",
+    "--device": "--gpu --cuda",
+    "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
+    "--env-id": "--env --env-name --environment --game --task",
+    "--envs": "--n-envs --num-envs",
+    "--epochs": "--n-epochs --num-epochs --ppo-epochs",
+    "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
+    "--evaluation-episodes": "--eval-episodes",
+    "--gae-lambda": "--gae --lam --lambda",
+    "--gamma": "--discount",
+    "--greedy": "--deterministic",
+    "--learning-rate": "--lr --alpha",
+    "--log-interval": "--log-every",
+    "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
+    "--timesteps --n-timesteps --total-timesteps --max-timesteps",
+    "--max-wall-time": "--time-limit --max-time --timeout",
+    "--patience": "--early-stopping --early-stop",
+    "--start-from": "--trained-agent --pretrained --warm-start --init-from --finetune",
+    "--max-gradient-norm": "--max-grad-norm --grad-clip --clip-grad",
+    "--network": "--model --policy --net",
+    "--ps": "--num-ps --n-ps --parameter-servers",
+    "--ratio-limit": "--clip-range --clip-coef --clip",
+    "--record": "--video --save-video --output --out",
+    "--resume": "--restore --load --continue --checkpoint",
+    "--rollout-length": "--n-steps --n-step --t-max --unroll-length",
+    "--run-dir": "--output --out --logdir --log-dir --save-dir --dir --name",
+    "--samples-per-step": "--batch-size --batch",
+    "--seed": "--random-seed",
+    "--stop-at-return": "--goal --target --target-return --reward-threshold",
+    "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
+    "--watch": "--render --display --window",
+    "--worker-threads": "--threads",
+    "--wrapper": "--wrappers --env-wrapper",
+    "--workers": "--num-workers --n-workers --processes --num-processes --n-jobs",
 }
 
 
@@ -104,7 +97,7 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for action in self._actions for flag in action.option_strings]
             flag = word.split("=")[0].lower().replace("_", "-")
             known = [name for name in flags if name not in ("-h", "--help")]
-            meant = [name for name in known if name == flag or flag in _MEANT.get(name, ())]
+            meant = [name for name in known if name == flag or flag in _MEANT.get(name, "").split()]
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
             message = f"unknown argument {word}" + (
                 f": did you mean {' or '.join(near)}?" if near else ": see --help"
@@ -263,12 +256,8 @@ def idle(
 
 def to_flags(config: Config) -> list[str]:
     """The flags that give this configuration on any host, independent of its presets and files."""
-    values = {}
-    for option in OPTIONS.values():
-        value = getattr(getattr(config, option.section), option.name)
-        default = {} if option.field.default is MISSING else option.field.default
-        if value != default or option.name == "workers":  # its default depends on the host's cores
-            values[option.name] = value
+    usual = flat(Config()) | {"workers": None}  # its default depends on the host's cores
+    values = {name: value for name, value in flat(config).items() if value != usual[name]}
     return ["--preset=none", *flags_of(values)]
 
 
@@ -324,12 +313,8 @@ def sources(
 
 def changes(before: Config, after: Config) -> list[str]:
     """The settings in which two configurations differ, as `name old -> new`."""
-    found = []
-    for option in OPTIONS.values():
-        old, new = (getattr(getattr(c, option.section), option.name) for c in (before, after))
-        if old != new:
-            found.append(f"{option.name} {shown(old)} -> {shown(new)}")
-    return found
+    new = flat(after)
+    return [f"{n} {shown(v)} -> {shown(new[n])}" for n, v in flat(before).items() if v != new[n]]
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:

@@ -106,6 +106,10 @@ def _all_options() -> dict[str, Option]:
 OPTIONS: dict[str, Option] = _all_options()
 
 
+def flat(config: Config) -> dict[str, Any]:
+    return {o.name: getattr(getattr(config, o.section), o.name) for o in OPTIONS.values()}
+
+
 def coerce(option: Option, value: Any, source: str) -> Any:
     """Convert a value to the field's type; raises UserError with the allowed values."""
     if value is None and option.optional:

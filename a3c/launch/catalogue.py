@@ -5,10 +5,10 @@ import csv
 import fnmatch
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from a3c.config import command_line
-from a3c.config.command_line import OPTIONS, Layer
+from a3c.config.command_line import Layer
+from a3c.config.options import OPTIONS, flat
 from a3c.errors import UserError
 from a3c.process.console import count, table
 from a3c.run.rundir import REPOSITORY
@@ -103,10 +103,10 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
-    whole = command_line.merge([layer for _, layer in layers])
+    values = flat(command_line.merge([layer for _, layer in layers]))
     rows: list[tuple[str, ...]] = [("setting", "value", "from")]
     for option in OPTIONS.values():
-        value: Any = getattr(getattr(whole, option.section), option.name)
         setting = [name for name, layer in layers if option.name in layer.get(option.section, {})]
-        rows.append((option.flag, command_line.plain(value), setting[-1] if setting else "default"))
+        value = command_line.plain(values[option.name])
+        rows.append((option.flag, value, setting[-1] if setting else "default"))
     print("\n".join(table(rows)))

@@ -26,8 +26,7 @@ from typing import Any
 
 from a3c.cluster.which_task import expand_ranges
 from a3c.config import Config, command_line
-from a3c.config.command_line import OPTIONS
-from a3c.config.options import coerce, shown
+from a3c.config.options import OPTIONS, coerce, flat, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
 from a3c.process.console import count, from_here, program, table
@@ -207,10 +206,10 @@ class Trainer:
 
     def _check_same(self, trial: Trial) -> None:
         """Refuse a folder whose trial was begun with other settings."""
-        known, (wanted, given) = rundir.read_config(RunDir(trial.path)), self.wanted(trial)
-        differing = []
-        for section, name, *_ in OPTIONS.values():
-            there, here = (getattr(getattr(config, section), name) for config in (known, wanted))
+        wanted, given = self.wanted(trial)
+        settings, differing = flat(wanted), []
+        for name, there in flat(rundir.read_config(RunDir(trial.path))).items():
+            here = settings[name]
             if name == "workers" and name not in given:
                 continue  # by default as many as this machine has cores
             if name == "start_from" and there and here:

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 
 from a3c.config import Config
 from a3c.config.command_line import plain
-from a3c.config.options import OPTIONS
+from a3c.config.options import OPTIONS, flat
 from a3c.net import observations
 from a3c.net.observations import as_given
 
@@ -62,9 +62,9 @@ class TensorBoardSink:
         from tensorboard.plugins.hparams import api_pb2, summary
 
         kinds = {bool: api_pb2.DATA_TYPE_BOOL, str: api_pb2.DATA_TYPE_STRING}
-        infos, values = [], {}
+        infos, values, settings = [], {}, flat(config)
         for option in OPTIONS.values():
-            value = getattr(getattr(config, option.section), option.name)
+            value = settings[option.name]
             is_number = option.kind in (int, float) and not option.is_list
             kind = api_pb2.DATA_TYPE_FLOAT64 if is_number else kinds.get(option.kind, kinds[str])
             infos.append(api_pb2.HParamInfo(name=option.name, type=kind))
