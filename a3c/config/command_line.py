@@ -40,8 +40,6 @@ _MEANT = {
     "--device": "--gpu --cuda",
     "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
     "--env-id": "--env --env-name --environment --game --task",
-    "--envs": "--n-envs --num-envs",
-    "--epochs": "--n-epochs --num-epochs --ppo-epochs",
     "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
     "--evaluation-episodes": "--eval-episodes",
     "--gae-lambda": "--gae --lam --lambda",

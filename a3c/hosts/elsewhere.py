@@ -41,8 +41,7 @@ def path_of(run: RunDir, name: str) -> Path:
 
 
 def read(path: Path) -> Elsewhere | None:
-    found: Elsewhere | None = read_json(Elsewhere, path)
-    return found
+    return read_json(Elsewhere, path)
 
 
 def write(path: Path, seen: Elsewhere) -> None:

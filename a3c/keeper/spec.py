@@ -62,5 +62,4 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
 
 
 def parse(text: str) -> KeeperSpec:
-    spec: KeeperSpec = from_json(KeeperSpec, json.loads(text))
-    return spec
+    return from_json(KeeperSpec, json.loads(text))

@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
@@ -225,7 +224,7 @@ class Supervisor:
         self._asked: set[tuple[str, bool]] = set()  # the keepers that were asked to end, and `now`
         self._polled_at = -math.inf
         self._has_config = run.config.exists()  # not where others have the run's files
-        for path in requests(run).glob("*"):  # from an earlier session
+        for path in run.wanted.glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
 
     def run(self) -> Outcome:
@@ -334,7 +333,7 @@ class Supervisor:
                 kept.due_at, kept.started_at = None, now
                 record = process_records.read_record(self._run.record(name))
                 self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
-        for path in sorted(requests(self._run).glob("worker-*")):
+        for path in sorted(self._run.wanted.glob("worker-*")):
             path.unlink(missing_ok=True)
             for process in Plan.load(self._run).of_role("worker"):
                 if process.name == path.name:
@@ -347,8 +346,3 @@ class Supervisor:
             if self._has_config and not self._run.config.exists():
                 self._has_config = False
                 log.warning("%s is gone: nothing can be saved; end this run", self._run.config)
-
-
-def requests(run: RunDir) -> Path:
-    """The directory with an empty file for each worker that `add` asks the launcher to start."""
-    return run.path / "wanted"

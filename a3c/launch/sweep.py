@@ -46,7 +46,6 @@ KEYS: dict[str, tuple[type, range | None, str]] = {  # with what is allowed, and
     "fixed": (dict, None, "a table of settings, for example seed = 1"),
     "vary": (dict, None, "a table of settings, for example seed = [1, 2, 3]"),
 }
-RANGE = ("low", "high", "log")
 RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
 Values = dict[str, Any]
 
@@ -131,7 +130,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 def _range(name: str, value: Any, source: str) -> Values:
     refused = f"{source}: {name} = {shown(value)} is refused: give"
-    is_range = isinstance(value, dict) and {"low", "high"} <= set(value) <= set(RANGE)
+    is_range = isinstance(value, dict) and {"low", "high"} <= set(value) <= {"low", "high", "log"}
     if not is_range or type(value.get("log", False)) is not bool:
         raise UserError(f"{refused} a list, or a range {{ low = 1e-4, high = 1e-2, log = true }}")
     low, high = (_checked(name, value[end], source) for end in ("low", "high"))
@@ -331,8 +330,7 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
 
 
 def _state(summary: Path) -> str | None:
-    state: str | None = (read_json(dict, summary) or {}).get("state")
-    return state
+    return (read_json(dict, summary) or {}).get("state")
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:

@@ -48,32 +48,25 @@ class Pane(NamedTuple):
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    panes = {
-        role: [pane_of(process, run) for process in plan.of_role(role)]
-        for role in ("ps", "worker", "evaluator", "tensorboard")
-    }
     # Ctrl-C before the cockpit handles it would kill it, and nothing would supervise the run.
     unhurt = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
     cockpit = Pane("cockpit", (*unhurt, sys.executable, str(script), "cockpit", str(run.path)))
-    windows = {"cockpit": [cockpit, *panes.pop("ps")]}
-    workers = panes.pop("worker")
-    for number, first in enumerate(range(0, len(workers), PANES_A_WINDOW), start=1):
-        windows[f"workers-{number}"] = workers[first : first + PANES_A_WINDOW]
-    windows |= {role: found for role, found in panes.items() if found}
+    windows = {"cockpit": [cockpit]}
+    for process in plan.processes:
+        workers = f"workers-{process.task // PANES_A_WINDOW + 1}"
+        window = {"ps": "cockpit", "worker": workers}.get(process.role, process.role)
+        windows.setdefault(window, []).append(pane_of(process, run))
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     close_session(server, run.label)
-    environment = code_environment()
-    open_session(server, run.label, windows, directory=Path.cwd(), environment=environment)
+    open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
     with rundir.refusing(run.path):
         run.tmux_socket.write_text(socket_of(server))
     command = attach_command(run.label, os.environ)
-    if os.environ.get("TMUX"):
-        print(f"switch to it with: {' '.join(command)}")
-    elif is_usable():
+    is_inside = bool(os.environ.get("TMUX"))
+    if not is_inside and is_usable():
         os.execvp(command[0], command)
-    else:
-        print(f"attach to it with: {' '.join(command)}")
+    print(f"{'switch' if is_inside else 'attach'} to it with: {' '.join(command)}")
     return EXIT_OK
 
 
@@ -193,10 +186,8 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
         for key, value in environment.items()
         if key not in _NOT_PASSED_ON and not is_unwanted(key)
     ]
-    place = {"-L": server.socket_name, "-S": server.socket_path}
-    which = [word for flag, value in place.items() if value for word in (flag, str(value))]
     done = subprocess.run(
-        ["tmux", *which, "source-file", "-"],
+        ["tmux", "-S", socket_of(server), "source-file", "-"],
         input=os.fsencode("".join(f"set-environment {line}\n" for line in lines)),
         capture_output=True,
         check=False,

@@ -135,8 +135,7 @@ def read_records(run_dir: Path) -> list[ProcessRecord]:
 
 
 def read_record(path: Path) -> ProcessRecord | None:
-    record: ProcessRecord | None = read_json(ProcessRecord, path)
-    return record
+    return read_json(ProcessRecord, path)
 
 
 def read_json(kind: type, path: Path) -> Any:

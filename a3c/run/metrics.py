@@ -99,8 +99,7 @@ def interval(
     """
     rng, size = np.random.default_rng(0), len(values)
     found = [average(values[rng.integers(size, size=size)]) for _ in range(resamples)]
-    limits: np.ndarray = np.quantile(found, (0.025, 0.975), axis=0)
-    return limits
+    return np.quantile(found, (0.025, 0.975), axis=0)
 
 
 class WorkerTracker:

@@ -96,8 +96,7 @@ class Cache:
         except OSError:  # missing, a directory, or not readable
             self._known.pop(path, None)
             return None
-        found: T | None = self._known[path][1]
-        return found
+        return self._known[path][1]
 
 
 class Follower:

@@ -48,6 +48,7 @@ class RunDir:
         self.summary_before = self.path / "summary-before.json"  # from before the run was resumed
         self.videos = self.path / "videos"
         self.network = self.path / "processes" / ".network"  # keepers of the run's own network
+        self.wanted = self.path / "wanted"  # a file for each worker that `add` asks for
         self.tmux_socket = self.path / "processes" / ".tmux"  # of the server of its session
 
     @property
@@ -121,9 +122,8 @@ def all_runs() -> list[RunDir]:
 def labelled(path: Path, *, resume: bool) -> RunDir:
     """The run in a directory; a new one, or a copy beside its original, gets a new label."""
     run = RunDir(path.absolute())
-    label = recorded(run, "label")
     if resume and copied_from(run) is None:
-        return RunDir(run.path, label or run.name)
+        return RunDir(run.path, run.label)
     letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
     return RunDir(run.path, f"{run.name}-{letters}")
 

@@ -103,8 +103,7 @@ class Status:
     def as_dict(self) -> dict[str, Any]:
         """The status as plain data for JSON, with floats rounded to 3 decimals."""
         text = json.dumps(dataclasses.asdict(self))
-        found: dict[str, Any] = json.loads(text, parse_float=lambda digits: round(float(digits), 3))
-        return found
+        return json.loads(text, parse_float=lambda digits: round(float(digits), 3))
 
     @property
     def word(self) -> str:
