@@ -226,13 +226,11 @@ def place(file: HostFile, config: Config) -> Placement:
 
 
 def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:
-    """The local command that runs `argv` on a host, without a terminal, in `directory`.
-
-    The host file's `options` come first, because ssh uses the first value of an option.
-    """
+    """The local command that runs `argv` on a host, without a terminal, in `directory`."""
     there = shlex.join(argv)
     if directory:
         there = f"cd {shlex.quote(directory)} && exec {there}"
+    # The host file's own options come first, because ssh uses the first value of an option.
     return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *host.destination, there]
 
 

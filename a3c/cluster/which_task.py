@@ -166,10 +166,7 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib.
-
-    With several brackets in one item, the last one counts fastest.
-    """
+    """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib."""
     items = _ITEM.findall(text)
     if ",".join(items) != text or not items:
         raise UserError(f"host list {reprlib.repr(text)} is not in a form of Slurm: correct it")
@@ -178,7 +175,7 @@ def expand_hosts(text: str) -> list[str]:
         names = [""]
         for number, part in enumerate(_BRACKETS.split(item)):
             choices = expand_ranges(part) if number % 2 else [part]
-            names = [name + choice for name in names for choice in choices]
+            names = [name + choice for name in names for choice in choices]  # the last fastest
         hosts += names
     return hosts
 

@@ -1,7 +1,4 @@
-"""The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
-
-The file is TOML or a run's config.json. All layers are checked in the same way.
-"""
+"""The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
 import dataclasses
@@ -151,10 +148,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def read_file(path: Path, source: str | None = None) -> Layer:
-    """A layer from a TOML file or from a run's config.json.
-
-    `source` is what messages call the file if it wasn't given by `--config`.
-    """
+    """A layer from a TOML file or a run's config.json; messages call it `source`."""
     tables = parse_file(path, source or f"--config {path}")
     source = source or str(path)
     if isinstance(tables, dict):
@@ -279,10 +273,7 @@ def flags_of(values: dict[str, Any]) -> list[str]:
 def sources(
     namespace: argparse.Namespace, base: Layer | None = None
 ) -> tuple[list[tuple[str, Layer]], str | None]:
-    """The layers of parsed arguments by name, the weakest first, and the preset's name.
-
-    `base` is the configuration of a resumed run: file and flags override it, and no preset is used.
-    """
+    """The layers of parsed arguments by name, the weakest first, and the preset's name."""
     flags: Layer = {}
     for key, text in vars(namespace).items():
         if key.startswith("config."):
@@ -292,7 +283,7 @@ def sources(
     file_layer = read_file(namespace.config) if namespace.config else {}
     given = [(str(namespace.config), file_layer), ("flag", flags)]
     preset = namespace.preset
-    if base is not None:
+    if base is not None:  # of a resumed run, whose preset is in it
         if preset != "auto":
             raise UserError(
                 f"--preset {preset}: a run that is resumed keeps its settings: "
@@ -382,10 +373,7 @@ def parse_config(
     base: Layer | None = None,
     **layout: Any,
 ) -> tuple[Config, argparse.Namespace]:
-    """Parse a command line of settings and `extra` arguments; errors exit with code 2.
-
-    `base` is the configuration of a resumed run.
-    """
+    """Parse a command line of settings and `extra` arguments over `base`; errors exit with 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything, preset = "--help-all" in arguments, None
     if everything or {"-h", "--help"} & set(arguments):  # the help shows the values of the preset

@@ -1,8 +1,4 @@
-"""The local files about processes on other hosts, and how to end those processes later.
-
-Each file holds the last record of a process and the state of the connection. `a3c.hosts.near_end`
-writes it into the run directory.
-"""
+"""The files that `a3c.hosts.near_end` writes here, and how to end those processes later."""
 
 import json
 import time
@@ -23,14 +19,11 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A process on another host, as it was last seen.
-
-    `cut_off_at` (seconds since 1970) is when the connection was lost; None while connected.
-    """
+    """A process on another host, as it was last seen."""
 
     host: str
     record: ProcessRecord | None
-    cut_off_at: float | None
+    cut_off_at: float | None  # seconds since 1970; None while connected
 
     def cut_off_s(self) -> float | None:
         return None if self.cut_off_at is None else max(0.0, time.time() - self.cut_off_at)

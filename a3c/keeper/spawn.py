@@ -115,14 +115,10 @@ class Child:
         return is_due
 
     def collect(self) -> int | None:
-        """The exit code, -n for signal n; None while it runs.
-
-        The rest of its process group is killed before the child is reaped: until then no other
-        group can have its number.
-        """
+        """The exit code, -n for signal n; None while it runs."""
         if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
-        signal_group(self.pid, signal.SIGKILL)
+        signal_group(self.pid, signal.SIGKILL)  # reaped later: no other group has its number yet
         return self._process.wait()
 
     def close(self) -> None:

@@ -166,15 +166,13 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
 
 
 class PartSupervisor(Supervisor):
-    """Supervises the processes of this host, until all of them have exited.
-
-    A ps or worker that is still running `AFTER_CHIEF_S` after the end of the chief is ended.
-    """
+    """Supervises the processes of this host until all of them have exited."""
 
     def __init__(self, mine: Sequence[Process], run: RunDir, interruption: Interruption) -> None:
         self._since = now_text()
         keepers = ChildKeepers(run, mine, echo=True)
         super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
+        # A ps or worker that still runs so long after the end of the chief is ended.
         self._late_s = AFTER_CHIEF_S if mine[0].role in ("ps", "worker") else math.inf
 
     def run(self) -> Outcome:
@@ -237,10 +235,8 @@ def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> s
 
 
 def _yaml(value: object) -> str:
-    """A value for compose, in one line of ASCII.
-
-    YAML would read JSON's escape of a character beyond the BMP as two invalid characters.
-    """
+    """A value for compose, in one line of ASCII."""
+    # YAML would read JSON's escape of a character beyond the BMP as two invalid characters.
     text = json.dumps(value, ensure_ascii=False).replace("$", "$$")
     return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
 

@@ -150,10 +150,7 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
 
 
 def check_network(config: Config, space: Space[Any]) -> None:
-    """Raise UserError if the network can't take these observations, or the user's own one fails.
-
-    The user's own one, and the weights of `--start-from`, are tried in a separate process.
-    """
+    """Raise UserError if the network can't take these observations, or the user's own one fails."""
     place = config.network.network
     module, colon, _ = place.partition(":")
     if not colon:
@@ -168,6 +165,7 @@ def check_network(config: Config, space: Space[Any]) -> None:
             return
     else:
         own_code.check_source(module, f"network {place}")
+    # The user's own one, and the weights of `--start-from`, are tried in a separate process.
     script = str(REPOSITORY / "model.py")
     try:
         done = subprocess.run(

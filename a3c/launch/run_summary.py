@@ -70,10 +70,7 @@ def sharing(config: Config) -> str:
 def supervise(
     plan: Plan, keepers: Keepers, run: RunDir, config: Config, interruption: Interruption
 ) -> int:
-    """Supervise and show a run, evaluate it, write its summary, and return its exit code.
-
-    The caller has entered `interruption`.
-    """
+    """Supervise and show a run, evaluate it, write its summary, and return its exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with showing(run) as poll:
         outcome = Supervisor(plan, keepers, run, interruption, on_poll=poll).run()
@@ -212,10 +209,7 @@ def summarise(
     evaluation: dict[str, Any] | None,
     goal: float | None = None,
 ) -> dict[str, Any]:
-    """Write `summary.json` and return its content.
-
-    A run is solved if the newest checkpoint's weights reached the goal in a separate evaluation.
-    """
+    """Write `summary.json` and return its content."""
     path, manifest = newest if newest else (None, None)
     step, wall_s = (manifest.step, manifest.wall_s) if manifest else (0, 0.0)
     before = _before(run)

@@ -200,10 +200,7 @@ class _Kept:
 
 
 class Supervisor:
-    """Restarts killed keepers, waits for a run to end, and ends its remaining processes in order.
-
-    `is_over`: the run is ending, and no keeper is restarted from now on.
-    """
+    """Restarts killed keepers, waits for a run to end, and ends what is left in order."""
 
     def __init__(
         self,
@@ -220,7 +217,7 @@ class Supervisor:
         self._on_poll = on_poll
         self._kept = {process.name: _Kept(process) for process in plan.processes}
         self._servers = [p.name for p in plan.of_role("ps")]
-        self.is_over = False
+        self.is_over = False  # then no keeper is restarted any more
         self._asked: set[tuple[str, bool]] = set()  # the keepers that were asked to end, and `now`
         self._polled_at = -math.inf
         self._has_config = run.config.exists()  # not where others have the run's files

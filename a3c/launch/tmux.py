@@ -215,12 +215,9 @@ def _split(server: libtmux.Server, window: str, last: str, pane: Pane) -> str:
 def _run_in(
     server: libtmux.Server, command: Sequence[str], pane: Pane, window: str = ""
 ) -> list[str]:
-    """Start a pane by this command of tmux; return the ids of its window and of itself.
-
-    The same call sets the window's options, before the pane's process can end.
-    """
+    """Start a pane by this command of tmux; return the ids of its window and of itself."""
     argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # no single word: no shell
-    options = [
+    options = [  # set in the same call, before the pane's process can end
         word
         for key, value in _WINDOW_OPTIONS.items()
         for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)

@@ -25,11 +25,7 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 def prepare() -> None:
-    """Open closed standard streams, and let stdout print any text.
-
-    File names are printed unchanged, even if they aren't UTF-8, and `?` for what stdout's encoding
-    lacks.
-    """
+    """Open closed standard streams, and let stdout print any text."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # as after `>&-`
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so this one
@@ -106,13 +102,10 @@ def command(name: str) -> str:
 
 
 def from_here(path: Path) -> str:
-    """The path relative to the current folder if it is inside it, else the whole path.
-
-    It never begins with a dash, since a command would take it for a flag.
-    """
+    """The path relative to the current folder if it is inside it, else the whole path."""
     whole, here = path.absolute(), Path.cwd()
     shown = str(whole.relative_to(here) if whole.is_relative_to(here) else path)
-    return f"./{shown}" if shown.startswith("-") else shown
+    return f"./{shown}" if shown.startswith("-") else shown  # a command would see a flag
 
 
 def count(number: int, one: str, more: str = "") -> str:

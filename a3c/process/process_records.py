@@ -89,11 +89,7 @@ class ProcessRecord:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, list or dict, a path.
-
-    A missing field has its default, or None where that is allowed. Raises TypeError for a value of
-    another type.
-    """
+    """Parsed JSON as a value of a type, such as a dataclass or `X | None`; else TypeError."""
     inner, origin = typing.get_args(kind), typing.get_origin(kind)
     if isinstance(kind, types.UnionType):  # X | None
         return None if value is None else from_json(inner[0], value)

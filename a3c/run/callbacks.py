@@ -44,10 +44,7 @@ def settings_of(run_dir: Path) -> Row:
 
 
 class Callbacks:
-    """Calls each callback with `row, run_dir`, in its own thread, so a slow server delays nothing.
-
-    A class is called first, with its arguments. Errors are logged; they don't end training.
-    """
+    """Calls each callback with `row, run_dir` in a thread, so that a slow one delays nothing."""
 
     def __init__(self, given: Sequence[dict[str, Any]], run_dir: Path) -> None:
         self._run_dir = run_dir

@@ -99,10 +99,7 @@ def _of_run(manifest: Manifest, name: str) -> float:
 def write(
     root: Path, manifest: Manifest, save: Callable[[Path], None], name: str | None = None
 ) -> Path:
-    """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there.
-
-    On any error only the new directory is removed.
-    """
+    """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there."""
     root.mkdir(parents=True, exist_ok=True)
     final = root / (name or str(manifest.step))
     temporary = root / f"{_TEMPORARY}{final.name}-{os.getpid()}"
@@ -144,10 +141,8 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def _move(temporary: Path, final: Path) -> None:
-    """Move a finished checkpoint into place, replacing an older one of the same step.
-
-    If this ends in between, `with_replaced` finds the older one under its other name.
-    """
+    """Move a finished checkpoint into place, replacing an older one of the same step."""
+    # If this ends in between, `with_replaced` finds the older one under its other name.
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
         _remove(aside)
@@ -359,10 +354,7 @@ def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
 
 
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint that passes verification; None if the run has no checkpoint.
-
-    If all are damaged, raises UserError: starting again silently would discard the run.
-    """
+    """The newest checkpoint that passes verification; None without any, UserError if all fail."""
     named = with_replaced(root)
     for step in sorted(named, reverse=True):
         try:
@@ -394,12 +386,8 @@ def best(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
-    """Remove old checkpoints.
-
-    Kept are the newest `keep`, the best, the last that solved the run, and `written`. Newest means
-    both by step and by time: a run that rolled back past damaged checkpoints writes lower steps,
-    and the clock may have been set back.
-    """
+    """Remove all but the newest `keep`, the best, the last that solved the run, and `written`."""
+    # Newest by step and by time: after a rollback steps are lower, and clocks may be set back.
     by_step, readable = steps(root), dict(newest_first(root))
     written_at = {path: manifest.written_at for path, manifest in readable.items()}
     by_time = sorted(by_step, key=lambda path: written_at.get(path, -math.inf))

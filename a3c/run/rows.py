@@ -46,15 +46,12 @@ def read_table(path: Path) -> tuple[list[Row], int]:
 
 
 def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
-    """The rows that have env steps, without those that a later mark of a rollback discards.
-
-    Each mark filters all rows: games reported at about the same time are unordered.
-    """
+    """The rows that have env steps, without those that a later mark of a rollback discards."""
     kept: list[Row] = []
     for row in rows:
         if type(row.get("env_steps")) is not int:
             continue
-        if row.get("event") == "attached":
+        if row.get("event") == "attached":  # for all rows: games of about one time are unordered
             kept = [earlier for earlier in kept if earlier["env_steps"] <= row["env_steps"]]
         else:
             kept.append(row)

@@ -53,10 +53,7 @@ class RunDir:
 
     @property
     def label(self) -> str:
-        """The run's first name and random letters, unique also for the same name elsewhere.
-
-        It stays when the directory is moved. Runs of earlier versions have no label but their name.
-        """
+        """The run's first name and random letters, also after a move; in old runs only the name."""
         return self.new_label or recorded(self, "label") or self.name
 
     def record(self, process: str) -> Path:
@@ -248,10 +245,8 @@ def lock(descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a launcher or a cockpit holds the run's lock.
-
-    Trying to take it would hold it for a moment, in which a launcher that starts is refused.
-    """
+    """Whether a launcher or a cockpit holds the run's lock."""
+    # Trying to take it would hold it for a moment, in which a launcher that starts is refused.
     try:
         with (path / LOCK).open("rb") as file:
             held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)

@@ -28,10 +28,9 @@ RESULTS = (
 
 
 class TensorBoardSink:
-    """Writes scalars over env steps; a resumed run continues its curves without zig-zag.
+    """Writes scalars over env steps; a resumed run continues its curves without zig-zag."""
 
-    A full disk would end the thread of TensorFlow's own writer, so this writes the file of records.
-    """
+    # A full disk would end the thread of TensorFlow's own writer, so this writes the records.
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

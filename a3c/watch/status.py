@@ -240,10 +240,7 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 def run_state(
     members: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
 ) -> str:
-    """The state of a run by its ps and workers; evaluator and TensorBoard don't count.
-
-    `has_news`: the chief wrote metrics since the start. `is_new`: the run has just been started.
-    """
+    """The state of a run by its ps and workers; `has_news`: the chief wrote since the start."""
     training = [p for p in members if p.role in ("ps", "worker")]
     states = {p.name: p.state for p in training}
     workers = [p.state for p in training if p.role == "worker"]
@@ -272,14 +269,10 @@ def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunCo
 
 
 def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
-    """The env steps of the run, by the latest row of each process; `end` is its final summary.
-
-    Training continues during the games that confirm a result: the checkpoint of a solved run has a
-    lower step.
-    """
+    """The env steps of the run, by the latest row of each process; `end` is its final summary."""
     workers = {name: row for name, row in latest.items() if name.startswith("worker-")}
     step = resume.newest_step(workers) or (newest[1].step if newest else 0)
-    if end.get("env_steps"):
+    if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
         step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
     return step
 
@@ -343,10 +336,7 @@ class Sampler:
         self._pss_mb: dict[int, float] = {}  # those read longest ago first
 
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """The processes with the usage of those that run on this machine.
-
-        CPU is of one core, since the last call or, at first, since the process started.
-        """
+        """The processes with the usage of those on this machine; CPU since the last call."""
         import psutil
 
         before, self._known = self._known, {}
