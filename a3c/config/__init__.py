@@ -50,8 +50,6 @@ def window_end(what: str) -> Any:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, the number of copies, and the preprocessing of observations."""
-
     env_id: str = everyday("ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own")
     envs: int = everyday(16, "environments in all, which the workers share", (1, 100_000))
     envs_per_worker: int | None = everyday(
@@ -99,8 +97,6 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The network and its policy head."""
-
     network: str = everyday(
         "auto",
         "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
@@ -128,8 +124,6 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class LearningConfig:
-    """The update: returns, loss, optimizer and their schedules."""
-
     rollout_length: int = everyday(
         20, "env steps of each environment in one rollout (T)", (1, 100_000)
     )
@@ -293,8 +287,6 @@ class LearningConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """When the run ends, and which files it writes."""
-
     seed: int = everyday(1, "seed of everything random", (0, 2**31 - 1))
     max_env_steps: int = everyday(
         10_000_000,
@@ -361,8 +353,6 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """The processes of the cluster, their addresses, devices and time-outs."""
-
     workers: int = everyday(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "worker processes (one a core of this machine if unset)",
@@ -532,7 +522,6 @@ SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fiel
 
 
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """The configuration as plain data, ready for JSON."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 

@@ -181,7 +181,6 @@ def read_preset(name: str) -> Layer:
 
 
 def patterns(preset: str) -> list[str]:
-    """The patterns of the environments that a preset is for."""
     return parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
 
 
@@ -217,7 +216,6 @@ def from_dict(tables: Any, source: str) -> Config:
 
 
 def plain(value: Any) -> str:
-    """A setting's value as a person would write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None or value in ((), {}):

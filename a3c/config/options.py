@@ -20,8 +20,6 @@ _TABLE = f"texts, finite numbers, booleans, lists and tables, at most {MAX_TABLE
 
 
 class Option(typing.NamedTuple):
-    """One setting: its section, name, type and allowed values."""
-
     section: str
     name: str
     kind: Any  # int, float, str, bool or dict; of a list, that of its items
@@ -42,12 +40,10 @@ class Option(typing.NamedTuple):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the flag may be repeated, each adding to the list."""
         return self.is_list and self.kind in (str, dict)
 
     @property
     def is_time(self) -> bool:
-        """Whether its values are seconds, which may have a unit."""
         return self.name.endswith("_s")
 
     @property
@@ -194,7 +190,6 @@ def parse_text(option: Option, text: Any) -> Any:
 
 
 def validate(config: Config) -> Config:
-    """Check settings against each other; returns `config` or raises UserError."""
     cluster, network = config.cluster, config.network.network
     _check_learning(config)
     check_minibatches(config, recurrent=network in networks() and networks()[network].recurrent)

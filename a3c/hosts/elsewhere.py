@@ -19,8 +19,6 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A process on another host, as it was last seen."""
-
     host: str
     record: ProcessRecord | None
     cut_off_at: float | None  # seconds since 1970; None while connected

@@ -37,8 +37,6 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class KeeperSpec(Process):
-    """What a keeper supervises."""
-
     record: Path
     heartbeat: Path | None = None  # without it the keeper doesn't check for silence
     network: Path | None = None  # the file that lists the members of the run's private network

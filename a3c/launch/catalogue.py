@@ -97,7 +97,6 @@ def _cost(runs: Sequence[dict[str, str]]) -> str:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    """The rows of a file of results; its comments are left out."""
     with (RESULTS / name).open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 

@@ -172,7 +172,6 @@ class PartSupervisor(Supervisor):
         self._since = now_text()
         keepers = ChildKeepers(run, mine, echo=True)
         super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
-        # A ps or worker that still runs so long after the end of the chief is ended.
         self._late_s = AFTER_CHIEF_S if mine[0].role in ("ps", "worker") else math.inf
 
     def run(self) -> Outcome:

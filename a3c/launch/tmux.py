@@ -41,8 +41,6 @@ _WINDOW_OPTIONS = {
 
 
 class Pane(NamedTuple):
-    """One process: its title and its command, which runs without a shell."""
-
     title: str
     argv: tuple[str, ...]
 

@@ -26,7 +26,6 @@ class Heartbeat:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a keeper watches this process."""
         return self._path is not None
 
     def beat(self) -> None:

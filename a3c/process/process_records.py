@@ -146,7 +146,6 @@ def read_json(kind: type, path: Path) -> Any:
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
-    """Write a record atomically; on OSError the old one stays."""
     text = json.dumps(dataclasses.asdict(record), indent=1)
     write_atomically(path, text + "\n", durable=False)
 

@@ -50,8 +50,6 @@ class DamagedCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a checkpoint: where training was, its settings, its files."""
-
     step: int
     num_updates: int
     wall_s: float

@@ -24,8 +24,6 @@ WINDOW = 100  # episodes in the mean return of the charts
 
 
 class Metric(NamedTuple):
-    """What a metric is, for charts and for docs/metrics.md."""
-
     unit: str
     definition: str
     reading: str  # how to read it

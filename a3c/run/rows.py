@@ -72,7 +72,6 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
 
 
 def latest(metrics: Path) -> dict[str, Row]:
-    """The last row of each worker by its name."""
     tails = {path.stem: last_rows(path) for path in metrics.glob("worker-*.jsonl")}
     return {name: tail[-1] for name, tail in tails.items() if tail}
 

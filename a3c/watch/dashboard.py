@@ -182,7 +182,6 @@ def draw(
 
 
 def header(status: Status, width: int) -> list[Text]:
-    """The run's name and state, its game and the size of its cluster."""
     style = "bold green" if status.solved else f"bold {_STATE_STYLES.get(status.state, '')}"
     right = Text.assemble(("● " + status.word, style))
     if status.wall_s:
@@ -241,7 +240,6 @@ def _short(number: int) -> str:
 
 
 def figures(status: Status, width: int) -> list[Text]:
-    """The current numbers: a line of values above a line of labels."""
     load = [p.cpu_percent for p in status.processes if p.role == "ps" and p.cpu_percent is not None]
     busiest = max(load, default=0.0)
     newest = status.checkpoint

@@ -107,7 +107,6 @@ class Status:
 
     @property
     def word(self) -> str:
-        """The state as it is displayed, with "solved" for a solved run."""
         return "solved" if self.solved else self.state
 
     @property
