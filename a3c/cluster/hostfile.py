@@ -168,10 +168,8 @@ def _check_value(where: str, key: str, value: Any) -> None:
         try:
             split_address(f"[{bare}]:1" if ":" in bare else f"{bare}:1")
         except UserError:
-            raise UserError(
-                f"{where}: address = {value!r} is refused: give a name or an address, "
-                "without a port"
-            ) from None
+            what = f"{where}: address = {value!r} is refused"
+            raise UserError(f"{what}: give a name or an address, without a port") from None
 
 
 def _check_together(hosts: Sequence[Host]) -> None:
@@ -208,10 +206,8 @@ def place(file: HostFile, config: Config) -> Placement:
     settings = config.cluster
     if settings.addresses > file.slots:
         flag = "--max-workers" if settings.max_workers else "--workers"
-        raise UserError(
-            f"{flag} {settings.addresses}: the hosts have {count(file.slots, 'slot')}: "
-            "give fewer, or more slots"
-        )
+        what = f"{flag} {settings.addresses}: the hosts have {count(file.slots, 'slot')}"
+        raise UserError(f"{what}: give fewer, or more slots")
     if settings.isolation == "on":
         raise UserError("--isolation on: a network of one machine's own reaches no other host")
     slots = [host for host in file.hosts for _ in range(host.slots)]

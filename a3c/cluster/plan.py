@@ -79,10 +79,8 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
     """The addresses of all processes on this machine: free ports, or checked ones from a base."""
     count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
-        raise UserError(
-            f"{count:,} processes are too many for one machine: give --workers {MAX_PROCESSES:,} "
-            "at most, less --ps"
-        )
+        what = f"{count:,} processes are too many for one machine"
+        raise UserError(f"{what}: give --workers {MAX_PROCESSES:,} at most, less --ps")
     base = config.cluster.base_port or (BASE_PORT if isolated else None)
     if base is None:
         addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]

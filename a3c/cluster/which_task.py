@@ -119,10 +119,8 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
         index = int(index)
     if type(index) is not int or not 0 <= index < len(jobs[job]):
-        raise UserError(
-            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
-            f"the cluster has {len(jobs[job])} {job}"
-        )
+        what = f"TF_CONFIG: task index {reprlib.repr(index)} is out of range"
+        raise UserError(f"{what}: the cluster has {len(jobs[job])} {job}")
     before = {"master": len(jobs["chief"]), "worker": len(heads)}
     return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
 
@@ -140,16 +138,12 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
             f"{len(hosts)} nodes: start it with srun"
         )
     if not 0 <= me < tasks or tasks <= settings.ps:
-        raise UserError(
-            f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps: "
-            f"give srun --ntasks={settings.ps + 1} or more"
-        )
+        what = f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps"
+        raise UserError(f"{what}: give srun --ntasks={settings.ps + 1} or more")
     distribution = environ.get("SLURM_DISTRIBUTION", "")
     if not _BLOCK.fullmatch(distribution):
-        raise UserError(
-            f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported: "
-            "give srun --distribution=block"
-        )
+        what = f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported"
+        raise UserError(f"{what}: give srun --distribution=block")
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
     if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != nodes[me]:
         raise UserError(  # no peer would find this task; Slurm doesn't always name the distribution

@@ -283,10 +283,8 @@ def sources(
     preset = namespace.preset
     if base is not None:  # of a resumed run, whose preset is in it
         if preset != "auto":
-            raise UserError(
-                f"--preset {preset}: a run that is resumed keeps its settings: "
-                "give single ones, or --config"
-            )
+            what = f"--preset {preset}: a run that is resumed keeps its settings"
+            raise UserError(f"{what}: give single ones, or --config")
         return [("run", base), *given], None
     if preset == "auto":
         env_id = merge([file_layer, flags]).env.env_id

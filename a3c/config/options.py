@@ -208,10 +208,8 @@ def validate(config: Config) -> Config:
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     shown = config.run.render_worker
     if shown is not None and shown >= cluster.addresses:
-        raise UserError(
-            f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}; give "
-            "another, or more --workers"
-        )
+        what = f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}"
+        raise UserError(f"{what}; give another, or more --workers")
     for name in ("push_winner", "stop_worker_games"):
         if getattr(config.run, name) and config.run.stop_at_return is None:
             raise UserError(f"{name} without a goal to reach: give --stop-at-return")
@@ -236,10 +234,8 @@ def _check_learning(config: Config) -> None:
                 "the policy moves: give one, for example --ratio-limit 0.2"
             )
     if learning.kl_limit and learning.epochs == 1:
-        raise UserError(
-            f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens: give more, "
-            "for example --epochs 4 --ratio-limit 0.2"
-        )
+        what = f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens"
+        raise UserError(f"{what}: give more, for example --epochs 4 --ratio-limit 0.2")
     if learning.optimizer_statistics == "per-worker" and config.samples_per_step:
         raise UserError(
             f"optimizer_statistics per-worker with samples_per_step {config.samples_per_step}: "
@@ -252,10 +248,8 @@ def _check_learning(config: Config) -> None:
         )
     for name, (start, end) in config.windows.items():
         if start >= end:
-            raise UserError(
-                f"{name}_start {start} is not below the end of the schedules, {end}: give less, or "
-                f"more --{name.replace('_', '-')}-steps"
-            )
+            what = f"{name}_start {start} is not below the end of the schedules, {end}"
+            raise UserError(f"{what}: give less, or more --{name.replace('_', '-')}-steps")
 
 
 def check_minibatches(config: Config, *, recurrent: bool) -> None:

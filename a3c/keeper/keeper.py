@@ -75,10 +75,8 @@ class Keeper:
         os.close(fd)
         found = process_records.read_record(self._spec.record)
         if found and found.host == process_records.this_host() and keeper_lives(found):
-            raise UserError(
-                f"{found.name} is kept already by pid {found.keeper.pid} ({self._spec.record}): "
-                "stop that run, or start this one in another directory"
-            )
+            what = f"{found.name} is kept already by pid {found.keeper.pid} ({self._spec.record})"
+            raise UserError(f"{what}: stop that run, or start this one in another directory")
         self._capture = _open_output(self._spec)
         if self._spec.network:
             namespaces.join(self._spec.network)

@@ -238,10 +238,8 @@ def faults(answer: Answer, here: Answer) -> Iterator[str]:
     for port, why in facts["busy"].items():
         yield f"{name}: port {port} is {why}: end what is there, or give another --base-port"
     for whom, why in answer.unreached.items():
-        yield (
-            f"{name} doesn't reach {whom} ({why}): look at the address in the host file, "
-            "and at firewalls on the way"
-        )
+        what = f"{name} doesn't reach {whom} ({why})"
+        yield f"{what}: look at the address in the host file, and at firewalls on the way"
 
 
 def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:

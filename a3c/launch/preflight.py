@@ -88,10 +88,8 @@ def shortages(
     if workers * threads > cores:
         each = f" x {threads} threads" if threads > 1 else ""
         share = "shares" if workers == 1 else "share"
-        yield (
-            f"{count(workers, 'worker')}{each} {share} {count(cores, 'core')}: "
-            "more of them than cores make a run no faster"
-        )
+        what = f"{count(workers, 'worker')}{each} {share} {count(cores, 'core')}"
+        yield f"{what}: more of them than cores make a run no faster"
     need_mb = sum(PROCESS_MB[process.role] for process in processes)
     if need_mb > available_mb:
         yield (

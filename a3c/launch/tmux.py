@@ -103,15 +103,11 @@ def check_free(plan: Plan, run: RunDir, *, replace: bool) -> None:
     for process in plan.processes:
         size = sum(len(os.fsencode(word)) + 1 for word in pane_of(process, run).argv)
         if size > LONGEST_COMMAND:
-            raise UserError(
-                f"tmux takes no command of {size:,} bytes, which {process.name} needs: "
-                "give --mode child, or a lower --workers or --max-workers"
-            )
+            what = f"tmux takes no command of {size:,} bytes, which {process.name} needs"
+            raise UserError(f"{what}: give --mode child, or a lower --workers or --max-workers")
     if not replace and find_session(libtmux.Server(), run.label):
-        raise UserError(
-            f"tmux session {session_name(run.label)} is there already: "
-            "give --replace to end it, or another --run-dir"
-        )
+        what = f"tmux session {session_name(run.label)} is there already"
+        raise UserError(f"{what}: give --replace to end it, or another --run-dir")
 
 
 def session_name(label: str) -> str:

@@ -260,8 +260,6 @@ def signal_process(process: Identity, signum: signal.Signals, what: str) -> bool
     except ProcessLookupError:
         return False
     except PermissionError as error:
-        raise UserError(
-            f"{what} (pid {process.pid}) belongs to another user; "
-            "stop the run as the user who started it"
-        ) from error
+        fact = f"{what} (pid {process.pid}) belongs to another user"
+        raise UserError(f"{fact}; stop the run as the user who started it") from error
     return True

@@ -314,10 +314,8 @@ def start_from(
     is_same_head = not misfit(values, {k: v for k, v in shapes.items() if k not in trunk})
     taken = shapes if is_same_head else trunk
     if wrong := misfit(values, taken):
-        raise UserError(
-            f"--start-from {source} is of another network: {wrong}; "
-            "give the network and observations that it was trained with"
-        )
+        what = f"--start-from {source} is of another network: {wrong}"
+        raise UserError(f"{what}; give the network and observations that it was trained with")
     found = dict(fresh) | {name: values[name] for name in taken}
     kept = [name for name in sizes if isinstance(its_env, dict) and its_env.get(name)]
     known: dict[str, np.ndarray] = {}

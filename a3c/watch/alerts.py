@@ -145,7 +145,5 @@ def _data(status: Status) -> Iterator[str]:
         yield f"{count(status.dropped_reports, 'game')} not counted: the queue on the ps was full"
     if status.exposed:
         who = _listed([place.split(" ")[0] for place in status.exposed])
-        yield (
-            f"{who} listen on all interfaces, as TensorFlow's servers do: "
-            "whoever reaches their ports can run code here"
-        )
+        what = f"{who} listen on all interfaces, as TensorFlow's servers do"
+        yield f"{what}: whoever reaches their ports can run code here"
