@@ -49,9 +49,8 @@ class Plan:
             if not plan.of_role("ps") or not plan.of_role("worker"):
                 raise ValueError("a ps or the workers are missing")
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise UserError(
-                f"{run.path} has no readable plan.json: start it with --resume"
-            ) from error
+            what = f"{run.path} has no readable plan.json"
+            raise UserError(f"{what}: start it with --resume") from error
         return plan
 
     def of_role(self, role: str) -> list[Process]:

@@ -99,9 +99,8 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     try:
         tables = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}; mend it"
-        ) from None
+        fact = "TF_CONFIG is not valid JSON"
+        raise UserError(f"{fact}: {str(error).splitlines()[0]}; mend it") from None
     for key in ("cluster", "task"):
         if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
             raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
@@ -113,9 +112,8 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
     job, index = tables["task"].get("type"), tables["task"].get("index", 0)
     if not isinstance(job, str) or job not in jobs:
-        raise UserError(
-            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
-        )
+        fact = f"TF_CONFIG: task type {reprlib.repr(job)} is unknown"
+        raise UserError(f"{fact}: give ps, worker or chief")
     if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
         index = int(index)
     if type(index) is not int or not 0 <= index < len(jobs[job]):
@@ -192,9 +190,8 @@ def expand_counts(text: str) -> list[int]:
     for part in text.split(","):
         match = _COUNT.fullmatch(part)
         if not match:
-            raise UserError(
-                f"tasks per node {reprlib.repr(text)} are not in a form of Slurm: correct it"
-            )
+            what = f"tasks per node {reprlib.repr(text)} are not in a form of Slurm"
+            raise UserError(f"{what}: correct it")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 

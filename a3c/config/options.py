@@ -195,9 +195,8 @@ def validate(config: Config) -> Config:
     check_minibatches(config, recurrent=network in networks() and networks()[network].recurrent)
     most = cluster.max_workers
     if most is not None and most < cluster.workers:
-        raise UserError(
-            f"max_workers {most} is below workers {cluster.workers}: give more, or fewer --workers"
-        )
+        fact = f"max_workers {most} is below workers {cluster.workers}"
+        raise UserError(f"{fact}: give more, or fewer --workers")
     silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
     if silence_s is not None and silence_s <= ps_timeout_s:
         raise UserError(

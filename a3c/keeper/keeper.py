@@ -303,9 +303,8 @@ def _open_output(spec: KeeperSpec) -> Capture:
                 if not part.exists():
                     part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"cannot make {directory}: {error.strerror}; give another directory"
-            ) from error
+            what = f"cannot make {directory}"
+            raise UserError(f"{what}: {error.strerror}; give another directory") from error
     capture = Capture(Path(spec.log), Echo(1) if spec.echo else None)
     try:
         capture.open_log()

@@ -177,16 +177,14 @@ def check_network(config: Config, space: Space[Any]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(
-            f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s: mend it"
-        ) from None
+        what = f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s"
+        raise UserError(f"{what}: mend it") from None
     said = done.stderr.strip().splitlines() or ["it said nothing"]
     line = said[-1].removeprefix("model.py: ")
     if done.returncode == EXIT_USAGE:
         raise UserError(line)
     if done.returncode != EXIT_OK:
-        raise UserError(
-            f"network {place}: trying it ended with {done.returncode} ({line}): mend it"
-        )
+        what = f"network {place}: trying it ended with {done.returncode} ({line})"
+        raise UserError(f"{what}: mend it")
     if config.run.start_from is not None:
         log.info("%s", done.stdout.strip().splitlines()[-1])

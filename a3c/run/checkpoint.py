@@ -362,9 +362,8 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     which = f"all {len(named)} checkpoints in {root} are"
     if len(named) == 1:
         which = f"the only checkpoint in {root} is"
-    raise UserError(
-        f"{which} damaged: restore one from a backup, or start a new run in another --run-dir"
-    )
+    what = f"{which} damaged"
+    raise UserError(f"{what}: restore one from a backup, or start a new run in another --run-dir")
 
 
 def newest_first(root: Path) -> Iterator[tuple[Path, Manifest]]:

@@ -136,9 +136,8 @@ def copied_from(run: RunDir) -> Path | None:
 def refuse_copy(run: RunDir) -> None:
     """Refuse a copy of a run directory, since its records name the original's processes."""
     if first := copied_from(run):
-        raise UserError(
-            f"{run.path} is a copy of {first}, and so are its records of processes: give {first}"
-        )
+        what = f"{run.path} is a copy of {first}, and so are its records of processes"
+        raise UserError(f"{what}: give {first}")
 
 
 def recorded(run: RunDir, key: str) -> str | None:
@@ -203,9 +202,8 @@ def check_free(path: Path, *, resume: bool) -> None:
     if not resume and held:
         if "config.json" not in held:
             raise UserError(f"--run-dir {path} holds other things: give a new or an empty one")
-        raise UserError(
-            f"--run-dir {path} holds a run already: give --resume to go on with it, or another"
-        )
+        what = f"--run-dir {path} holds a run already"
+        raise UserError(f"{what}: give --resume to go on with it, or another")
 
 
 def check_resumable(path: Path, config: Config) -> None:
@@ -223,9 +221,8 @@ def hold(path: Path) -> Iterator[None]:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not lock(descriptor):
-            raise UserError(
-                f"run directory {path} is in use by a running launcher: stop that one first"
-            )
+            what = f"run directory {path} is in use by a running launcher"
+            raise UserError(f"{what}: stop that one first")
         if this := identify(os.getpid()):
             with contextlib.suppress(OSError):  # disk full: then `stop` can't name the launcher
                 os.ftruncate(descriptor, 0)
