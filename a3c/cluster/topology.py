@@ -66,12 +66,9 @@ def split_address(address: str) -> tuple[str, int]:
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address."""
     host, _ = split_address(address)
-    if host.lower() == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.lower() == "localhost"
 
 
 def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: bool) -> Cluster:

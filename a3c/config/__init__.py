@@ -27,8 +27,8 @@ def option(
     highest. Besides `choices` the user's own function, `package.module:function`, is allowed.
     """
     low, high = (None, above[1]) if above else within
-    limits = {"low": low, "high": high, "above": above and above[0], "choices": choices}
-    metadata = {"help": help_text, "everyday": is_everyday, **limits}
+    limits = (low, high, above and above[0])
+    metadata = {"help": help_text, "everyday": is_everyday, "limits": limits, "choices": choices}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -47,12 +47,6 @@ class Option(typing.NamedTuple):
         return self.name.endswith("_s")
 
     @property
-    def limits(self) -> tuple[Any, Any, Any]:
-        """The lowest and the highest value, and the number that all values are above."""
-        limits = self.field.metadata
-        return limits["low"], limits["high"], limits["above"]
-
-    @property
     def allowed(self) -> str:
         if self.choices:
             own = ", or package.module:function" if self.field.metadata["choices"] else ""
@@ -71,7 +65,7 @@ class Option(typing.NamedTuple):
             words = f"a list, each {words}"
         if self.is_time:
             words += " of seconds, or a time like 30m,"
-        low, high, above = self.limits
+        low, high, above = self.field.metadata["limits"]
         if above is not None:
             words += f" above {above}" + (f", at most {high}" if high is not None else "")
         elif low is not None:
@@ -159,7 +153,7 @@ def _coerce_item(option: Option, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     number = kind(value)
-    low, high, above = option.limits
+    low, high, above = option.field.metadata["limits"]
     in_range = (low is None or number >= low) and (high is None or number <= high)
     if not in_range or (above is not None and number <= above):
         raise ValueError

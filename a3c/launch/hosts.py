@@ -194,10 +194,8 @@ def _row(answer: Answer, ours: dict[str, str] | None) -> tuple[str, ...]:
     facts, host = answer.facts, answer.host
     workers = [p for p in answer.processes if p.role == "worker"]
     takes = [p.name for p in answer.processes if p.role == "ps"]
-    if len(workers) > 1:
-        takes.append(f"{workers[0].name} to {workers[-1].task}")
-    else:
-        takes += [p.name for p in workers]
+    names = [p.name for p in workers]
+    takes += [f"{names[0]} to {workers[-1].task}"] if names[1:] else names
     head = (host.name, host.address, ", ".join(takes) or "-")
     if not facts:
         return (*head, "-" if host.is_here else "fails", *["?"] * (len(_COLUMNS) - 4))

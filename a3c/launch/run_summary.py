@@ -265,10 +265,22 @@ _MORE = {
 
 
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
-    goal = summary["goal"]
+    goal, rows = summary["goal"], []
     more = _MORE.get(summary.get("reason") or "", "")
     here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))
-    rows = [("curve", from_here(Path(picture))) for picture in pictures]
+    if summary["mean_return_100"] is not None:
+        mean = beside(summary["mean_return_100"], goal)
+        rows.append(("mean return", f"{mean} (last 100 games in training)"))
+    if summary.get("lost_env_steps"):
+        rows.append(("lost", f"{count(summary['lost_env_steps'], 'env step')}: in no checkpoint"))
+    if evaluation := summary["evaluation"]:
+        names = ("episodes", "mean", "median", "stderr", "min", "max")
+        values = [evaluation[name] for name in names]  # one game has no standard error
+        cells = ["-" if value is None else beside(value, None) for value in values]
+        cells[:2] = [f"{evaluation['episodes']:g}", beside(evaluation["mean"], goal)]
+        rows.append(("evaluation", "".join(f"{name:>10}" for name in names)))
+        rows.append(("", "".join(f"{cell:>10}" for cell in cells)))
+    rows += [("curve", from_here(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
     if kept := summary["best"]:
@@ -288,22 +300,6 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         ]
     rows.append(("look closer", f"{command('tensorboard')} --logdir {events}"))
     word = "solved" if summary["solved"] else summary["state"]
-    lines = [
-        "",
-        f"{word}: {summary['env_steps']:,} env steps in {summary['wall_s']:,.0f} s, "
-        f"{summary['env_steps_per_s']:,.0f} env steps/s",
-    ]
-    if summary["mean_return_100"] is not None:
-        mean = beside(summary["mean_return_100"], goal)
-        lines.append(f"  mean return  {mean} (last 100 games in training)")
-    if summary.get("lost_env_steps"):
-        lost = count(summary["lost_env_steps"], "env step")
-        lines.append(f"  lost         {lost}: in no checkpoint")
-    if evaluation := summary["evaluation"]:
-        names = ("episodes", "mean", "median", "stderr", "min", "max")
-        values = [evaluation[name] for name in names]  # one game has no standard error
-        cells = ["-" if value is None else beside(value, None) for value in values]
-        cells[:2] = [f"{evaluation['episodes']:g}", beside(evaluation["mean"], goal)]
-        lines.append("  evaluation   " + "".join(f"{name:>10}" for name in names))
-        lines.append("               " + "".join(f"{cell:>10}" for cell in cells))
-    return "\n".join([*lines, *(f"  {label:<13}{text}" for label, text in rows)])
+    done = f"{word}: {summary['env_steps']:,} env steps in {summary['wall_s']:,.0f} s"
+    head = f"\n{done}, {summary['env_steps_per_s']:,.0f} env steps/s"
+    return "\n".join([head, *(f"  {label:<13}{text}" for label, text in rows)])

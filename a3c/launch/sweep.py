@@ -103,11 +103,9 @@ def read(path: Path) -> Sweep:
         kind, limits, allowed = KEYS[key]
         if type(value) is not kind or (limits and value not in limits):
             raise UserError(f"{source}: {key} = {shown(value)} is refused: give {allowed}")
-    preset, optuna = tables.get("preset", "auto"), tables.get("optuna", False)
-    trials, seed = tables.get("trials", 1), tables.get("draw_seed", 1)
-    if preset not in ("auto", "none"):
-        command_line.read_preset(preset)
-    fixed, vary = tables.get("fixed", {}), tables.get("vary", {})
+    if tables.get("preset", "auto") not in ("auto", "none"):
+        command_line.read_preset(tables["preset"])
+    fixed, vary = tables.pop("fixed", {}), tables.pop("vary", {})
     if not vary:
         raise UserError(f"{source}: give a table [vary] of settings, for example seed = [1, 2, 3]")
     unknown = [name for name in (*fixed, *vary) if name not in OPTIONS]
@@ -119,9 +117,9 @@ def read(path: Path) -> Sweep:
     lists = {n: v for n, v in vary.items() if isinstance(v, list) and v}
     lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}
     ranges = {name: _range(name, vary[name], source) for name in vary if name not in lists}
-    if optuna and (name := next((n for n in lists if OPTIONS[n].is_list), None)):
+    if tables.get("optuna") and (name := next((n for n in lists if OPTIONS[n].is_list), None)):
         raise UserError(f"{source}: optuna can't choose {name}, a list itself: put it in [fixed]")
-    return Sweep(preset, trials, seed, optuna, fixed, lists, ranges)
+    return Sweep(**tables, fixed=fixed, lists=lists, ranges=ranges)
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
